@@ -1,0 +1,111 @@
+"""Every error a user of Gristmill can meet, under one root.
+
+Each class also inherits the builtin it refines, keeps its facts as attributes and survives pickling, because errors
+cross process borders. Messages say what was asked, what was found, and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence naming the nearest known word, or an empty string when nothing is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _rebuild(cls: type[GristmillError], message: str, facts: dict[str, Any]) -> GristmillError:
+    return cls(message, **facts)
+
+
+class GristmillError(Exception):
+    """The root: catch this to catch everything Gristmill raises on purpose.
+
+    Args:
+        message: What the user reads.
+        **facts: Kept as attributes, so that callers need not parse the message.
+    """
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+        for key, value in facts.items():
+            setattr(self, key, value)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.facts)
+
+
+class UsageError(GristmillError, ValueError):
+    """An argument has a value that cannot work."""
+
+
+class UnknownNameError(GristmillError, KeyError):
+    """A name (stage, executor, config key, recipe key) that is not registered."""
+
+
+class StageDefinitionError(GristmillError, TypeError):
+    """A stage class or function is written in a way that cannot work."""
+
+
+class PlanningError(GristmillError, ValueError):
+    """The pipeline cannot run as described; found before any data is read."""
+
+
+class MissingColumnError(PlanningError):
+    """A stage needs a column that nothing before it provides."""
+
+
+class ResourcesError(PlanningError):
+    """A stage asks for more than any worker here can ever have."""
+
+
+class InputNotFoundError(GristmillError, FileNotFoundError):
+    """An input path matches no file."""
+
+
+class InputError(GristmillError, ValueError):
+    """An input file cannot be read as what it claims to be."""
+
+
+class SchemaConflictError(InputError):
+    """Two input files give the same column types that cannot be brought together."""
+
+
+class OutputError(GristmillError, OSError):
+    """The output cannot be written (no permission, disk full, already there)."""
+
+
+class StageFailedError(GristmillError, RuntimeError):
+    """A stage raised; says which stage, which source file and which row, with the user's traceback first."""
+
+
+class ErrorBudgetExceededError(GristmillError, RuntimeError):
+    """More records were quarantined than the error budget allows."""
+
+
+class ConservationError(GristmillError, AssertionError):
+    """The rows of a stage do not add up; the run cannot be trusted."""
+
+
+class WorkerError(GristmillError, RuntimeError):
+    """Worker processes could not be started, or kept dying."""
+
+
+class VerificationError(GristmillError, RuntimeError):
+    """The files of a run contradict each other."""
+
+
+class ResumeError(GristmillError, RuntimeError):
+    """What lies in the output was made by another plan or from inputs that are gone."""
+
+
+class MissingExtraError(GristmillError, ImportError):
+    """A feature needs an optional package that is not installed."""
