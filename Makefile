@@ -1,0 +1,103 @@
+# Everything runs in .venv, which the first command makes; a later command reuses it while pyproject.toml and
+# constraints.txt stay as they are. A fresh machine needs only make and Python >= 3.11 with venv:
+#   make demo PYTHON=python3.12
+
+PYTHON ?= python3
+# Extras that the tests use, separated by commas.
+TEST_EXTRAS := dev,pandas
+DEMO_OUTPUT ?= demo-output
+# Two workers: more would not be faster on the smallest supported machine.
+PYTEST_WORKERS ?= 2
+
+VENV := .venv
+CORE_VENV := .venv-core
+BIN := $(VENV)/bin
+comma := ,
+CORE_STAMP := $(VENV)/.installed-core
+TEST_STAMP := $(VENV)/.installed-$(subst $(comma),-,$(TEST_EXTRAS))
+CORE_VENV_STAMP := $(CORE_VENV)/.installed
+# The same pip options everywhere: quiet, no notice about newer versions of pip, no notice about the root user.
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --root-user-action=ignore
+QUICK_TESTS := $(wildcard tests/unit tests/contract tests/docs)
+INTEGRATION_TESTS := $(wildcard tests/integration)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format docs bench test-core test-quick test-integration clean
+
+help:
+	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
+	@echo "make test     check, then run every test"
+	@echo "make check    formatting, lint, types and import layers"
+	@echo "make format   apply the formatter and the safe fixes of the linter"
+	@echo "make docs     build the documentation into site/"
+	@echo "make bench    run the benchmarks and write benchmarks/results/"
+	@echo "make clean    remove both environments and everything built"
+
+# An environment is made once and then only updated: removing it is the business of 'make clean'.
+define make_venv
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v[:2] < (3, 14))' || { \
+		echo "Gristmill needs Python 3.11, 3.12 or 3.13; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(1)/bin/python || { echo "Making $(1)"; $(PYTHON) -m venv $(1); }
+endef
+
+$(CORE_STAMP): pyproject.toml constraints.txt
+	$(call make_venv,$(VENV))
+	@echo "Installing gristmill into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e .
+	@touch $@
+
+$(TEST_STAMP): pyproject.toml constraints.txt
+	$(call make_venv,$(VENV))
+	@echo "Installing gristmill[$(TEST_EXTRAS)] into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[$(TEST_EXTRAS)]'
+	@touch $(CORE_STAMP) $@
+
+$(CORE_VENV_STAMP): pyproject.toml constraints.txt
+	$(call make_venv,$(CORE_VENV))
+	@echo "Installing gristmill without extras into $(CORE_VENV)"
+	@$(CORE_VENV)/bin/python $(PIP_INSTALL) -c constraints.txt -e .
+	@touch $@
+
+setup: $(TEST_STAMP)
+
+demo: $(CORE_STAMP)
+	$(BIN)/gristmill demo --output $(DEMO_OUTPUT)
+
+check: $(TEST_STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+format: $(TEST_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# One after the other, also under 'make -j': they share the processors and the compiled kernels.
+test:
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory test-core
+	@$(MAKE) --no-print-directory test-quick
+	@$(MAKE) --no-print-directory test-integration
+
+# The standard library's unittest, so that the environment holds nothing but what a core install brings.
+test-core: $(CORE_VENV_STAMP)
+	$(CORE_VENV)/bin/python -W error -m unittest discover -s tests/core -t .
+
+test-quick: $(TEST_STAMP)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(QUICK_TESTS)
+
+test-integration: $(TEST_STAMP)
+	$(BIN)/python -m pytest $(INTEGRATION_TESTS)
+
+docs: $(TEST_STAMP)
+	$(BIN)/mkdocs build --strict
+
+bench: $(TEST_STAMP)
+	@for program in $(sort $(wildcard benchmarks/bench_*.py)); do \
+		echo "$$program"; $(BIN)/python "$$program" || exit 1; done
+
+clean:
+	rm -rf $(VENV) $(CORE_VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
