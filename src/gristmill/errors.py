@@ -109,3 +109,11 @@ class ResumeError(GristmillError, RuntimeError):
 
 class MissingExtraError(GristmillError, ImportError):
     """A feature needs an optional package that is not installed."""
+
+
+class InputPermissionError(GristmillError, PermissionError):
+    """An input file or folder is there but may not be read."""
+
+
+class ChannelClosed(GristmillError, ConnectionError):  # noqa: N818 (an ordinary end of a conversation, not a fault)
+    """The process at the other end of a channel is gone or has closed it."""

@@ -1,0 +1,163 @@
+"""Machine primitives of the JSON kernels: loads, copies and 32-byte comparisons at plain addresses.
+
+Addresses are integers, so that kernels need one specialisation whether the bytes lie in a read-only Arrow buffer or in a
+NumPy array. Every value is a signed 64-bit integer, because numba turns mixed signed and unsigned arithmetic into floats.
+The caller keeps the memory alive and makes sure that `WIDTH` bytes may be read (or written) where a primitive says so.
+LLVM lowers the vectors to whatever the processor has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+WIDTH = 32
+
+_BYTE = ir.IntType(8)
+_WORD = ir.IntType(64)
+_VECTOR = ir.VectorType(_BYTE, WIDTH)
+
+
+def _splat(value: int) -> ir.Constant:
+    return ir.Constant(_VECTOR, [value] * WIDTH)
+
+
+def _load(builder: Any, address: Any, kind: Any) -> Any:
+    loaded = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    loaded.align = 1
+    return loaded
+
+
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 1
+
+
+def _mask(builder: Any, flags: Any) -> Any:
+    return builder.zext(builder.bitcast(flags, ir.IntType(WIDTH)), _WORD)
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def load_byte(typing: Any, address: Any) -> Any:
+    """The byte at `address`, 0 to 255."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.zext(_load(builder, args[0], _BYTE), _WORD)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def load_word(typing: Any, address: Any) -> Any:
+    """The eight bytes at `address` as one integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _load(builder, args[0], _WORD)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def store_byte(typing: Any, address: Any, value: Any) -> Any:
+    """Write the low eight bits of `value` at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(builder, builder.trunc(args[1], _BYTE), args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
+    """Copy `count` bytes; the two ranges do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _BYTE.as_pointer()
+        target, source = builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer)
+        cgutils.raw_memcpy(builder, target, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def special_mask(typing: Any, address: Any) -> Any:
+    """One bit per byte from `address` on that ends plain text in a JSON string: a quote, a backslash, a control byte."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        block = _load(builder, args[0], _VECTOR)
+        flags = builder.or_(
+            builder.or_(
+                builder.icmp_unsigned("==", block, _splat(0x22)), builder.icmp_unsigned("==", block, _splat(0x5C))
+            ),
+            builder.icmp_unsigned("<", block, _splat(0x20)),
+        )
+        return _mask(builder, flags)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def copy_block(typing: Any, target: Any, source: Any) -> Any:
+    """Copy `WIDTH` bytes and tell, one bit per byte, which of them are backslashes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        block = _load(builder, args[1], _VECTOR)
+        _store(builder, block, args[0])
+        return _mask(builder, builder.icmp_unsigned("==", block, _splat(0x5C)))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def first_bit(typing: Any, mask: Any) -> Any:
+    """The position of the lowest set bit of a mask that is not zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def count_bits(typing: Any, mask: Any) -> Any:
+    """How many bits of `mask` are set."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def utf8_error_mask(typing: Any, address: Any) -> Any:
+    """One bit per byte from `address` on that cannot follow the three bytes before it in UTF-8 (those are read too).
+
+    A byte continues a character exactly when one of the three before it asks for that; the rest are the byte values
+    and the pairs of RFC 3629 that never occur (overlong forms, surrogates, beyond U+10FFFF).
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def at(distance: int) -> Any:
+            return _load(builder, builder.sub(args[0], ir.Constant(_WORD, distance)), _VECTOR)
+
+        def holds(operator: str, block: Any, value: int) -> Any:
+            return builder.icmp_unsigned(operator, block, _splat(value))
+
+        here, one, two, three = at(0), at(1), at(2), at(3)
+        continues = builder.icmp_signed("<", here, _splat(0xC0 - 256))
+        expected = builder.or_(
+            holds(">=", one, 0xC0), builder.or_(holds(">=", two, 0xE0), holds(">=", three, 0xF0))
+        )
+        errors = builder.xor(continues, expected)
+        errors = builder.or_(errors, holds(">=", here, 0xF5))
+        errors = builder.or_(errors, holds("==", builder.and_(here, _splat(0xFE)), 0xC0))
+        for lead, operator, bound in ((0xE0, "<", 0xA0), (0xED, ">=", 0xA0), (0xF0, "<", 0x90), (0xF4, ">=", 0x90)):
+            errors = builder.or_(errors, builder.and_(holds("==", one, lead), holds(operator, here, bound)))
+        return _mask(builder, errors)
+
+    return types.int64(types.int64), generate

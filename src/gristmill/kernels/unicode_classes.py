@@ -1,0 +1,113 @@
+"""Character classes of all of Unicode as two-level tables that kernels index by code point.
+
+The classes follow Python's `str` methods of the running interpreter, except `ALPHABETIC`, which is pinned. A page of 256
+code points that equals another is stored once; building all takes some ten milliseconds, once per process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.kernels.unicode_alphabetic import ALPHABETIC_RANGES
+
+SPACE = 1
+ALPHA = 2
+ALNUM = 4
+DECIMAL = 8
+DIGIT = 16
+NUMERIC = 32
+UPPER = 64
+LOWER = 128
+LINE_BREAK = 256
+ALPHABETIC = 512
+PUNCTUATION = 1024
+TERMINAL = 2048
+
+CODE_POINTS = 0x110000
+PAGE = 256
+
+LINE_BREAKS = "\n\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
+
+# The marks at which the published rules see a sentence end, in any script: Unicode's Sentence_Terminal property,
+# as ranges in the notation of ALPHABETIC_RANGES.
+_METHODS: tuple[tuple[int, Callable[[str], bool]], ...] = (
+    (ALPHA, str.isalpha),
+    (ALNUM, str.isalnum),
+    (DECIMAL, str.isdecimal),
+    (DIGIT, str.isdigit),
+    (NUMERIC, str.isnumeric),
+    (UPPER, str.isupper),
+    (LOWER, str.islower),
+)
+
+
+def decode_ranges(text: str) -> list[tuple[int, int]]:
+    """The half-open code point ranges that a range string stands for."""
+    ranges: list[tuple[int, int]] = []
+    position = 0
+    for entry in text.split():
+        gap, _, length = entry.partition(".")
+        start = position + int(gap, 16)
+        position = start + (int(length, 16) if length else 1)
+        ranges.append((start, position))
+    return ranges
+
+
+def _page_flags(page: str) -> npt.NDArray[np.uint16] | int:
+    """The flags of the `str` methods for one page, as a single number where all its characters agree."""
+    if not _WORDS_OR_CASE.search(page):
+        return 0
+    if page.isalpha() and page == page.swapcase() and not page.isupper() and not page.islower():
+        # Ideographs and syllables; a few ideographs are numeric, so the number classes are still asked for.
+        flags = np.full(PAGE, ALPHA | ALNUM, dtype=np.uint16)
+        numeric = np.fromiter(map(str.isnumeric, page), dtype=bool, count=PAGE)
+        flags[numeric] |= NUMERIC
+        return flags
+    flags = np.zeros(PAGE, dtype=np.uint16)
+    for flag, method in _METHODS:
+        flags[np.fromiter(map(method, page), dtype=bool, count=PAGE)] |= flag
+    return flags
+
+
+# Everything that any of the methods accepts is a word character for `re`, except the circled and squared letters,
+# which have case and are symbols.
+_WORDS_OR_CASE = re.compile("[\\w\u24b6-\u24e9\U0001f130-\U0001f189]")
+
+
+@lru_cache(maxsize=1)
+def class_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
+    """The page number of every 256 code points, and the flags of every distinct page one after another.
+
+    The flags of code point `c` are `flags[pages[c >> 8] * 256 + (c & 255)]`.
+    """
+    flags = np.zeros((CODE_POINTS // PAGE, PAGE), dtype=np.uint16)
+    for number in range(CODE_POINTS // PAGE):
+        page = bytes(np.arange(number * PAGE, (number + 1) * PAGE, dtype="<u4")).decode("utf-32-le", "surrogatepass")
+        flags[number] = _page_flags(page)
+    flat = flags.reshape(-1)
+    for start, end in decode_ranges(ALPHABETIC_RANGES):
+        flat[start:end] |= ALPHABETIC
+    every = np.arange(0x3001, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    for match in re.finditer(r"\s", every):
+        flat[match.start()] |= SPACE
+    for character in LINE_BREAKS:
+        flat[ord(character)] |= LINE_BREAK
+    return _compact(flags)
+
+
+def _compact(flags: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
+    numbers: dict[bytes, int] = {}
+    pages = np.zeros(len(flags), dtype=np.uint16)
+    kept: list[npt.NDArray[np.uint16]] = []
+    for row, page in enumerate(flags):
+        key = page.tobytes()
+        if key not in numbers:
+            numbers[key] = len(kept)
+            kept.append(page)
+        pages[row] = numbers[key]
+    return pages, np.ascontiguousarray(np.concatenate(kept))

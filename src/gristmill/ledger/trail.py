@@ -1,0 +1,206 @@
+"""The trail: what has happened to the rows of a task so far, riding with the task until its partition is committed.
+
+A trail is additive. When a stage turns one task into several, the first child takes the trail and the others start
+empty; at the commit all trails of a partition are merged, so nothing depends on the order in which tasks arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+DROPPED = "dropped"
+DUPLICATE = "duplicate"
+QUARANTINED = "quarantined"
+
+UNTRACKED_ROW = -1
+"""The row number of a document whose origin is not known."""
+
+
+@dataclass(slots=True)
+class StageCount:
+    """The rows of one stage: `rows_in + created == rows_out + dropped + quarantined`.
+
+    `untracked` tells how many of the created rows could not be matched with a row that went in; as many of the
+    dropped ones may be the same documents.
+    """
+
+    rows_in: int = 0
+    rows_out: int = 0
+    created: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    quarantined: dict[str, int] = field(default_factory=dict)
+    untracked: int = 0
+    changed: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def conserves(self) -> bool:
+        """Whether every row that went in or was created is accounted for."""
+        gone = sum(self.dropped.values()) + sum(self.quarantined.values())
+        return self.rows_in + self.created == self.rows_out + gone
+
+    def add(self, other: StageCount) -> None:
+        """Add the counts of `other` to these."""
+        self.rows_in += other.rows_in
+        self.rows_out += other.rows_out
+        self.created += other.created
+        self.untracked += other.untracked
+        self.changed += other.changed
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        for mine, theirs in ((self.dropped, other.dropped), (self.quarantined, other.quarantined)):
+            for key, number in theirs.items():
+                mine[key] = mine.get(key, 0) + number
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts as plain values, with sorted reasons, for JSON."""
+        return {
+            "rows_in": self.rows_in,
+            "rows_out": self.rows_out,
+            "created": self.created,
+            "dropped": dict(sorted(self.dropped.items())),
+            "quarantined": dict(sorted(self.quarantined.items())),
+            "untracked": self.untracked,
+            "changed": self.changed,
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> StageCount:
+        """The counts that `to_dict` described."""
+        return cls(**values)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """One stage's verdict on some rows of one task, for one reason, as columns."""
+
+    stage: str
+    outcome: str
+    reason: str
+    rows: Rows
+    scores: Floats | None = None
+    threshold: float | None = None
+    survivors: list[str] | None = None
+    similarities: Floats | None = None
+
+
+@dataclass(slots=True)
+class Changes:
+    """How many characters a stage added to (or took from) a field of some rows."""
+
+    stage: str
+    field: str
+    rows: Rows
+    characters: Rows
+
+
+@dataclass(slots=True)
+class Scores:
+    """One score of every row a stage saw; only recorded when all scores are asked for."""
+
+    stage: str
+    score: str
+    rows: Rows
+    values: Floats
+
+
+@dataclass(slots=True)
+class QuarantinedRecord:
+    """A record that could not be processed, with all that is needed to look at it and to process it again."""
+
+    row: int
+    stage: str
+    cause: str
+    detail: str
+    file: str = ""
+    offset: int = -1
+    size: int = 0
+    raw: bytes = b""
+
+
+@dataclass(slots=True)
+class Identity:
+    """The id and URL of every row of a source batch, as hashes, and the ids themselves for those that get dropped.
+
+    `rows` are the row numbers within the partition; `id_hashes` and `url_hashes` run parallel to them.
+    """
+
+    rows: Rows
+    id_hashes: npt.NDArray[np.uint64] | None = None
+    url_hashes: npt.NDArray[np.uint64] | None = None
+    ids: Any = None  # a pyarrow array of strings, or None
+
+
+@dataclass(slots=True)
+class StageTime:
+    """Where the time of a stage went; never part of what is compared between runs."""
+
+    calls: int = 0
+    busy_s: float = 0.0
+    items: int = 0
+    custom: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: StageTime) -> None:
+        """Add the figures of `other` to these."""
+        self.calls += other.calls
+        self.busy_s += other.busy_s
+        self.items += other.items
+        for key, value in other.custom.items():
+            self.custom[key] = self.custom.get(key, 0.0) + value
+
+
+@dataclass(slots=True)
+class Trail:
+    """Everything recorded about one task (or, merged, about one partition)."""
+
+    counts: dict[str, StageCount] = field(default_factory=dict)
+    decisions: list[Decisions] = field(default_factory=list)
+    changes: list[Changes] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)
+    quarantine: list[QuarantinedRecord] = field(default_factory=list)
+    identities: list[Identity] = field(default_factory=list)
+    times: dict[str, StageTime] = field(default_factory=dict)
+    output_rows: int = 0
+
+    def count(self, stage: str) -> StageCount:
+        """The counts of `stage`, made on first use."""
+        if stage not in self.counts:
+            self.counts[stage] = StageCount()
+        return self.counts[stage]
+
+    def time(self, stage: str) -> StageTime:
+        """The time record of `stage`, made on first use."""
+        if stage not in self.times:
+            self.times[stage] = StageTime()
+        return self.times[stage]
+
+    def merge(self, other: Trail) -> None:
+        """Take over everything that `other` holds."""
+        for stage, counts in other.counts.items():
+            self.count(stage).add(counts)
+        for stage, times in other.times.items():
+            self.time(stage).add(times)
+        self.decisions.extend(other.decisions)
+        self.changes.extend(other.changes)
+        self.scores.extend(other.scores)
+        self.quarantine.extend(other.quarantine)
+        self.identities.extend(other.identities)
+        self.output_rows += other.output_rows
+
+    @classmethod
+    def merged(cls, trails: Iterable[Trail]) -> Trail:
+        """One trail that holds all that `trails` hold."""
+        whole = cls()
+        for trail in trails:
+            whole.merge(trail)
+        return whole

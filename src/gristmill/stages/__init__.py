@@ -1,0 +1,1 @@
+"""Stages: the contract (`base`, `resources`, `function_decorators`) and the work on documents (`text`)."""

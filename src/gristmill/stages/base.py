@@ -1,0 +1,400 @@
+"""The contract of a stage: what it needs, what it gives, and the hooks an executor calls."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+from gristmill.errors import StageDefinitionError, UnknownNameError, UsageError, did_you_mean
+from gristmill.stages.resources import Resources
+from gristmill.tasks.base import Task
+
+if TYPE_CHECKING:
+    from gristmill.backends.base import NodeInfo, WorkerMetadata
+
+X = TypeVar("X", bound=Task[Any])
+Y = TypeVar("Y", bound=Task[Any])
+
+Spec = tuple[list[str], list[str]]
+"""The attributes of a task and the columns of its data that a stage reads or gives."""
+
+_UNSET: Any = object()
+_registry: dict[str, type[ProcessingStage[Any, Any]]] = {}
+
+
+def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
+    """The stage class registered under its class name.
+
+    Raises:
+        UnknownNameError: (a KeyError) There is no such stage, or its module has not been imported.
+    """
+    if name not in _registry:
+        raise UnknownNameError(f"There is no stage class {name!r}.{did_you_mean(name, _registry)}", name=name)
+    return _registry[name]
+
+
+class ProcessingStage(ABC, Generic[X, Y]):
+    """One step of a pipeline. Subclass it, implement `process`, and declare the columns it reads and gives.
+
+    A stage object is a description: constructors only store their arguments. Executors send copies to worker
+    processes, where the hooks run in this order: `setup_on_node` (once per node), `setup` (once per worker),
+    `process` or `process_batch` (many times), `teardown` (once per worker, also after an error).
+
+    Attributes:
+        name: How the stage is called in reports; unique within a pipeline.
+        resources: What one worker needs.
+        batch_size: How many tasks a worker gets per call of `process_batch`.
+        runtime_env: Packages or variables its workers need (used by executors on Ray).
+        time_limit_s: How long one document may take; a slower one is quarantined and its worker replaced.
+        needs_own_worker: Keeps the stage from sharing a worker with its neighbours (it holds a model, say).
+
+    Example:
+        >>> class Upper(ProcessingStage):
+        ...     name = "upper"
+        ...     def process(self, task):
+        ...         frame = task.to_pandas()
+        ...         return DocumentBatch(data=frame.assign(text=frame["text"].str.upper()))
+    """
+
+    name = "ProcessingStage"
+    resources = Resources(cpus=1.0)
+    batch_size = 1
+    runtime_env: Mapping[str, Any] | None = None
+    time_limit_s: float | None = None
+    needs_own_worker = False
+    is_source_stage = False
+    is_sink_stage = False
+    is_resumable = True
+
+    _requested_workers: int | None = _UNSET
+    _ray_spec: Mapping[str, Any] = {}
+    _xenna_spec: Mapping[str, Any] = {}
+    _metrics: dict[str, float] | None = None
+
+    _own_definition: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _check_definition(cls)
+        if not inspect.isabstract(cls):
+            _registry[cls.__name__] = cls
+
+    # --- the work ---
+
+    @abstractmethod
+    def process(self, task: X) -> Y | list[Y] | Iterator[Y] | None:
+        """Turn one task into one, several (a list, or an iterator that is consumed as it goes) or none.
+
+        Called in a worker, many times. Returning None means that every document was dropped, with the stage's name as
+        the reason.
+        """
+
+    def process_batch(self, tasks: list[X]) -> list[Y]:
+        """Turn several tasks into any number; override it when working on many at once is faster.
+
+        Called in a worker with up to `batch_size` tasks.
+        """
+        results: list[Y] = []
+        for task in tasks:
+            if not self.validate_input(task):
+                raise UsageError(
+                    f"Task {task.task_id or task!r} failed validation for stage {self.name!r}: "
+                    f"it needs {self.input_spec_for_task(task)}."
+                )
+            given = self.process(task)
+            if given is None:
+                continue
+            if isinstance(given, Task):
+                results.append(given)
+            else:
+                results.extend(given)
+        return results
+
+    # --- the life of a worker ---
+
+    def setup_on_node(
+        self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None
+    ) -> None:
+        """Called once per node and stage, before any worker starts there: download, unpack."""
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Called once per worker before its first task: load models, open connections."""
+
+    def teardown(self) -> None:
+        """Called once per worker at its end, also after an error or an interrupt."""
+
+    # --- declarations ---
+
+    def inputs(self) -> Spec | dict[type[Task[Any]], Spec]:
+        """The attributes and columns this stage reads: `(["data"], ["text"])`; checked when the pipeline is planned."""
+        return [], []
+
+    def outputs(self) -> Spec:
+        """The attributes and columns this stage adds or keeps; `([], [])` leaves it open."""
+        return [], []
+
+    def num_workers(self) -> int | None:
+        """A fixed number of workers, or None to let the executor decide."""
+        return None
+
+    def requested_workers(self) -> int | None:
+        """The number of workers after `with_(num_workers=…)` is taken into account."""
+        return self.num_workers() if self._requested_workers is _UNSET else self._requested_workers
+
+    def ray_stage_spec(self) -> dict[str, Any]:
+        """Settings of this stage for executors on Ray Data."""
+        return {"is_fanout_stage": self._fans_out()}
+
+    def xenna_stage_spec(self) -> dict[str, Any]:
+        """Settings of this stage for the Xenna executor, such as `worker_max_lifetime_m`."""
+        return {}
+
+    def merged_ray_stage_spec(self) -> dict[str, Any]:
+        """`ray_stage_spec` with the overrides of `with_`."""
+        return {**self.ray_stage_spec(), **self._ray_spec}
+
+    def merged_xenna_stage_spec(self) -> dict[str, Any]:
+        """`xenna_stage_spec` with the overrides of `with_`."""
+        return {**self.xenna_stage_spec(), **self._xenna_spec}
+
+    def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
+        """One stage that does the work of this one and of some that follow directly, or None.
+
+        The planner asks each stage once, from the front. Built-in filters answer with a single pass over the column.
+        """
+        return None
+
+    # --- helpers ---
+
+    def input_spec_for_task(self, task: Task[Any]) -> Spec:
+        """The part of `inputs()` that applies to this kind of task."""
+        declared = self.inputs()
+        if not isinstance(declared, dict):
+            return declared
+        for kind in type(task).__mro__:
+            if kind in declared:
+                return declared[kind]
+        return [], []
+
+    def validate_input(self, task: X) -> bool:
+        """Whether the task has the attributes and columns that `inputs` declares."""
+        attributes, columns = self.input_spec_for_task(task)
+        if not all(hasattr(task, attribute) for attribute in attributes):
+            return False
+        if not columns or not hasattr(task, "get_columns"):
+            return True
+        present = task.get_columns()
+        return all(column in present for column in columns)
+
+    def supports_batch_processing(self) -> bool:
+        """Whether `process_batch` is written by the stage itself."""
+        return type(self).process_batch is not ProcessingStage.process_batch
+
+    def get_config(self) -> dict[str, Any]:
+        """The stage's settings as the executors see them."""
+        return {
+            "name": self.name,
+            "resources": self.resources,
+            "batch_size": self.batch_size,
+            "supports_batch_processing": self.supports_batch_processing(),
+        }
+
+    def with_(
+        self,
+        name: str | None = None,
+        resources: Resources | None = None,
+        batch_size: int | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        ray_stage_spec: Mapping[str, Any] | None = None,
+        xenna_stage_spec: Mapping[str, Any] | None = None,
+        num_workers: int | None = _UNSET,
+        *,
+        time_limit_s: float | None = None,
+    ) -> ProcessingStage[X, Y]:
+        """A copy with some settings changed; what is not given stays as it is.
+
+        Example:
+            >>> gpu = stage.with_(resources=Resources(gpus=0.25), batch_size=8)
+        """
+        changed = copy.copy(self)
+        if name is not None:
+            changed.name = name
+        if resources is not None:
+            if not isinstance(resources, Resources):
+                raise UsageError(f"with_(resources={resources!r}): give a Resources object.")
+            changed.resources = resources
+        if batch_size is not None:
+            if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+                raise UsageError(f"with_(batch_size={batch_size!r}): give a whole number of tasks, at least 1.")
+            changed.batch_size = batch_size
+        if runtime_env is not None:
+            changed.runtime_env = runtime_env
+        if ray_stage_spec is not None:
+            changed._ray_spec = {**self._ray_spec, **ray_stage_spec}
+        if xenna_stage_spec is not None:
+            if "num_workers" in xenna_stage_spec:
+                raise UsageError("xenna_stage_spec has no key 'num_workers': use with_(num_workers=…).")
+            changed._xenna_spec = {**self._xenna_spec, **xenna_stage_spec}
+        if num_workers is not _UNSET:
+            if num_workers is not None and (isinstance(num_workers, bool) or num_workers < 1):
+                raise UsageError(f"with_(num_workers={num_workers!r}): give at least 1, or None to reset.")
+            changed._requested_workers = num_workers
+        if time_limit_s is not None:
+            changed.time_limit_s = time_limit_s
+        return changed
+
+    def _fans_out(self) -> bool:
+        try:
+            given = get_type_hints(type(self).process).get("return")
+        except (NameError, TypeError):
+            given = inspect.signature(type(self).process).return_annotation
+            return isinstance(given, str) and given.replace("Iterator", "list").startswith("list[")
+        kinds = [given, *get_args(given)]
+        return any(get_origin(kind) in (list, Iterator) or kind is list for kind in kinds)
+
+    def _log_metric(self, name: str, value: float) -> None:
+        """Add `value` to the custom figure `name` of this call."""
+        self._log_metrics({name: value})
+
+    def _log_metrics(self, figures: Mapping[str, float]) -> None:
+        """Add several custom figures to this call."""
+        if self._metrics is None:
+            self._metrics = {}
+        for name, value in figures.items():
+            self._metrics[name] = self._metrics.get(name, 0.0) + value
+
+    @contextmanager
+    def _time_metric(self, name: str) -> Iterator[None]:
+        """Add the seconds of the enclosed block to the custom figure `name`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._log_metric(name, time.perf_counter() - start)
+
+    def _consume_custom_metrics(self) -> dict[str, float]:
+        """The custom figures since the last call, which are then forgotten."""
+        figures, self._metrics = self._metrics or {}, None
+        return figures
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
+
+
+class FusedStage(ProcessingStage[Any, Any]):
+    """A stage that does the work of several; reports stay per member.
+
+    Drops name their member by `batch.drop(..., stage=member.name)`; the runner derives the rows in and out of each
+    member from them, in the order of `members`.
+    """
+
+    members: Sequence[ProcessingStage[Any, Any]] = ()
+
+    @abstractmethod
+    def process(self, task: Any) -> Any:
+        """Do the work of all members."""
+
+
+class CompositeStage(ProcessingStage[X, Y]):
+    """A stage that stands for a sequence of others, which the planner puts in its place.
+
+    Example:
+        >>> class Clean(CompositeStage):
+        ...     name = "clean"
+        ...     def decompose(self):
+        ...         return [Normalise(), Filter()]
+    """
+
+    _changes: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+    _keywords: Mapping[str, Any] = {}
+
+    @abstractmethod
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        """The stages to run instead, in order; they may be composites again."""
+
+    def process(self, task: X) -> Y | list[Y] | Iterator[Y] | None:
+        """Never called: a composite is taken apart before anything runs."""
+        raise StageDefinitionError(
+            f"{type(self).__name__} is a composite: put it into a Pipeline, or run the stages of .decompose()."
+        )
+
+    def inputs(self) -> Spec | dict[type[Task[Any]], Spec]:
+        return self.decompose()[0].inputs()
+
+    def outputs(self) -> Spec:
+        return self.decompose()[-1].outputs()
+
+    def with_(self, stage_config: Mapping[str, Mapping[str, Any]] | str | None = None, /, **settings: Any) -> Any:
+        """A copy with changed settings: for one part, or for all of them.
+
+        Args:
+            stage_config: `{stage name: {setting: value}}` for the named parts.
+            **settings: The settings of `ProcessingStage.with_`, applied to every part (`name` to the composite).
+        """
+        changed = copy.copy(self)
+        if isinstance(stage_config, str):
+            settings["name"] = stage_config
+        elif stage_config is not None:
+            changed._changes = (*self._changes, dict(stage_config))
+        if "name" in settings:
+            changed.name = settings.pop("name")
+        if settings:
+            probe = _Probe()
+            probe.with_(**settings)
+            changed._keywords = {**self._keywords, **settings}
+        changed.decompose_and_apply_with()
+        return changed
+
+    def decompose_and_apply_with(self) -> list[ProcessingStage[Any, Any]]:
+        """The parts with the changes of `with_` applied."""
+        parts = list(self.decompose())
+        names = [part.name for part in parts]
+        if self._changes and len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise UsageError(f"{type(self).__name__} has several parts named {twice}; with_ cannot tell them apart.")
+        if self._keywords:
+            parts = [part.with_(**self._keywords) for part in parts]
+        for change in self._changes:
+            for name, settings in change.items():
+                if name not in names:
+                    raise UsageError(
+                        f"{type(self).__name__} has no part named {name!r}; it has {', '.join(map(repr, names))}."
+                        f"{did_you_mean(name, names)}"
+                    )
+                place = names.index(name)
+                parts[place] = parts[place].with_(**settings)
+                names[place] = parts[place].name
+        return parts
+
+
+class _Probe(ProcessingStage[Any, Any]):
+    """Checks settings that are meant for the parts of a composite."""
+
+    def process(self, task: Any) -> Any:
+        return task
+
+
+_registry.pop("_Probe", None)
+
+_PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
+
+
+def _check_definition(cls: type[Any]) -> None:
+    """Refuse definitions that look right and are silently ignored."""
+    where = f"{cls.__module__}.{cls.__qualname__}"
+    for attribute in ("_name", "_resources", "_batch_size"):
+        if attribute in cls.__dict__:
+            raise StageDefinitionError(f"{where} defines {attribute}; use {attribute[1:]} instead.")
+    for attribute in _PLAIN_ATTRIBUTES:
+        if isinstance(cls.__dict__.get(attribute), property):
+            raise StageDefinitionError(
+                f"{where} defines {attribute} as a property, which with_() could not change; make it a class attribute."
+            )
+    annotated = "num_workers" in cls.__dict__.get("__annotations__", {})
+    if annotated or ("num_workers" in cls.__dict__ and not callable(cls.__dict__["num_workers"])):
+        raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")

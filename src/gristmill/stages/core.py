@@ -1,0 +1,7 @@
+"""Another name for `gristmill.stages.base`."""
+
+from __future__ import annotations
+
+from gristmill.stages.base import CompositeStage, ProcessingStage, get_stage_class
+
+__all__ = ["CompositeStage", "ProcessingStage", "get_stage_class"]

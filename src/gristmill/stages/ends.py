@@ -1,0 +1,97 @@
+"""The two ends of a pipeline: where partitions come from and where committed files go.
+
+Readers and writers implement these; planner, runner and executors know only these.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gristmill.stages.base import ProcessingStage
+from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import EmptyTask
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumns:
+    """The columns a source will give, as far as can be told without reading it.
+
+    `complete` is False when other columns may turn up later (JSONL records need not have the same keys).
+    """
+
+    names: tuple[str, ...]
+    complete: bool
+    looked_at: str
+
+
+class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
+    """A stage that knows its partitions before anything runs. Asked by the driver only."""
+
+    is_source_stage = True
+
+    @abstractmethod
+    def partitions(self) -> list[Partition]:
+        """The partitions, in source order.
+
+        Raises:
+            InputNotFoundError: Nothing matches the input.
+        """
+
+    @abstractmethod
+    def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
+        """What columns will come, looking for `wanted` in particular; None if it cannot be told."""
+
+    def task(self, partition: Partition) -> FileGroupTask:
+        """The task that reads `partition`."""
+        return FileGroupTask(
+            data=[piece.path for piece in partition.ranges],
+            _metadata={"partition": partition, "source_files": [piece.path for piece in partition.ranges]},
+        )
+
+    def process(self, task: EmptyTask) -> list[FileGroupTask]:
+        """All partitions as tasks, for use without a pipeline."""
+        return [self.task(partition) for partition in self.partitions()]
+
+
+class PartFile(Protocol):
+    """A file of a partition while it is written."""
+
+    def append(self, payload: Any) -> None:
+        """Add what `SinkStage.encode` gave for one batch."""
+
+    def close(self) -> Any:
+        """Finish the file and say what was written (`storage` `WrittenFile`)."""
+
+    def abort(self) -> None:
+        """Give up: close and remove the file."""
+
+
+class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
+    """A stage that writes. It says how a batch becomes bytes; the runner decides when a partition is committed."""
+
+    is_sink_stage = True
+    path: str
+    mode: str
+    storage_options: dict[str, Any] | None
+
+    @property
+    @abstractmethod
+    def extension(self) -> str:
+        """The end of the names of output files, with its dot and any compression suffix."""
+
+    @abstractmethod
+    def encode(self, batch: DocumentBatch) -> Any:
+        """The payload of one batch: bytes or a table, as `open_part` takes it."""
+
+    @abstractmethod
+    def open_part(self, path: str) -> PartFile:
+        """A new file at `path` that takes payloads in order."""
+
+    @abstractmethod
+    def concatenate(self, pieces: Sequence[str], path: str) -> Any:
+        """Join files that were written piece by piece into the one that `open_part` would have written."""

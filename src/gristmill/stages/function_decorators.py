@@ -1,0 +1,79 @@
+"""Turns a plain function into a stage."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gristmill.errors import UsageError
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.resources import Resources
+from gristmill.tasks.base import Task
+
+
+class FunctionStage(ProcessingStage[Any, Any]):
+    """A stage whose work is one function."""
+
+    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+        self.function = function
+        self.name = name
+        self.__doc__ = function.__doc__
+
+    def process(self, task: Any) -> Any:
+        """What the function gives for `task`; metadata and performance records are handed on."""
+        given = self.function(task)
+        if given is None:
+            return None
+        results = [given] if isinstance(given, Task) else list(given)
+        for result in results:
+            if result is not task:
+                result._metadata = {**task._metadata, **result._metadata}
+                result._stage_perf = result._stage_perf or list(task._stage_perf)
+        return given if isinstance(given, Task) else results
+
+    def ray_stage_spec(self) -> dict[str, Any]:
+        returns = str(inspect.signature(self.function).return_annotation)
+        return {"is_fanout_stage": returns.startswith(("list", "typing.List", "List", "collections.abc.Iterator"))}
+
+    def __call__(self, task: Any) -> Any:
+        """Call the function itself, as if it had not been decorated."""
+        return self.function(task)
+
+
+def processing_stage(
+    *, name: str, resources: Resources | Mapping[str, float] | None = None, batch_size: int | None = None
+) -> Callable[[Callable[[Any], Any]], FunctionStage]:
+    """Make a stage of a function that takes one task and gives a task, a list of tasks or None.
+
+    Args:
+        name: The stage's name.
+        resources: What one worker needs, as `Resources` or as a dictionary of its fields.
+        batch_size: How many tasks a worker gets per call.
+
+    Example:
+        >>> @processing_stage(name="shout", resources=Resources(cpus=1))
+        ... def shout(batch):
+        ...     frame = batch.to_pandas()
+        ...     return DocumentBatch(data=frame.assign(text=frame["text"].str.upper()))
+        >>> shout.name
+        'shout'
+    """
+
+    def decorate(function: Callable[[Any], Any]) -> FunctionStage:
+        parameters = [
+            p for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        if len(parameters) != 1 or len(inspect.signature(function).parameters) != 1:
+            found = ", ".join(inspect.signature(function).parameters) or "none"
+            raise UsageError(
+                f"@processing_stage: {function.__name__} must take exactly one parameter, the task; it takes: {found}."
+            )
+        stage = FunctionStage(function, name)
+        if resources is not None:
+            stage.resources = resources if isinstance(resources, Resources) else Resources(**resources)
+        if batch_size is not None:
+            stage = stage.with_(batch_size=batch_size)  # type: ignore[assignment]
+        return stage
+
+    return decorate

@@ -1,0 +1,255 @@
+"""Files that appear whole or not at all.
+
+Locally a file is written under a temporary name in its own folder and renamed; other stores publish on completion.
+Temporary names carry a run token, this machine and the process, so that processes never collide and leftovers of dead
+ones can be told from work in progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Collection, Iterator
+from types import TracebackType
+from typing import IO, Any, Self
+
+from gristmill.errors import OutputError, UsageError
+from gristmill.storage.compression import StreamEncoder, codec_of
+from gristmill.storage.remote import StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.sizes import format_size
+
+TEMPORARY_PREFIX = ".tmp-"
+
+_TEMPORARY = re.compile(r"\.tmp-(?P<token>[A-Za-z0-9]+)-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-\d+-.*", re.DOTALL)
+_counter = itertools.count()
+
+
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def temporary_path(path: str, *, token: str = "x") -> str:
+    """A name in the folder of the local `path` that nobody else uses."""
+    if not re.fullmatch(r"[A-Za-z0-9]+", token):
+        raise UsageError(f"token={token!r} must consist of letters and digits.", value=token)
+    folder, name = os.path.split(path)
+    ending = name.encode("utf-8", "surrogateescape")[-120:].decode("utf-8", "ignore")
+    return os.path.join(folder, f"{TEMPORARY_PREFIX}{token}-{_host()}-{os.getpid()}-{next(_counter)}-{ending}")
+
+
+@contextlib.contextmanager
+def output_errors(path: str) -> Iterator[None]:
+    """Turn operating system errors while writing `path` into an OutputError that says what to do."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        raise output_error(path, error) from error
+
+
+def output_error(path: str, error: OSError) -> OutputError:
+    """The OutputError for `error`, with the free space where the disk is full."""
+    facts: dict[str, Any] = {"path": path, "errno": error.errno}
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = _free_bytes(path)
+        facts["free_bytes"] = free
+        known = "" if free is None else f"; {format_size(free)} are free there"
+        kind = "the disk is full" if error.errno == errno.ENOSPC else "the quota is used up"
+        text = f"Could not write {path!r}: {kind} (No space left on device{known}). Free some space or choose another output path."
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        text = f"Could not write {path!r}: {error.strerror}. Grant write access to its folder or choose another output path."
+    else:
+        text = f"Could not write {path!r}: {error.strerror or error}. Check the output path."
+    return OutputError(text, **facts)
+
+
+def _free_bytes(path: str) -> int | None:
+    folder = os.path.dirname(local_path(path)) if is_local(path) else None
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return shutil.disk_usage(folder).free if folder else None
+
+
+class AtomicFile:
+    """A binary file under construction that appears at `path` when it is complete.
+
+    As a context manager it is published at the end of the block and thrown away when the block raises. Compression
+    follows the suffix of `path` (one member); ``compressed=False`` writes bytes as they are.
+
+    Example:
+        >>> with AtomicFile("out/part.jsonl.gz") as file:  # doctest: +SKIP
+        ...     file.write(b'{"text": "hello"}\\n')
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compressed: bool = True,
+        token: str = "x",
+        fsync: bool = False,
+        storage_options: StorageOptions = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._fsync = fsync
+        self._encoder = StreamEncoder(codec_of(self.path) if compressed else "none")
+        self._temporary: str | None = None
+        self._state = "open"
+        with output_errors(self.path):
+            if is_local(self.path):
+                self.path = local_path(self.path)
+                os.makedirs(os.path.dirname(self.path), exist_ok=True)
+                self._temporary = temporary_path(self.path, token=token)
+                self._file: IO[bytes] = open(self._temporary, "xb", buffering=0)  # noqa: SIM115
+            else:
+                fs, inner = filesystem(self.path, storage_options)
+                with contextlib.suppress(OSError):
+                    fs.makedirs(inner.rpartition("/")[0], exist_ok=True)
+                self._file = fs.open(inner, "wb", autocommit=False)
+
+    def fileno(self) -> int:
+        """The descriptor of the local temporary, for copying inside the kernel."""
+        return self._file.fileno()
+
+    @property
+    def local(self) -> bool:
+        """Whether the file is written on this machine."""
+        return self._temporary is not None
+
+    def write(self, data: Any) -> int:
+        """Append bytes-like `data` and return how many bytes it has."""
+        size = memoryview(data).nbytes
+        self._put(self._encoder.encode(data))
+        return size
+
+    def _put(self, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        with output_errors(self.path):
+            while view:
+                # A raw file may take less than it is given (signals, a nearly full disk).
+                view = view[self._file.write(view) :]
+
+    def finish(self) -> None:
+        """Complete the temporary without publishing it yet."""
+        if self._state == "open":
+            self._put(self._encoder.finish())
+            with output_errors(self.path):
+                if self._fsync and self.local:
+                    os.fsync(self._file.fileno())
+                self._file.close()
+            self._state = "finished"
+
+    def publish(self) -> None:
+        """Make the file appear at its path, in place of what was there."""
+        self.finish()
+        if self._state == "finished":
+            with output_errors(self.path):
+                if self._temporary is None:
+                    self._file.commit()  # type: ignore[attr-defined]
+                else:
+                    os.replace(self._temporary, self.path)
+                    if self._fsync:
+                        _fsync_folder(os.path.dirname(self.path))
+            self._state = "published"
+
+    def discard(self) -> None:
+        """Throw the file away; what was at its path stays."""
+        if self._state in ("open", "finished"):
+            with contextlib.suppress(OSError):
+                if self._temporary is not None:
+                    self._file.close()
+                    os.unlink(self._temporary)
+                else:
+                    self._file.discard()  # type: ignore[attr-defined]
+            self._state = "discarded"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self.discard()
+            return
+        try:
+            self.publish()
+        except BaseException:
+            self.discard()
+            raise
+
+
+def _fsync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes_atomic(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    token: str = "x",
+    fsync: bool = False,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Put `data`, as it is, at `path` in one step."""
+    with AtomicFile(path, compressed=False, token=token, fsync=fsync, storage_options=storage_options) as file:
+        file.write(data)
+
+
+def write_json_atomic(
+    path: str | os.PathLike[str],
+    value: Any,
+    *,
+    token: str = "x",
+    fsync: bool = False,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Put `value` as JSON at `path` in one step: sorted keys, two spaces, a final newline, so that equal values give equal bytes."""
+    text = json.dumps(value, sort_keys=True, indent=2, allow_nan=False) + "\n"
+    write_bytes_atomic(path, text.encode(), token=token, fsync=fsync, storage_options=storage_options)
+
+
+def sweep_temporaries(
+    folder: str | os.PathLike[str], *, token: str | None = None, dead_pids: Collection[int] = (), recursive: bool = True
+) -> list[str]:
+    """Remove temporaries that nobody will finish and return their paths.
+
+    Removed are those of `token`, and those written on this machine by a process that is in `dead_pids` or no longer
+    exists. Everything else may be work in progress and stays.
+    """
+    removed: list[str] = []
+    for where, folders, names in os.walk(os.fspath(folder)):
+        if not recursive:
+            folders.clear()
+        for name in names:
+            match = _TEMPORARY.fullmatch(name)
+            if match is None:
+                continue
+            pid = int(match["pid"])
+            ours = match["host"] == _host() and pid != os.getpid()
+            if match["token"] == token or (ours and (pid in dead_pids or not _alive(pid))):
+                path = os.path.join(where, name)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                    removed.append(path)
+    return sorted(removed)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

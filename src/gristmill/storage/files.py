@@ -1,0 +1,279 @@
+"""Finding input files: a file, a folder, a glob, a list of these, here or on any fsspec store.
+
+The result depends only on what lies there, never on the order in which a store lists it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.errors import InputError, InputNotFoundError, InputPermissionError, UsageError
+from gristmill.storage.missing_input import missing_input_error
+from gristmill.storage.remote import StorageOptions, filesystem, is_local, local_path
+
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2")
+
+_STAMP_KEYS = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "crc32c", "content_md5", "generation")
+_TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file of the input.
+
+    Attributes:
+        path: What fsspec opens: an absolute local path, or a URL.
+        relative: The path below the input root, with '/'; unique within one listing.
+        size: Bytes as stored (compressed files: compressed); -1 where the store does not say.
+        stamp: Changes when the content does: mtime in ns locally, etag or checksum elsewhere.
+    """
+
+    path: str
+    relative: str
+    size: int
+    stamp: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file before its relative path is known: the scheme and folder it was searched under come along."""
+
+    scheme: str
+    root: str
+    inner: str
+    path: str
+    size: int
+    stamp: str
+
+
+def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
+    """`extensions` in lower case, each with its dot."""
+    given = [extensions] if isinstance(extensions, str) else list(extensions)
+    if not given or not all(isinstance(item, str) and item.strip(". ") for item in given):
+        raise UsageError(f"file_extensions={extensions!r} must be a list such as ['.jsonl', '.json'].", value=extensions)
+    return tuple(dict.fromkeys("." + item.strip().lstrip(".").lower() for item in given))
+
+
+def has_extension(name: str, extensions: Sequence[str]) -> bool:
+    """Whether `name` ends with one of `extensions`, a compressed suffix after it allowed."""
+    name = name.lower()
+    for suffix in COMPRESSED_SUFFIXES:
+        if name.endswith(suffix) and not name.endswith(tuple(extensions)):
+            name = name[: -len(suffix)]
+            break
+    return name.endswith(tuple(extensions))
+
+
+def list_files(
+    file_paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    extensions: str | Iterable[str],
+    storage_options: StorageOptions = None,
+) -> list[InputFile]:
+    """Every input file that `file_paths` names, sorted by relative path, each once.
+
+    Folders are searched recursively; names that start with ``_`` or ``.`` (and with them ``_gristmill/``) are passed
+    over there. A file named in full is taken whatever its extension.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL (``s3://…``, ``memory://…``) or a list of these.
+        extensions: What counts in folders and globs, such as ``[".jsonl", ".json"]``; ``.jsonl.gz`` matches ``.jsonl``.
+        storage_options: Handed to fsspec for URLs.
+
+    Raises:
+        InputNotFoundError: One of the paths matches no file.
+        InputPermissionError: A file or folder may not be read.
+
+    Example:
+        >>> [file.relative for file in list_files("corpus/", extensions=[".jsonl"])]  # doctest: +SKIP
+        ['en/part-0.jsonl', 'en/part-1.jsonl.gz']
+    """
+    allowed = normalize_extensions(extensions)
+    if isinstance(file_paths, (str, os.PathLike)):
+        given = [file_paths]
+    else:
+        given = list(file_paths)
+        if not given:
+            raise UsageError("file_paths is an empty list. Name at least one file, folder, glob or URL.")
+    found: dict[tuple[str, str], _Found] = {}
+    for entry in given:
+        text = os.fspath(entry)
+        if not isinstance(text, str) or not text:
+            raise UsageError(f"file_paths contains {entry!r}, which is not a path. Give text or a pathlib.Path.", value=entry)
+        matches = _local_matches(text, allowed) if is_local(text) else _remote_matches(text, allowed, storage_options)
+        for item in matches:
+            found.setdefault((item.scheme, item.inner), item)
+    return _with_relative_names(list(found.values()))
+
+
+def _with_relative_names(found: list[_Found]) -> list[InputFile]:
+    schemes = {item.scheme for item in found}
+    if len(schemes) == 1:
+        common = os.path.commonpath(sorted({"/" + item.root.strip("/") for item in found}))
+        cut = len(common.rstrip("/")) + 1
+        named = [(("/" + item.inner.lstrip("/"))[cut:], item) for item in found]
+    else:
+        # Several stores have no common root, so the scheme becomes the first folder.
+        named = [(f"{item.scheme}/{item.inner.lstrip('/')}", item) for item in found]
+    files = [InputFile(item.path, relative, item.size, item.stamp) for relative, item in named]
+    return sorted(files, key=lambda file: file.relative)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(("_", "."))
+
+
+def _pattern_root(pattern: str) -> str:
+    """The folder above the first component with a wildcard."""
+    parts = pattern.split("/")
+    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    return "/".join(parts[:fixed]) or "/"
+
+
+def _hidden_below(inner: str, root: str, pattern: str) -> bool:
+    """Whether a match lies under a hidden name that the pattern did not ask for."""
+    asked = {part[0] for part in pattern[len(root) :].split("/") if part}
+    names = inner[len(root) :].strip("/").split("/")
+    return any(_hidden(name) and name[0] not in asked for name in names)
+
+
+# Local paths -----------------------------------------------------------------------------------------------------
+
+
+def _local_matches(text: str, allowed: tuple[str, ...]) -> list[_Found]:
+    path = local_path(text)
+    try:
+        mode = os.stat(path).st_mode
+    except PermissionError as error:
+        raise _forbidden(path) from error
+    except OSError:
+        mode = None
+    if mode is not None and stat.S_ISDIR(mode):
+        matches = list(_walk(path, path, allowed, ()))
+    elif mode is not None:
+        matches = [_local_file(path, os.path.dirname(path))]
+    elif glob.has_magic(path):
+        root = _pattern_root(path)
+        matches = []
+        for match in glob.iglob(path, recursive=True):
+            if _hidden_below(match, root, path):
+                continue
+            if os.path.isdir(match):
+                # "**" names every folder on the way as well; only a last plain wildcard means the folder's contents.
+                if not path.rstrip("/").endswith("**"):
+                    matches += _walk(match, root, allowed, ())
+            elif has_extension(match, allowed):
+                matches.append(_local_file(match, root))
+    else:
+        matches = []
+    if not matches:
+        raise missing_input_error(text, path, allowed)
+    return matches
+
+
+def _walk(folder: str, root: str, allowed: tuple[str, ...], above: tuple[tuple[int, int], ...]) -> Iterator[_Found]:
+    try:
+        info = os.stat(folder)
+        here = (info.st_dev, info.st_ino)
+        if here in above:  # a link back to a folder that is being searched
+            return
+        with os.scandir(folder) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+    except PermissionError as error:
+        raise _forbidden(folder) from error
+    for entry in listed:
+        if _hidden(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry.path, root, allowed, (*above, here))
+        elif has_extension(entry.name, allowed):
+            yield _local_file(entry.path, root)
+
+
+def _local_file(path: str, root: str) -> _Found:
+    try:
+        info = os.stat(path)
+    except FileNotFoundError as error:
+        raise InputNotFoundError(
+            f"The input {path!r} is a link to a file that does not exist. Remove the link or restore its target.", path=path
+        ) from error
+    except PermissionError as error:
+        raise _forbidden(path) from error
+    if not stat.S_ISREG(info.st_mode):
+        raise InputError(f"The input {path!r} is not a regular file (a pipe, socket or device). Write it to a file first.", path=path)
+    if not os.access(path, os.R_OK):
+        raise _forbidden(path)
+    return _Found("file", root, path, path, info.st_size, str(info.st_mtime_ns))
+
+
+def _forbidden(path: str) -> InputPermissionError:
+    return InputPermissionError(
+        f"The input {path!r} may not be read by this user. Grant access (chmod a+r on files, a+rx on folders), "
+        "or leave it out of file_paths.",
+        path=path,
+    )
+
+
+# Other stores ----------------------------------------------------------------------------------------------------
+
+
+def _remote_matches(url: str, allowed: tuple[str, ...], storage_options: StorageOptions) -> list[_Found]:
+    try:
+        fs, inner = filesystem(url, storage_options)
+        return _remote_search(fs, url, inner, allowed)
+    except PermissionError as error:
+        raise InputPermissionError(
+            f"The input {url!r} may not be read: {error}. Check the credentials in storage_options.", path=url
+        ) from error
+    except (ImportError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"The input {url!r} cannot be opened: {error}", path=url) from error
+
+
+def _remote_search(fs: Any, url: str, inner: str, allowed: tuple[str, ...]) -> list[_Found]:
+    inner = inner.rstrip("/")
+    try:
+        info = fs.info(inner)
+    except FileNotFoundError:
+        info = None
+    matches: list[_Found] = []
+    if info is not None and info["type"] == "file":
+        matches = [_remote_file(fs, inner, info, inner.rpartition("/")[0])]
+    elif info is not None and info["type"] == "directory":
+        matches = _remote_walk(fs, inner, inner, allowed)
+    if not matches and glob.has_magic(inner):
+        root = _pattern_root(inner)
+        for name, details in fs.glob(inner, detail=True).items():
+            if _hidden_below(name, root, inner):
+                continue
+            if details["type"] == "directory":
+                if not inner.endswith("**"):
+                    matches += _remote_walk(fs, name, root, allowed)
+            elif has_extension(name, allowed):
+                matches.append(_remote_file(fs, name, details, root))
+    if not matches:
+        raise missing_input_error(url, inner, allowed, fs=fs)
+    return matches
+
+
+def _remote_walk(fs: Any, folder: str, root: str, allowed: tuple[str, ...]) -> list[_Found]:
+    return [
+        _remote_file(fs, name, details, root)
+        for name, details in fs.find(folder, detail=True).items()
+        if has_extension(name, allowed) and not any(map(_hidden, name[len(folder) :].strip("/").split("/")))
+    ]
+
+
+def _remote_file(fs: Any, inner: str, info: dict[str, Any], root: str) -> _Found:
+    size = info.get("size")
+    stamp = next((str(info[key]) for key in _STAMP_KEYS if info.get(key)), None)
+    if stamp is None:
+        stamp = next((str(info[key]) for key in _TIME_KEYS if info.get(key)), None) or str(fs.ukey(inner))
+    protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+    return _Found(protocol, root, inner, fs.unstrip_protocol(inner), -1 if size is None else int(size), stamp.strip('"'))

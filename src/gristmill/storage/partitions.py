@@ -1,0 +1,218 @@
+"""Cutting inputs into partitions: deterministic units of work whose names derive from paths alone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from gristmill.errors import UsageError
+from gristmill.storage.files import COMPRESSED_SUFFIXES, InputFile
+from gristmill.storage.remote import StorageOptions
+from gristmill.storage.sizes import parse_size
+
+Format = Literal["jsonl", "parquet"]
+
+DEFAULT_BLOCKSIZE = 128 * 10**6
+MAX_ID_CHARS = 180
+
+# The longest readable part, so that a hash and a block or group mark still fit below MAX_ID_CHARS.
+_MAX_STEM_CHARS = 140
+_PLAIN_COMPONENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.,=+_-]*[A-Za-z0-9.,=+-])?")
+_LOOKS_MARKED = re.compile(r"\.b\d{4,}|\.n\d+-[0-9a-f]{10}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """A file or a part of one.
+
+    Attributes:
+        start: First byte (JSONL) or first row group (Parquet).
+        end: One past the last; -1 means to the end of the file, for files whose extent is not known when planning.
+        whole: The range is the whole file.
+    """
+
+    path: str
+    relative: str
+    size: int
+    stamp: str
+    start: int
+    end: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A unit of input with a name that output files inherit.
+
+    Attributes:
+        index: Position among the partitions of this input.
+        id: Derived from (relative path, block index) only; safe as a file name.
+        ranges: What to read, in this order.
+    """
+
+    index: int
+    id: str
+    ranges: tuple[FileRange, ...]
+
+    @property
+    def source_files(self) -> list[str]:
+        """The paths read, each once, in order."""
+        return list(dict.fromkeys(part.path for part in self.ranges))
+
+    def fingerprint(self) -> str:
+        """A hash that changes when a source file or the cut does, and not when the input root is moved."""
+        digest = hashlib.sha256()
+        for part in self.ranges:
+            facts = (part.relative, part.size, part.stamp, part.start, part.end)
+            digest.update(repr(facts).encode("ascii", "backslashreplace") + b"\n")
+        return digest.hexdigest()[:32]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"index": self.index, "id": self.id, "ranges": [asdict(part) for part in self.ranges]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Partition:
+        """The partition that `to_dict` described."""
+        return cls(values["index"], values["id"], tuple(FileRange(**part) for part in values["ranges"]))
+
+
+def is_compressed(path: str) -> bool:
+    """Whether the name says the file is compressed as a whole, so that it can't be split."""
+    return path.lower().endswith(COMPRESSED_SUFFIXES)
+
+
+def make_partitions(
+    files: Iterable[InputFile],
+    *,
+    format: Format,
+    files_per_partition: int | None = None,
+    blocksize: str | int | None = None,
+    limit: int | None = None,
+    storage_options: StorageOptions = None,
+) -> list[Partition]:
+    """Partitions of `files`, the same for any order of them.
+
+    Args:
+        files: What `list_files` gave.
+        format: ``"jsonl"`` splits at byte offsets (line ends are found while reading), ``"parquet"`` at row groups.
+        files_per_partition: Groups of this many whole files.
+        blocksize: Small files are packed together up to this size, larger ones split; ``"128MB"`` or bytes. With
+            neither option each file is a partition, and files above 128 MB are split. Compressed files never are.
+        limit: Keep only the first `limit` partitions.
+        storage_options: Handed to fsspec where Parquet footers must be read.
+
+    Raises:
+        UsageError: Both sizes are given, or one is not positive.
+    """
+    if files_per_partition is not None and blocksize is not None:
+        raise UsageError(
+            f"files_per_partition={files_per_partition} and blocksize={blocksize!r} exclude each other. Give one of them.",
+            files_per_partition=files_per_partition,
+            blocksize=blocksize,
+        )
+    for name, value, least in (("files_per_partition", files_per_partition, 1), ("limit", limit, 0)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise UsageError(f"{name}={value!r} must be a whole number of at least {least}.", value=value)
+    block_bytes = None if blocksize is None else parse_size(blocksize, name="blocksize")
+    if block_bytes == 0:
+        raise UsageError("blocksize=0 cannot hold anything. Give a size such as '128MB', or leave it out.", value=blocksize)
+    if format not in ("jsonl", "parquet"):
+        raise UsageError(f"format={format!r} is not known. Use 'jsonl' or 'parquet'.", value=format)
+
+    ordered = sorted(files, key=lambda file: file.relative)
+    groups: list[tuple[str, tuple[FileRange, ...]]] = []
+    if files_per_partition is not None:
+        for at in range(0, len(ordered), files_per_partition):
+            groups.append(_file_group(ordered[at : at + files_per_partition], format))
+    else:
+        pending: list[InputFile] = []
+        pending_bytes = 0
+        for file in ordered:
+            if limit is not None and len(groups) >= limit:
+                break
+            pack = block_bytes is not None and 0 <= file.size <= block_bytes
+            if pending and (not pack or pending_bytes + file.size > (block_bytes or 0)):
+                groups.append(_file_group(pending, format))
+                pending, pending_bytes = [], 0
+            if pack:
+                pending.append(file)
+                pending_bytes += file.size
+            else:
+                groups += _blocks(file, format, block_bytes or DEFAULT_BLOCKSIZE, storage_options)
+        if pending:
+            groups.append(_file_group(pending, format))
+    if limit is not None:
+        groups = groups[:limit]
+    partitions = [Partition(index, name, ranges) for index, (name, ranges) in enumerate(groups)]
+    if len({part.id for part in partitions}) != len(partitions):
+        raise UsageError("Two input files have the same path below the input root. Name each of them once in file_paths.")
+    return partitions
+
+
+def _whole(file: InputFile, format: Format) -> FileRange:
+    end = file.size if format == "jsonl" else -1
+    return FileRange(file.path, file.relative, file.size, file.stamp, 0, end, True)
+
+
+def _file_group(files: Sequence[InputFile], format: Format) -> tuple[str, tuple[FileRange, ...]]:
+    first = partition_stem(files[0].relative, format=format)
+    if len(files) > 1:
+        members = hashlib.sha256("\0".join(file.relative for file in files).encode("utf-8", "surrogatepass")).hexdigest()
+        first = f"{first}.n{len(files)}-{members[:10]}"
+    return first, tuple(_whole(file, format) for file in files)
+
+
+def _blocks(
+    file: InputFile, format: Format, block_bytes: int, storage_options: StorageOptions
+) -> list[tuple[str, tuple[FileRange, ...]]]:
+    stem = partition_stem(file.relative, format=format)
+    cuts: list[int] = []
+    if file.size > block_bytes and not is_compressed(file.path):
+        if format == "jsonl":
+            cuts = [*range(0, file.size, block_bytes), file.size]
+        else:
+            from gristmill.storage.parquet_blocks import row_group_cuts
+
+            cuts = row_group_cuts(file.path, block_bytes=block_bytes, storage_options=storage_options)
+    if len(cuts) <= 2:
+        return [(stem, (_whole(file, format),))]
+    return [
+        (f"{stem}.b{block:04d}", (FileRange(file.path, file.relative, file.size, file.stamp, start, end, False),))
+        for block, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False))
+    ]
+
+
+def partition_stem(relative: str, *, format: Format) -> str:
+    """A readable, file-system-safe name for the file at `relative`; different paths get different names.
+
+    ``sub/corpus-00000.jsonl`` becomes ``sub__corpus-00000``, a further or other suffix follows a tilde
+    (``corpus~gz``, ``corpus~json``), and whatever can't be shown so without doubt carries a hash of the path.
+    """
+    main = "." + format
+    folder, _, name = relative.rpartition("/")
+    stem, mark = name, ""
+    lower = name.lower()
+    suffix = next((suffix for suffix in COMPRESSED_SUFFIXES if lower.endswith(main + suffix)), "")
+    if name.endswith(main + suffix):
+        stem, mark = name[: len(name) - len(main + suffix)], suffix[1:]
+    else:
+        stem, _, mark = name.rpartition(".")
+        if not re.fullmatch(r"[a-z0-9]{1,8}", mark):
+            stem, mark = name, "?"
+    parts = [*folder.split("/"), stem] if folder else [stem]
+    readable = "__".join(parts)
+    clear = (
+        mark != "?"
+        and len(readable) <= _MAX_STEM_CHARS
+        and all(_PLAIN_COMPONENT.fullmatch(part) and "__" not in part for part in parts)
+        and not _LOOKS_MARKED.search(stem)
+    )
+    if clear:
+        return f"{readable}~{mark}" if mark else readable
+    # Never a leading '_' or '.': such outputs would be passed over when the folder is read again.
+    safe = re.sub(r"[^A-Za-z0-9.,=+_-]+", "-", readable).strip("._-") or "file"
+    return f"{safe[:_MAX_STEM_CHARS]}~{hashlib.sha256(relative.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"

@@ -1,0 +1,448 @@
+"""The columns of a batch: immutable, Arrow inside, and for JSONL backed by the raw records.
+
+`TableColumns` is an Arrow table. `RecordColumns` keeps each JSONL record as it was read, decodes a column when
+somebody asks for it, and on the way out re-serialises only the values that were changed; everything else leaves as the
+bytes that came in.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import MissingColumnError, did_you_mean
+
+if TYPE_CHECKING:
+    from gristmill.storage.json_records import JsonRecords
+
+Array: TypeAlias = "pa.Array | pa.ChunkedArray"
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Indices: TypeAlias = npt.NDArray[np.int64]
+
+JSON_TYPE = {b"gristmill.type": b"json"}
+"""The field metadata of a column that holds JSON texts because Arrow has no exact type for its values."""
+
+_RECORD = "__record__"
+_MASK = "__mask__:"
+
+
+def is_json_field(field: pa.Field) -> bool:
+    """Whether `field` holds JSON texts."""
+    return bool(field.metadata) and field.metadata.get(b"gristmill.type") == b"json"
+
+
+def one_chunk(array: Array) -> pa.Array:
+    """`array` as a single contiguous chunk."""
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def as_text(array: Array) -> pa.Array:
+    """`array` as one contiguous large_string chunk, which is what the kernels read; numbers become their digits."""
+    whole = one_chunk(array)
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks)
+    if pa.types.is_large_string(whole.type):
+        return whole
+    if pa.types.is_nested(whole.type):
+        return pa.array([None if v is None else json.dumps(v) for v in whole.to_pylist()], pa.large_string())
+    if pa.types.is_null(whole.type):
+        return pa.nulls(len(whole), pa.large_string())
+    if pa.types.is_dictionary(whole.type):
+        whole = whole.cast(whole.type.value_type)
+    if pa.types.is_binary(whole.type) or pa.types.is_large_binary(whole.type):
+        values = [None if v is None else v.decode("utf-8", "replace") for v in whole.to_pylist()]
+        return pa.array(values, pa.large_string())
+    return whole.cast(pa.large_string())
+
+
+class Columns(ABC):
+    """The interface that tasks use; every method that changes something returns a new object."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The visible columns, in order."""
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """How many rows there are."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """About how many bytes of memory the data takes."""
+
+    @abstractmethod
+    def column(self, name: str) -> Array:
+        """The values of a column.
+
+        Raises:
+            MissingColumnError: There is no such column.
+        """
+
+    @abstractmethod
+    def table(self, names: Sequence[str] | None = None) -> pa.Table:
+        """All columns, or the named ones, as an Arrow table."""
+
+    @abstractmethod
+    def with_column(self, name: str, values: Array, *, changed: Mask | None = None, is_json: bool = False) -> Columns:
+        """A copy in which `name` has the given values; `changed` marks the rows that really differ."""
+
+    @abstractmethod
+    def select(self, names: Sequence[str]) -> Columns:
+        """A copy with only the named columns, in that order."""
+
+    @abstractmethod
+    def take(self, indices: Indices) -> Columns:
+        """A copy with the rows at `indices`."""
+
+    @abstractmethod
+    def slice(self, start: int, length: int) -> Columns:
+        """A view of `length` rows from `start`."""
+
+    @abstractmethod
+    def encode_jsonl(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8]:
+        """The rows as JSONL bytes."""
+
+    @abstractmethod
+    def transport(self) -> pa.Table:
+        """An Arrow table from which `from_transport` makes the same object in another process."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a column."""
+        return name in self.names
+
+    def without(self, names: Collection[str]) -> Columns:
+        """A copy without the named columns."""
+        return self.select([name for name in self.names if name not in names])
+
+    def missing(self, name: str) -> MissingColumnError:
+        """The error for a column that is not there."""
+        return MissingColumnError(
+            f"There is no column {name!r}; this batch has {', '.join(map(repr, self.names)) or 'no columns'}."
+            f"{did_you_mean(name, self.names)}",
+            column=name,
+            available=list(self.names),
+        )
+
+
+class TableColumns(Columns):
+    """Columns that are an Arrow table, as Parquet gives them and as user code returns them."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._table.column_names)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._table.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._table.nbytes)
+
+    def column(self, name: str) -> Array:
+        if name not in self._table.column_names:
+            raise self.missing(name)
+        return self._table.column(name)
+
+    def table(self, names: Sequence[str] | None = None) -> pa.Table:
+        return self._table if names is None else self._table.select(list(names))
+
+    def with_column(self, name: str, values: Array, *, changed: Mask | None = None, is_json: bool = False) -> Columns:
+        field = pa.field(name, values.type, metadata=JSON_TYPE if is_json else None)
+        if name in self._table.column_names:
+            return TableColumns(self._table.set_column(self._table.column_names.index(name), field, values))
+        if not self._table.num_columns and not self._table.num_rows:
+            return TableColumns(pa.table([values], schema=pa.schema([field])))
+        return TableColumns(self._table.append_column(field, values))
+
+    def select(self, names: Sequence[str]) -> Columns:
+        for name in names:
+            if name not in self._table.column_names:
+                raise self.missing(name)
+        return TableColumns(self._table.select(list(names)))
+
+    def take(self, indices: Indices) -> Columns:
+        return TableColumns(self._table.take(pa.array(indices)))
+
+    def slice(self, start: int, length: int) -> Columns:
+        return TableColumns(self._table.slice(start, length))
+
+    def encode_jsonl(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8]:
+        from gristmill.storage.json_records import encode_table
+
+        present = self.names if fields is None else [name for name in fields if name in self.names]
+        json_names = [name for name in present if is_json_field(self._table.schema.field(name))]
+        return encode_table({name: self._table.column(name) for name in present}, json_columns=json_names)
+
+    def transport(self) -> pa.Table:
+        return self._table
+
+
+class RecordColumns(Columns):
+    """Columns over raw JSONL records: decoded on demand, written back untouched unless changed."""
+
+    __slots__ = ("_arrays", "_changed", "_json", "_names", "_records")
+
+    def __init__(
+        self,
+        records: JsonRecords,
+        *,
+        names: tuple[str, ...] | None = None,
+        arrays: Mapping[str, Array] | None = None,
+        changed: Mapping[str, Mask | None] | None = None,
+        json_names: Iterable[str] = (),
+    ) -> None:
+        self._records = records
+        self._names = names
+        self._arrays: dict[str, Array] = dict(arrays or {})
+        self._changed: dict[str, Mask | None] = dict(changed or {})
+        self._json: frozenset[str] = frozenset(json_names)
+
+    @property
+    def records(self) -> JsonRecords:
+        """The raw records, without the changes made since."""
+        return self._records
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        if self._names is None:
+            keys = list(self._records.keys())
+            self._names = (*keys, *(name for name in self._changed if name not in keys))
+        return self._names
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._records)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._records.nbytes) + sum(array.nbytes for array in self._arrays.values())
+
+    def has(self, name: str) -> bool:
+        return name in self._arrays or name in self.names
+
+    def is_json(self, name: str) -> bool:
+        """Whether the values of `name` have no exact Arrow type and stay JSON."""
+        return name in self._json if name in self._changed else self._records.is_json(name)
+
+    def is_changed(self, name: str) -> bool:
+        """Whether a stage has set this column."""
+        return name in self._changed
+
+    def column(self, name: str) -> Array:
+        if name not in self._arrays:
+            if not (self._names is None and len(self._records) and bool(self._records.has(name).any())):
+                if name not in self.names:
+                    raise self.missing(name)
+            self._arrays[name] = self._records.column(name)
+        return self._arrays[name]
+
+    def table(self, names: Sequence[str] | None = None) -> pa.Table:
+        wanted = list(self.names if names is None else names)
+        self._records.columns([name for name in wanted if name not in self._arrays])
+        fields, arrays = [], []
+        for name in wanted:
+            array, is_json = self.column(name), self.is_json(name)
+            if is_json and name not in self._changed:
+                nested = self._records.nested(name)
+                if nested is not None:
+                    array, is_json = nested, False
+            arrays.append(array)
+            fields.append(pa.field(name, array.type, metadata=JSON_TYPE if is_json else None))
+        if not wanted:
+            return pa.table({}).slice(0, 0) if not self.num_rows else _rows_without_columns(self.num_rows)
+        return pa.table(arrays, schema=pa.schema(fields))
+
+    def python_values(self, name: str) -> list[Any]:
+        """The values of a JSON column as Python objects, exactly."""
+        if name in self._changed:
+            return [None if text is None else json.loads(text) for text in one_chunk(self.column(name)).to_pylist()]
+        return self._records.python_values(name)
+
+    def with_column(self, name: str, values: Array, *, changed: Mask | None = None, is_json: bool = False) -> Columns:
+        earlier = self._changed.get(name, np.zeros(self.num_rows, bool) if name not in self._changed else None)
+        marks = None if changed is None or earlier is None else (changed | earlier)
+        names = self.names if name in self.names else (*self.names, name)
+        return RecordColumns(
+            self._records,
+            names=names,
+            arrays={**self._arrays, name: values},
+            changed={**self._changed, name: marks},
+            json_names=self._json | {name} if is_json else self._json - {name},
+        )
+
+    def select(self, names: Sequence[str]) -> Columns:
+        for name in names:
+            if not self.has(name):
+                raise self.missing(name)
+        return RecordColumns(
+            self._records,
+            names=tuple(names),
+            arrays={name: array for name, array in self._arrays.items() if name in names},
+            changed={name: mask for name, mask in self._changed.items() if name in names},
+            json_names=self._json,
+        )
+
+    def take(self, indices: Indices) -> Columns:
+        positions = pa.array(indices)
+        return RecordColumns(
+            self._records.take(indices),
+            names=self._names,
+            arrays={name: array.take(positions) for name, array in self._arrays.items()},
+            changed={name: None if mask is None else mask[indices] for name, mask in self._changed.items()},
+            json_names=self._json,
+        )
+
+    def slice(self, start: int, length: int) -> Columns:
+        end = start + length
+        return RecordColumns(
+            self._records.slice(start, length),
+            names=self._names,
+            arrays={name: array.slice(start, length) for name, array in self._arrays.items()},
+            changed={name: None if mask is None else mask[start:end] for name, mask in self._changed.items()},
+            json_names=self._json,
+        )
+
+    def encode_jsonl(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8]:
+        changes = {name: (self._arrays[name], mask) for name, mask in self._changed.items()}
+        if fields is None and self._names is not None:
+            keys = self._records.keys() if self._names_differ() else ()
+            dropped = [key for key in keys if key not in self._names]
+            return self._records.encode(changes=changes, drop=dropped, json_columns=self._json)
+        if fields is not None:
+            changes = {name: change for name, change in changes.items() if name in fields}
+            present = [name for name in fields if self.has(name)]
+            return self._records.encode(changes=changes, fields=present, json_columns=self._json)
+        return self._records.encode(changes=changes, json_columns=self._json)
+
+    def _names_differ(self) -> bool:
+        return set(self._records.keys()) != set(self._names or ())
+
+    def transport(self) -> pa.Table:
+        fields = [pa.field(_RECORD, pa.large_binary())]
+        arrays: list[Array] = [self._records.to_arrow()]
+        for name, mask in self._changed.items():
+            fields.append(pa.field(name, self._arrays[name].type))
+            arrays.append(self._arrays[name])
+            if mask is not None:
+                fields.append(pa.field(_MASK + name, pa.bool_()))
+                arrays.append(pa.array(mask))
+        notes = {"names": self._names, "changed": list(self._changed), "json": sorted(self._json)}
+        return pa.table(arrays, schema=pa.schema(fields, metadata={b"gristmill.records": json.dumps(notes).encode()}))
+
+
+def _rows_without_columns(num_rows: int) -> pa.Table:
+    # Arrow keeps the number of rows of a table without columns only when they were removed.
+    return pa.table({"_": pa.nulls(num_rows)}).select([])
+
+
+def from_transport(table: pa.Table) -> Columns:
+    """The columns that `Columns.transport` made a table of."""
+    metadata = table.schema.metadata or {}
+    if b"gristmill.records" not in metadata:
+        return TableColumns(table)
+    from gristmill.storage.json_records import JsonRecords
+
+    notes = json.loads(metadata[b"gristmill.records"])
+    records = JsonRecords.from_arrow(one_chunk(table.column(_RECORD)))
+    changed: dict[str, Mask | None] = {}
+    for name in notes["changed"]:
+        marks = _MASK + name
+        changed[name] = table.column(marks).to_numpy() if marks in table.column_names else None
+    return RecordColumns(
+        records,
+        names=None if notes["names"] is None else tuple(notes["names"]),
+        arrays={name: one_chunk(table.column(name)) for name in notes["changed"]},
+        changed=changed,
+        json_names=notes["json"],
+    )
+
+
+def differing_rows(values: Array, before: Array) -> Mask:
+    """True where a value differs from the one before; nulls equal nulls, NaN equals NaN."""
+    new, old = one_chunk(values), one_chunk(before)
+    if new.type != old.type:
+        try:
+            new = new.cast(old.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return np.ones(len(new), bool)
+    if new.equals(old):
+        return np.zeros(len(new), bool)
+    if pa.types.is_nested(new.type) or pa.types.is_dictionary(new.type):
+        return np.fromiter((a != b for a, b in zip(new.to_pylist(), old.to_pylist(), strict=True)), bool, len(new))
+    same = pc.fill_null(pc.equal(new, old), False)
+    same = pc.or_(same, pc.and_(pc.is_null(new), pc.is_null(old)))
+    if pa.types.is_floating(new.type):
+        same = pc.or_(same, pc.and_(pc.fill_null(pc.is_nan(new), False), pc.fill_null(pc.is_nan(old), False)))
+    return ~np.asarray(same.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
+    """The columns of `after` built on `before`: values that did not change stay as they were read.
+
+    Args:
+        before: The columns that went into a stage.
+        after: What came out, with any columns and rows.
+        positions: For each row of `after` the row of `before` it continues, or -1 for a new one.
+    """
+    if not isinstance(before, RecordColumns):
+        return TableColumns(after.replace_schema_metadata(_without_pandas(after.schema.metadata)))
+    if len(positions) and positions.min() < 0:
+        return _with_new_rows(before, after, positions)
+    identity = len(positions) == before.num_rows and bool((positions == np.arange(before.num_rows)).all())
+    kept: Columns = before if identity else before.take(positions)
+    names = after.column_names
+    for field in after.schema:
+        values = after.column(field.name)
+        if kept.has(field.name):
+            old = _as_seen(kept, field.name)
+            marks = differing_rows(values, old)
+            if not marks.any():
+                continue
+            kept = kept.with_column(field.name, one_chunk(values), changed=marks, is_json=is_json_field(field))
+        else:
+            kept = kept.with_column(field.name, one_chunk(values), is_json=is_json_field(field))
+    return kept if list(kept.names) == names else kept.select(names)
+
+
+def _as_seen(columns: Columns, name: str) -> Array:
+    """The column as the doors show it: nested values where Arrow can hold them."""
+    return columns.table([name]).column(0) if columns.has(name) else columns.column(name)
+
+
+def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -> Columns:
+    """As `rebuild`, where some rows have no record yet: they get one, made from their values."""
+    from gristmill.storage.json_records import JsonRecords, encode_table
+
+    fresh = np.flatnonzero(positions < 0)
+    known = np.flatnonzero(positions >= 0)
+    old = rebuild(before, after.take(pa.array(known)), positions[known])
+    new_table = after.take(pa.array(fresh))
+    flagged = [field.name for field in after.schema if is_json_field(field)]
+    lines = encode_table({name: new_table.column(name) for name in after.column_names}, json_columns=flagged)
+    old_lines = old.encode_jsonl()
+    order = np.empty(len(positions), np.int64)
+    order[known] = np.arange(len(known))
+    order[fresh] = len(known) + np.arange(len(fresh))
+    records = JsonRecords.from_lines(np.concatenate([old_lines, lines]))
+    return RecordColumns(records.take(order), names=tuple(after.column_names))
+
+
+def _without_pandas(metadata: dict[bytes, bytes] | None) -> dict[bytes, bytes] | None:
+    kept = {key: value for key, value in (metadata or {}).items() if key != b"pandas"}
+    return kept or None

@@ -1,0 +1,288 @@
+"""The batch of documents: the task that text stages work on.
+
+Inside are immutable `Columns`; `to_pyarrow`, `to_polars` and `to_pandas` are doors for user code. Built-in stages use
+`column`, `with_column`, `take` and `drop`, which keep every row's origin; what user code returns through the doors is
+matched with what went in by the runner (`gristmill.backends.accounting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import StageDefinitionError
+from gristmill.ledger.trail import DROPPED, Changes, Decisions, Floats, Rows, Scores
+from gristmill.tasks.base import Task
+from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns, as_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+
+class Note:
+    """What a stage says about a batch while it works: drops, changes and scores, until the runner collects them."""
+
+    __slots__ = ("changes", "decisions", "scores")
+
+    def __init__(self) -> None:
+        self.decisions: list[Decisions] = []
+        self.changes: list[Changes] = []
+        self.scores: list[Scores] = []
+
+
+class DocumentBatch(Task[Any]):
+    """Documents as rows of named columns.
+
+    Args:
+        dataset_name: The name of the data set.
+        data: An Arrow table, a Polars frame or a pandas frame.
+
+    Example:
+        >>> batch = DocumentBatch(data=pa.table({"text": ["one", "two words"]}))
+        >>> batch.num_items, batch.get_columns()
+        (2, ['text'])
+    """
+
+    def __init__(
+        self,
+        dataset_name: str = "",
+        data: Any = None,
+        _stage_perf: list[Any] | None = None,
+        _metadata: dict[str, Any] | None = None,
+        *,
+        task_id: str = "",
+    ) -> None:
+        self._rows: Rows | None = None
+        self._positions: Indices | None = None
+        self._token: object | None = None
+        self._note = Note()
+        super().__init__(dataset_name, data, _stage_perf, _metadata, task_id=task_id)
+
+    @classmethod
+    def from_columns(cls, columns: Columns, *, rows: Rows | None = None, dataset_name: str = "") -> DocumentBatch:
+        """A batch over `columns`; `rows` are the row numbers within the partition."""
+        batch = cls.__new__(cls)
+        batch.dataset_name = dataset_name
+        batch.task_id = ""
+        batch._stage_perf = []
+        batch._metadata = {}
+        batch._lineage = None
+        batch._rows = rows
+        batch._positions = None
+        batch._token = None
+        batch._note = Note()
+        batch._columns = columns
+        batch._frame = None
+        batch._given = None
+        return batch
+
+    # --- what user code sees ---
+
+    @property
+    def data(self) -> Any:
+        """The pandas frame if the batch was made from one, else an Arrow table; may be set to any of the three kinds."""
+        return self._frame if self._frame is not None else self.to_pyarrow()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        self._columns: Columns | None = None
+        self._frame: Any = None
+        self._given: tuple[Any, str] | None = None
+        self._token = None
+        kind = type(value).__module__.split(".")[0]
+        if value is None:
+            self._columns = TableColumns(pa.table({}))
+        elif isinstance(value, pa.Table):
+            self._columns = TableColumns(value)
+        elif isinstance(value, pa.RecordBatch):
+            self._columns = TableColumns(pa.Table.from_batches([value]))
+        elif kind == "polars" and hasattr(value, "collect"):
+            raise StageDefinitionError("A Polars LazyFrame is not data yet: call .collect() on it first.")
+        elif kind == "polars" and hasattr(value, "to_arrow"):
+            self._columns = TableColumns(_table_of_polars(value))
+        elif kind == "pandas" and hasattr(value, "columns"):
+            self._frame = value
+        else:
+            raise StageDefinitionError(
+                f"A DocumentBatch is made from an Arrow table, a Polars frame or a pandas frame, not from "
+                f"{type(value).__module__}.{type(value).__name__}.",
+                found=type(value).__name__,
+            )
+
+    @property
+    def num_items(self) -> int:
+        return len(self._frame) if self._frame is not None else self.columns.num_rows
+
+    def get_columns(self) -> list[str]:
+        """The names of the columns."""
+        return [str(name) for name in self._frame.columns] if self._frame is not None else list(self.columns.names)
+
+    def to_pyarrow(self) -> pa.Table:
+        """All documents as an Arrow table."""
+        return self.columns.table()
+
+    def to_polars(self) -> pl.DataFrame:
+        """All documents as a Polars frame."""
+        import polars as pl
+
+        frame = pl.from_arrow(self.columns.table())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All documents as a pandas frame (needs pandas).
+
+        The frame is live: changes made in place count if the stage returns this batch.
+        """
+        if self._frame is not None:
+            frame: pd.DataFrame = self._frame
+            return frame
+        if self._given is None:
+            from gristmill.tasks.pandas_door import index_tag, to_frame
+
+            made = to_frame(self.columns)
+            self._given = (made, index_tag(made) or "")
+        return self._given[0]  # type: ignore[no-any-return]
+
+    # --- what stages of the framework use ---
+
+    @property
+    def columns(self) -> Columns:
+        """The columns, whatever the batch was made from."""
+        if self._columns is None:
+            from gristmill.tasks.pandas_door import to_table
+
+            self._columns = TableColumns(to_table(self._frame))
+        return self._columns
+
+    def column(self, name: str) -> Array:
+        """The values of one column."""
+        return self.columns.column(name)
+
+    def text(self, name: str) -> pa.Array:
+        """The values of one column as contiguous large strings, as the kernels read them."""
+        return as_text(self.columns.column(name))
+
+    @property
+    def rows(self) -> Rows:
+        """The row number of each document within its partition; -1 where it is not known."""
+        if self._rows is None:
+            return np.full(self.num_items, -1, np.int64)
+        return self._rows
+
+    def with_column(
+        self, name: str, values: Array, *, changed: Mask | None = None, is_json: bool = False
+    ) -> DocumentBatch:
+        """A copy in which column `name` has the given values.
+
+        Args:
+            name: The column; it is appended when new.
+            values: One Arrow value per row.
+            changed: Marks the rows whose value differs, where the caller knows; the others are written as they were read.
+            is_json: The values are JSON texts, to be written as JSON and not as strings.
+        """
+        if len(values) != self.num_items:
+            raise StageDefinitionError(
+                f"Column {name!r} has {len(values)} values, but the batch has {self.num_items} rows."
+            )
+        return self._derived(self.columns.with_column(name, values, changed=changed, is_json=is_json))
+
+    def select(self, names: Sequence[str]) -> DocumentBatch:
+        """A copy with only the named columns."""
+        return self._derived(self.columns.select(names))
+
+    def without(self, names: Collection[str]) -> DocumentBatch:
+        """A copy without the named columns."""
+        return self._derived(self.columns.without(names))
+
+    def take(self, indices: Indices) -> DocumentBatch:
+        """A copy with the rows at `indices`; a row may be taken several times, each keeps its origin."""
+        indices = np.asarray(indices, np.int64)
+        batch = self._derived(self.columns.take(indices))
+        batch._rows = None if self._rows is None else self._rows[indices]
+        batch._positions = indices if self._positions is None else self._positions[indices]
+        return batch
+
+    def slice(self, start: int, length: int) -> DocumentBatch:
+        """A view of `length` rows from `start`."""
+        batch = self._derived(self.columns.slice(start, length))
+        end = start + length
+        batch._rows = None if self._rows is None else self._rows[start:end]
+        batch._positions = np.arange(start, min(end, self.num_items)) if self._positions is None else self._positions[start:end]
+        return batch
+
+    def drop(
+        self,
+        mask: Mask,
+        *,
+        reason: str,
+        score: Floats | None = None,
+        threshold: float | None = None,
+        stage: str = "",
+        outcome: str = DROPPED,
+        survivors: Sequence[str] | None = None,
+        similarity: Floats | None = None,
+    ) -> DocumentBatch:
+        """A copy without the rows where `mask` is True, which go into the ledger for `reason`.
+
+        Args:
+            mask: One boolean per row.
+            reason: Names the failure, such as `too_few_words`.
+            score: The decisive score of every row (not only of the dropped ones).
+            threshold: What the score was compared with.
+            stage: The stage that decided, when it is not the one now running (a fused stage speaks for its members).
+            outcome: `dropped` or `duplicate`.
+            survivors: For duplicates, the document that each row lost to.
+            similarity: For duplicates, how alike they are.
+        """
+        mask = np.asarray(mask, bool)
+        if len(mask) != self.num_items:
+            raise StageDefinitionError(f"The mask has {len(mask)} values, but the batch has {self.num_items} rows.")
+        gone = np.flatnonzero(mask)
+        if not len(gone):
+            return self
+        self._note.decisions.append(
+            Decisions(
+                stage=stage,
+                outcome=outcome,
+                reason=reason,
+                rows=self.rows[gone],
+                scores=None if score is None else np.asarray(score, np.float64)[gone],
+                threshold=None if threshold is None else float(threshold),
+                survivors=None if survivors is None else [survivors[int(i)] for i in gone],
+                similarities=None if similarity is None else np.asarray(similarity, np.float64)[gone],
+            )
+        )
+        return self.take(np.flatnonzero(~mask))
+
+    def note_change(self, field: str, mask: Mask, characters: Rows, *, stage: str = "") -> None:
+        """Record that `field` of the rows where `mask` is True grew by `characters` (negative: shrank)."""
+        hit = np.flatnonzero(np.asarray(mask, bool))
+        if len(hit):
+            self._note.changes.append(Changes(stage, field, self.rows[hit], np.asarray(characters, np.int64)[hit]))
+
+    def note_scores(self, score: str, values: Floats, *, stage: str = "") -> None:
+        """Record one score of every row (kept when the run asks for all scores)."""
+        self._note.scores.append(Scores(stage, score, self.rows.copy(), np.asarray(values, np.float64)))
+
+    def _derived(self, columns: Columns) -> DocumentBatch:
+        batch = DocumentBatch.from_columns(columns, rows=self._rows, dataset_name=self.dataset_name)
+        batch.task_id = self.task_id
+        batch._stage_perf = self._stage_perf
+        batch._metadata = self._metadata
+        batch._lineage = self._lineage
+        batch._positions = self._positions
+        batch._token = self._token
+        batch._note = self._note
+        return batch
+
+
+def _table_of_polars(frame: Any) -> pa.Table:
+    # The oldest compatibility level keeps strings as large_string instead of views, which the kernels read directly.
+    import polars as pl
+
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
