@@ -93,7 +93,7 @@ test-integration: $(TEST_STAMP)
 	$(BIN)/python -m pytest $(INTEGRATION_TESTS)
 
 docs: $(TEST_STAMP)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(TEST_STAMP)
 	@for program in $(sort $(wildcard benchmarks/bench_*.py)); do \
