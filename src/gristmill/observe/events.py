@@ -1,0 +1,176 @@
+"""The events of a run. The runner and the executors emit them; display, report and metrics only listen.
+
+Nothing else measures: a figure that is shown anywhere comes from one of these.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gristmill.ledger.trail import StageCount, StageTime
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """One segment as the listeners need to know it."""
+
+    index: int
+    stages: tuple[str, ...]
+    cpus: float
+    gpus: float
+    batch_size: int
+    workers: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The plan is made and the run begins."""
+
+    pipeline: str
+    executor: str
+    stages: tuple[str, ...]
+    segments: tuple[SegmentPlan, ...]
+    partitions: int
+    partitions_done_before: int
+    input_bytes: int
+    output: str | None
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """A worker has begun with a task."""
+
+    task_id: str
+    partition: int
+    segment: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished:
+    """A segment has finished a task; counts and times are those of this task alone, by stage name."""
+
+    task_id: str
+    partition: int
+    segment: int
+    worker: int
+    seconds: float
+    counts: Mapping[str, StageCount]
+    times: Mapping[str, StageTime]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsQuarantined:
+    """Some records could not be processed."""
+
+    partition: int
+    stage: str
+    cause: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommitted:
+    """The output of a partition is final."""
+
+    partition: int
+    partition_id: str
+    rows: int
+    bytes: int
+    files: tuple[str, ...]
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """A worker process has come up."""
+
+    worker: int
+    segment: int
+    pid: int
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped:
+    """A worker has ended; `cause` is `finished`, `recycled`, or how it died (`SIGKILL`, `out of memory`, `time limit`)."""
+
+    worker: int
+    segment: int
+    pid: int
+    cause: str
+    expected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How things stand at a moment: memory of the process tree, queues and workers by segment."""
+
+    memory_bytes: int
+    shared_bytes: int
+    queued: tuple[int, ...]
+    queued_bytes: tuple[int, ...]
+    workers: tuple[int, ...]
+    busy: tuple[int, ...]
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the user should read: a warning, or a line that explains a decision of the executor."""
+
+    message: str
+    level: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The run is over; `status` is `done`, `failed` or `interrupted`."""
+
+    status: str
+    error: str | None = None
+    at: float = field(default_factory=time.time)
+
+
+Event: TypeAlias = (
+    RunStarted
+    | TaskStarted
+    | TaskFinished
+    | RecordsQuarantined
+    | PartitionCommitted
+    | WorkerStarted
+    | WorkerStopped
+    | Sample
+    | Notice
+    | RunFinished
+)
+
+Listener: TypeAlias = Callable[[Event], None]
+
+
+class EventStream:
+    """Hands every event to every listener, in order, in the driver process.
+
+    Example:
+        >>> seen = []
+        >>> stream = EventStream([seen.append])
+        >>> stream.emit(Notice("hello"))
+        >>> seen[0].message
+        'hello'
+    """
+
+    def __init__(self, listeners: list[Listener] | None = None) -> None:
+        self._listeners = list(listeners or [])
+
+    def listen(self, listener: Listener) -> None:
+        """Add a listener for the events from now on."""
+        self._listeners.append(listener)
+
+    def emit(self, event: Event) -> None:
+        """Tell everybody."""
+        for listener in self._listeners:
+            listener(event)
