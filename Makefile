@@ -84,7 +84,7 @@ test:
 
 # The standard library's unittest, so that the environment holds nothing but what a core install brings.
 test-core: $(CORE_VENV_STAMP)
-	$(CORE_VENV)/bin/python -W error -m unittest discover -s tests/core -t .
+	$(CORE_VENV)/bin/python -W error -m unittest discover -s tests/core
 
 test-quick: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(QUICK_TESTS)
