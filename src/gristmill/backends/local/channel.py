@@ -1,9 +1,9 @@
 """Messages between our own processes over a Unix socket.
 
 A frame is a prefix (magic, number of raw buffers, payload length), the lengths of the raw buffers, the pickled message,
-and then the buffers themselves: pickle protocol 5 leaves large buffers (Arrow, numpy, `PickleBuffer`) out of the payload,
-so they are sent from where they lie and received into the memory they stay in. Both ends are processes that we started;
-nothing that comes from data is ever unpickled here.
+and then the buffers themselves: pickle protocol 5 leaves large buffers (Arrow, numpy, `PickleBuffer`) out of the
+payload, so they are sent from where they lie and received into the memory they stay in. Both ends are processes that
+we started; nothing that comes from data is ever unpickled here.
 
 `Channel` blocks and is for workers. `PolledChannel` never blocks and is for a driver that serves many workers with one
 selector: a driver that could block while sending to a worker that is itself blocked sending would wait for ever.
@@ -158,7 +158,7 @@ class FrameReader:
             return False, None
         payload, *buffers = self._targets
         self._start()
-        return True, pickle.loads(payload, buffers=buffers)
+        return True, pickle.loads(payload, buffers=buffers)  # noqa: S301 (written by our own process)
 
 
 class Channel:

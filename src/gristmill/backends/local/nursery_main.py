@@ -1,8 +1,8 @@
 """The process that workers are forked from.
 
 It imports the heavy packages once, loads the compiled kernels, and then only waits: for a request to fork, for a worker
-to end, for the driver to go away. It never runs user code and starts no thread, because a thread that holds a lock at the
-moment of a fork leaves it locked for ever in the child.
+to end, for the driver to go away. It never runs user code and starts no thread, because a thread that holds a lock at
+the moment of a fork leaves it locked for ever in the child.
 
 Everything here runs either in the nursery (`main` and what it calls) or in a new worker (`_become_worker`).
 """
@@ -39,8 +39,8 @@ ENTRIES: tuple[str, ...] = (DEFAULT_ENTRY, RECEIVED_FUNCTION_ENTRY)
 
 # Threads that packages start when they are imported, cannot be told not to start, and that sleep without holding a lock
 # until they are given work: safe to leave behind in a fork once they sleep.
-#   polars-ooc-cleaner: deletes spill files of the streaming engine, waits on a queue. Its farewell at normal process exit
-#   would wait for the missing thread; workers leave by `os._exit`, which has no farewells.
+#   polars-ooc-cleaner: deletes spill files of the streaming engine, waits on a queue. Its farewell at normal process
+#   exit would wait for the missing thread; workers leave by `os._exit`, which has no farewells.
 KNOWN_SLEEPERS = frozenset({"polars-ooc-clea"})
 
 _PR_SET_PDEATHSIG = 1
@@ -122,7 +122,7 @@ def _preload(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
                 missing.append(name)
             else:
                 failed[name] = repr(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # A package that cannot be imported is not the nursery's to judge: a worker that needs it will say so.
             failed[name] = repr(error)
     return missing, failed
@@ -134,7 +134,7 @@ def _warm_up() -> str | None:
         return None
     try:
         importlib.import_module("gristmill.kernels.warm").warm_up()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (workers run without; the driver says so)
         return repr(error)
     return None
 
@@ -155,6 +155,8 @@ class _Server:
     def __init__(self, control: Channel, *, parent: int) -> None:
         self.control = control
         self.parent = parent
+        # Kept because the child of a fork must not clean up as if it were the nursery.
+        self.pid = os.getpid()
         self.workers: dict[int, _Fork] = {}
         self.oom = OutOfMemoryCounter()
         self.wake_read, self.wake_write = os.pipe()
@@ -239,21 +241,13 @@ class _Server:
         except ChannelClosed:
             # The driver is gone or no longer interested; there is nobody left to tell.
             code = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001 (the end of a process: all that is left is to say why)
             traceback.print_exc()
         finally:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    def remember_own_pid(self) -> None:
-        """Kept because the child of a fork must not clean up as if it were the nursery."""
-        self._pid = os.getpid()
 
 
 def _become_worker(request: Mapping[str, Any], descriptors: Sequence[int], *, nursery: int) -> int:
@@ -288,8 +282,8 @@ def _become_worker(request: Mapping[str, Any], descriptors: Sequence[int], *, nu
     os.close(descriptors[1])
     if not tied:
         end_with_peer(channel.socket)
-    entry = _entry(request["entry"])
-    entry(channel, status)
+    with contextlib.closing(channel):
+        _entry(request["entry"])(channel, status)
     return 0
 
 
@@ -337,10 +331,8 @@ def main(arguments: Sequence[str]) -> None:
     descriptor = int(arguments[0])
     os.set_inheritable(descriptor, False)
     control = Channel(socket.socket(fileno=descriptor))
-    try:
+    with contextlib.suppress(ChannelClosed), contextlib.closing(control):
         _serve(control)
-    except ChannelClosed:
-        pass
 
 
 def _serve(control: Channel) -> None:
@@ -381,7 +373,6 @@ def _serve(control: Channel) -> None:
         )
     )
     server = _Server(control, parent=parent)
-    server.remember_own_pid()
     try:
         server.serve()
     finally:

@@ -1,8 +1,9 @@
 """What a worker is doing right now, readable by the driver even after the worker was killed.
 
 One page of memory shared by two processes: a worker writes, the driver reads, no message and no system call between
-them. There are two slots, written in turn, each with its own sequence number and checksum. A reader takes the newest slot
-whose checksum holds, so a write that was cut short (by a signal, or seen half done from another core) hides only itself.
+them. There are two slots, written in turn, each with its own sequence number and checksum. A reader takes the newest
+slot whose checksum holds, so a write that was cut short (by a signal, or seen half done from another core) hides only
+itself.
 """
 
 from __future__ import annotations

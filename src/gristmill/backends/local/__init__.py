@@ -1,0 +1,1 @@
+"""The default executor: all cores of this machine, streaming, within a memory budget."""

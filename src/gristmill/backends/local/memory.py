@@ -1,0 +1,255 @@
+"""How much memory and how many processors there are, and how much of the memory our processes hold.
+
+Processes are measured by PSS: a page shared by n processes counts 1/n in each, so the sum over a tree of forked workers
+is what the machine really gave. Limits are the tightest of the machine's and of every control group above us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "MemorySample",
+    "OutOfMemoryCounter",
+    "available_memory",
+    "cpu_count",
+    "measure_tree",
+    "memory_limit",
+    "process_start_time",
+    "process_tree",
+]
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+# Version 1 writes "no limit" as the largest multiple of a page; nothing real is near.
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """Memory of several processes at one moment.
+
+    Attributes:
+        pss_bytes: The sum; shared pages count once.
+        per_pid: Each process that was still there.
+    """
+
+    pss_bytes: int
+    per_pid: dict[int, int]
+
+
+def measure_tree(pids: Iterable[int]) -> MemorySample:
+    """The memory that the processes `pids` hold; those that have ended are left out.
+
+    Costs the kernel a walk over the page tables: about a millisecond for each gigabyte mapped.
+    """
+    per_pid: dict[int, int] = {}
+    for pid in pids:
+        held = _pss(pid)
+        if held is not None:
+            per_pid[pid] = held
+    return MemorySample(sum(per_pid.values()), per_pid)
+
+
+def _pss(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb", buffering=0) as file:
+            text = file.read()
+    except (FileNotFoundError, PermissionError):
+        return _rss(pid)
+    except ProcessLookupError:
+        return None
+    at = text.find(b"\nPss:")
+    # A process that is ending has no memory map any more; it holds nothing.
+    return int(text[at + 5 :].split(None, 1)[0]) * 1024 if at >= 0 else 0
+
+
+def _rss(pid: int) -> int | None:
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return None
+    except psutil.AccessDenied:
+        return 0
+
+
+def process_tree(root: int) -> list[int]:
+    """`root` and all processes under it, parents first; those that end meanwhile may be missing."""
+    found = [root]
+    for pid in found:
+        found.extend(_children(pid))
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                children.extend(int(number) for number in file.read().split())
+    except FileNotFoundError:
+        if _PROC.joinpath("self/task").is_dir() and not _PROC.joinpath(str(pid)).exists():
+            return children
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            return [child.pid for child in psutil.Process(pid).children()]
+    except ProcessLookupError:
+        pass
+    return children
+
+
+def process_start_time(pid: int) -> int | None:
+    """When process `pid` began, in the system's own ticks; None when there is no such process.
+
+    With the number it names a process for good: numbers are used again, pairs are not.
+    """
+    try:
+        text = _PROC.joinpath(str(pid), "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        if _PROC.joinpath("self/stat").exists():
+            return None
+        import psutil
+
+        try:
+            return int(psutil.Process(pid).create_time() * 1000)
+        except psutil.Error:
+            return None
+    # The name may contain anything, also parentheses and blanks; the fields count from the last closing one.
+    fields = text.rpartition(")")[2].split()
+    # A zombie runs no more and will never clean up.
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _group_folders(controller: str, *, proc: Path, cgroups: Path) -> Iterator[tuple[Path, int]]:
+    """The control-group folders that bind this process, innermost first, with the version of each."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            version, roots = 2, [cgroups, cgroups / "unified"]
+        elif controller in controllers.split(","):
+            version, roots = 1, [cgroups / controllers, cgroups / controller]
+        else:
+            continue
+        for root in roots:
+            if root.is_dir():
+                # In a container the path may be that of the host, where the mount shows only our own group: folders
+                # that are not there are skipped on the way up.
+                inner = root / path.lstrip("/")
+                for folder in [inner, *inner.parents]:
+                    if folder.is_dir() and folder.is_relative_to(root):
+                        yield folder, version
+                break
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _field(path: Path, name: str) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return None
+
+
+def memory_limit(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Bytes this process and its children may ever have: the machine's memory or the tightest group limit."""
+    import psutil
+
+    limit = int(psutil.virtual_memory().total)
+    for folder, version in _group_folders("memory", proc=proc, cgroups=cgroups):
+        bound = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        if bound is not None and bound < _UNLIMITED:
+            limit = min(limit, bound)
+    return limit
+
+
+def available_memory(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Bytes that can be taken now without swapping and without breaking a group limit."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    for folder, version in _group_folders("memory", proc=proc, cgroups=cgroups):
+        two = version == 2
+        bound = _number(folder / ("memory.max" if two else "memory.limit_in_bytes"))
+        used = _number(folder / ("memory.current" if two else "memory.usage_in_bytes"))
+        if bound is None or used is None or bound >= _UNLIMITED:
+            continue
+        # Cached file pages count as used but are given back at once when memory is wanted.
+        cached = _field(folder / "memory.stat", "inactive_file" if two else "total_inactive_file") or 0
+        free = min(free, max(0, bound - used + cached))
+    return free
+
+
+def cpu_count(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Processors this process may use: its affinity, further bounded by group quotas (rounded up), at least 1."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    for folder, version in _group_folders("cpu", proc=proc, cgroups=cgroups):
+        if version == 2:
+            try:
+                words = (folder / "cpu.max").read_text().split()
+            except OSError:
+                continue
+            quota = int(words[0]) if words[0] != "max" else None
+            period: int | None = int(words[1])
+        else:
+            quota = _number(folder / "cpu.cfs_quota_us")
+            period = _number(folder / "cpu.cfs_period_us")
+        if quota is not None and period and quota > 0:
+            count = min(count, math.ceil(quota / period))
+    return max(1, count)
+
+
+class OutOfMemoryCounter:
+    """Tells whether the kernel has killed for want of memory since it was last asked.
+
+    Reads the counter of our own control group where it has one, else that of the machine, where a kill of somebody
+    else's process counts too.
+    """
+
+    def __init__(self, *, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> None:
+        self._source = self._find(proc, cgroups)
+        self._seen = self._count()
+
+    @staticmethod
+    def _find(proc: Path, cgroups: Path) -> Path | None:
+        candidates = [
+            folder / ("memory.events" if version == 2 else "memory.oom_control")
+            for folder, version in _group_folders("memory", proc=proc, cgroups=cgroups)
+        ]
+        for path in [*candidates, proc / "vmstat"]:
+            if _field(path, "oom_kill") is not None:
+                return path
+        return None
+
+    def _count(self) -> int:
+        return (_field(self._source, "oom_kill") or 0) if self._source is not None else 0
+
+    def rose(self) -> bool:
+        """Whether there was a kill since the last call."""
+        count = self._count()
+        rose = count > self._seen
+        self._seen = count
+        return rose

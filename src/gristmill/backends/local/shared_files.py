@@ -1,0 +1,306 @@
+"""Arrow tables that several processes read from the same memory: files in a folder that only its owner uses.
+
+The folder lies in `/dev/shm` (memory) where that is big enough, else in the temporary folder (page cache), and is
+named by run, driver and the driver's start time, so that a later run can tell what a dead driver left from what a
+living one uses. A reader maps the file; the mapping outlives the name, so a segment can be released as soon as its
+last reader has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.backends.local.memory import process_start_time
+from gristmill.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SharedFolder", "SharedSegment", "sweep"]
+
+_MEMORY_BASE = Path("/dev/shm")  # noqa: S108 (the system's shared memory; our folder in it is private)
+# Containers often have 64 MB there, which one batch can fill.
+_WORTHWHILE_BYTES = 512 << 20
+_OWNER_FILE = ".owner"
+_OWNED_NAME = re.compile(r".+-(?P<pid>\d+)-(?P<start>\d+)")
+_SEGMENT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSegment:
+    """One table in shared memory; a few bytes to send, whatever the table's size.
+
+    Attributes:
+        path: The file.
+        nbytes: Its size.
+    """
+
+    path: str
+    nbytes: int
+
+
+def _bases() -> list[Path]:
+    """The folders under which shared folders may lie, best first."""
+    bases = [_MEMORY_BASE] if _MEMORY_BASE.is_dir() else []
+    return [*bases, Path(tempfile.gettempdir())]
+
+
+def _user_folder(base: Path) -> Path:
+    """Our private folder under `base`, made if need be.
+
+    Raises:
+        OSError: Not possible, or somebody else's file, folder or link has that name.
+    """
+    folder = base / f"gristmill-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "the name is taken by something that is not our folder", str(folder))
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        folder.chmod(0o700)
+    return folder
+
+
+def _free_bytes(base: Path) -> int:
+    found = os.statvfs(base)
+    return found.f_bavail * found.f_frsize
+
+
+def sweep(*, bases: Iterable[Path] | None = None) -> list[Path]:
+    """Remove the folders whose owners are dead, and nothing else; gives what was removed.
+
+    An owner is dead when its process is gone (or its number now belongs to a process with another start time) and its
+    lock on the folder is free. The lock also protects a living owner in another container that shares the same
+    memory.
+    """
+    removed: list[Path] = []
+    for base in _bases() if bases is None else bases:
+        parent = base / f"gristmill-{os.getuid()}"
+        try:
+            found = parent.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                continue
+            entries = list(os.scandir(parent))
+        except OSError:
+            continue
+        for entry in entries:
+            named = _OWNED_NAME.fullmatch(entry.name)
+            if named is None or not entry.is_dir(follow_symlinks=False):
+                continue
+            if process_start_time(int(named["pid"])) == int(named["start"]) or _is_locked(Path(entry.path)):
+                continue
+            shutil.rmtree(entry.path, ignore_errors=True)
+            removed.append(Path(entry.path))
+    return removed
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder / _OWNER_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+class SharedFolder:
+    """The shared-memory files of one run.
+
+    The driver creates it; workers attach to its `paths` and write; the driver adopts what they announce, hands it on
+    and releases it. `nbytes` is what has been written or adopted and not released here.
+    """
+
+    def __init__(self, paths: Iterable[str | os.PathLike[str]], *, lock: int | None = None) -> None:
+        self.paths = tuple(os.fspath(path) for path in paths)
+        self._lock_descriptor = lock
+        self._owner = os.getpid() if lock is not None else None
+        self._held: dict[str, int] = {}
+        self._mutex = threading.Lock()
+
+    @classmethod
+    def create(
+        cls, run_id: str, *, base: Path | None = None, worthwhile_bytes: int = _WORTHWHILE_BYTES
+    ) -> SharedFolder:
+        """A new private folder for the run `run_id`, in memory if there is room.
+
+        Args:
+            run_id: Letters, digits, `_`, `.`, `=` and `-`.
+            base: Where, instead of `/dev/shm` or the temporary folder.
+            worthwhile_bytes: With less than this free, `/dev/shm` is not used.
+
+        Raises:
+            OutputError: No place can be written to.
+        """
+        if not _SEGMENT_NAME.fullmatch(run_id):
+            raise UsageError(
+                f"A run id of {run_id!r} cannot be a folder's name; use letters, digits, _ and -.", run_id=run_id
+            )
+        name = f"{run_id}-{os.getpid()}-{process_start_time(os.getpid())}"
+        tried: list[str] = []
+        for place in [base] if base is not None else _bases():
+            try:
+                if base is None and place == _MEMORY_BASE and _free_bytes(place) < worthwhile_bytes:
+                    tried.append(f"{place}: less than {worthwhile_bytes >> 20} MB free")
+                    continue
+                folder = _user_folder(place) / name
+                folder.mkdir(mode=0o700)
+                lock = os.open(
+                    folder / _OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+                )
+            except FileExistsError as error:
+                raise UsageError(
+                    f"This process already has a shared folder for the run {run_id!r}.", run_id=run_id
+                ) from error
+            except OSError as error:
+                tried.append(f"{place}: {error.strerror}")
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            paths = [folder]
+            if base is None and place == _MEMORY_BASE:
+                # Made only if the memory fills up.
+                paths.append(Path(tempfile.gettempdir()) / f"gristmill-{os.getuid()}" / name)
+            return cls(paths, lock=lock)
+        raise OutputError(
+            f"No folder for data between processes could be made ({'; '.join(tried)}). "
+            "Free some space there, or set TMPDIR to a folder that can be written to.",
+            tried=tried,
+        )
+
+    @classmethod
+    def attach(cls, paths: Iterable[str]) -> SharedFolder:
+        """The same folder in a worker; it can write and read but never removes the folder."""
+        return cls(paths)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes written or adopted here and not released."""
+        return sum(self._held.values())
+
+    def write_table(self, table: pa.Table, name: str) -> SharedSegment:
+        """Write `table` under `name` (new in this folder) for others to map.
+
+        Raises:
+            OutputError: Neither the memory nor the temporary folder has room.
+        """
+        if not _SEGMENT_NAME.fullmatch(name):
+            raise UsageError(f"A segment cannot be called {name!r}; use letters, digits, _ and -.", name=name)
+        full: OSError | None = None
+        for at, folder in enumerate(self.paths):
+            path = os.path.join(folder, name)
+            try:
+                if at > 0:
+                    _user_folder(Path(folder).parents[1])
+                    os.makedirs(folder, mode=0o700, exist_ok=True)
+                nbytes = _write(table, path)
+            except OSError as error:
+                if error.errno == errno.EEXIST:
+                    raise UsageError(f"There is already a segment called {name!r}.", name=name) from error
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                if error.errno not in _FULL:
+                    raise OutputError(
+                        f"Data for another process could not be written to {path}: {error}.", path=path
+                    ) from error
+                full = error
+                continue
+            segment = SharedSegment(path, nbytes)
+            self.adopt(segment)
+            return segment
+        raise OutputError(
+            f"There is no room for {table.nbytes:,} bytes of data between processes in {' or '.join(self.paths)}. "
+            "Free some space there, set TMPDIR to a larger folder, or use a smaller `blocksize`.",
+            paths=self.paths,
+            nbytes=table.nbytes,
+        ) from full
+
+    def adopt(self, segment: SharedSegment) -> None:
+        """Count a segment that another process wrote; releasing it is now up to this one."""
+        with self._mutex:
+            self._held[segment.path] = segment.nbytes
+
+    def hand_over(self, segment: SharedSegment) -> None:
+        """Stop counting a segment, because the process it was announced to has adopted it."""
+        with self._mutex:
+            self._held.pop(segment.path, None)
+
+    @staticmethod
+    def read_table(segment: SharedSegment) -> pa.Table:
+        """The table, mapped and not copied; it stays valid after the segment is released."""
+        import pyarrow as pa
+
+        with pa.memory_map(segment.path, "r") as source, pa.ipc.open_stream(source) as reader:
+            return reader.read_all()
+
+    def release(self, segment: SharedSegment) -> None:
+        """Remove the file; memory is given back when the last mapping is gone. Releasing twice does nothing."""
+        with self._mutex:
+            self._held.pop(segment.path, None)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(segment.path)
+
+    def discard(self, prefix: str) -> int:
+        """Remove the segments whose name begins with `prefix`, for a writer that died before announcing them.
+
+        Returns:
+            How many there were.
+        """
+        if not prefix:
+            raise UsageError("An empty prefix would remove every segment; use `close` for that.")
+        count = 0
+        for folder in self.paths:
+            with contextlib.suppress(FileNotFoundError):
+                for entry in list(os.scandir(folder)):
+                    if entry.name.startswith(prefix):
+                        self.release(SharedSegment(entry.path, 0))
+                        count += 1
+        return count
+
+    def close(self) -> None:
+        """Remove the folder and all that is in it (only where it was created)."""
+        if self._owner != os.getpid() or self._lock_descriptor is None:
+            return
+        for folder in self.paths:
+            shutil.rmtree(folder, ignore_errors=True)
+            # Others of this user may have theirs beside it.
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.dirname(folder))
+        os.close(self._lock_descriptor)
+        self._lock_descriptor = None
+        self._held.clear()
+
+    def __enter__(self) -> SharedFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _write(table: pa.Table, path: str) -> int:
+    import pyarrow as pa
+
+    # Made first and only if new; Arrow then opens what is surely our own file.
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    with pa.OSFile(path, "wb") as sink:
+        # The stream format, because dictionaries may differ from chunk to chunk.
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return int(sink.tell())
