@@ -114,7 +114,6 @@ class DecompressedSource:
         self._pads = codec == "gz"
         self._piece_bytes = _ZSTD_INPUT_BYTES if codec == "zst" else _INPUT_BYTES
         self._current: _Member | None = None
-        self._input = b""
         self._chunk = b""
         self._at = 0
         self._output = memoryview(b"")
@@ -150,7 +149,6 @@ class DecompressedSource:
                     self._damage = self._error("truncated_file", "the compressed stream stops before its end mark")
                     return True
                 return False
-            self._input = piece
         else:
             piece = b""
         if self._current is None:
@@ -166,10 +164,7 @@ class DecompressedSource:
         elif self._current.finished:
             rest = self._current.rest
             self._current = None
-            if rest:
-                self._at -= len(rest)
-                self._chunk = rest + self._chunk[self._at + len(rest) :]
-                self._at = 0
+            self._at -= len(rest)  # always an ending of the last piece
         return True
 
     def _next_piece(self) -> bytes:
@@ -225,7 +220,7 @@ def _salvage(decoder: Any, piece: bytes) -> bytes:
     decoded = bytearray()
     step = 4096
     at = 0
-    while step:
+    while step and at < len(piece):
         before = decoder.copy()
         try:
             decoded += decoder.decompress(piece[at : at + step])
@@ -238,7 +233,7 @@ def _salvage(decoder: Any, piece: bytes) -> bytes:
 
 class _ZstdFrame:
     def __init__(self) -> None:
-        self._decoder = zstandard.ZstdDecompressor().decompressobj()
+        self._decoder = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
         self.finished = False
         self.wants_input = True
         self.rest = b""

@@ -1,0 +1,246 @@
+"""Reading JSONL partitions as blocks of raw records: byte buffers with spans, ready for a parser.
+
+A block depends only on the data, the range and `block_bytes`. Memory stays at a small multiple of `block_bytes`,
+whatever the size of the file and however it is compressed; one larger record makes its own buffer grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gristmill.errors import UsageError
+from gristmill.storage.compression import ByteSource, DamagedArchiveError, codec_of
+from gristmill.storage.line_sources import open_lines
+from gristmill.storage.line_spans import is_space, newline_positions, trim_spans
+from gristmill.storage.partitions import FileRange, Partition
+from gristmill.storage.records import MAX_RAW_BYTES, BadRecord, SourceFile
+from gristmill.storage.remote import StorageOptions
+from gristmill.storage.sizes import format_size
+
+# Below the 32 MiB up to which malloc keeps memory for the next block instead of asking the kernel for zeroed pages.
+DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
+DEFAULT_MAX_RECORD_BYTES = 256 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(slots=True)
+class RecordBlock:
+    """Records of one file in one buffer.
+
+    Attributes:
+        buffer: The bytes; nobody else writes to them.
+        starts: Where each record starts in the buffer.
+        ends: One past each record's last byte.
+        first_row: Row number in the partition of the first record (or bad record, where there is no other).
+        rows: Row number of each record.
+        offsets: Byte offset of each record in its uncompressed source file.
+        file: The source.
+        bad: Records that could not be read; their row numbers are missing from `rows`.
+    """
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    first_row: int
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    file: SourceFile
+    bad: list[BadRecord] = field(default_factory=list)
+
+
+def read_blocks(
+    partition: Partition,
+    *,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
+    storage_options: StorageOptions = None,
+) -> Iterator[RecordBlock]:
+    """The records of `partition`, block by block, file by file.
+
+    Blank lines, a byte order mark at the start of a file, CRLF and whitespace around records are passed over. A line
+    over `max_record_bytes` and the rest of a damaged file come as `BadRecord`s; reading goes on behind them.
+
+    Args:
+        partition: What to read.
+        block_bytes: Bytes per block; a longer record gets a block as large as it needs.
+        max_record_bytes: Longest line that is read.
+        storage_options: Handed to fsspec for URLs.
+
+    Example:
+        >>> for block in read_blocks(partition):  # doctest: +SKIP
+        ...     records = [bytes(block.buffer[s:e]) for s, e in zip(block.starts, block.ends)]
+    """
+    for name, value in (("block_bytes", block_bytes), ("max_record_bytes", max_record_bytes)):
+        if value < 1:
+            raise UsageError(f"{name}={value} must be at least 1.", value=value)
+    row = 0
+    for part in partition.ranges:
+        reader = _FileReader(part, row, block_bytes, max_record_bytes, storage_options)
+        yield from reader.blocks()
+        row = reader.row
+
+
+class _FileReader:
+    """One pass over the lines of one range."""
+
+    def __init__(
+        self, part: FileRange, row: int, block_bytes: int, max_record_bytes: int, storage_options: StorageOptions
+    ) -> None:
+        self.row = row
+        self._part = part
+        self._file = SourceFile(part.path, part.relative)
+        self._block_bytes = max(block_bytes, 16)  # so that the first fill shows a whole byte order mark
+        self._max_record_bytes = max_record_bytes
+        self._storage_options = storage_options
+        self._bad: list[BadRecord] = []
+        self._damage: DamagedArchiveError | None = None
+
+    def blocks(self) -> Iterator[RecordBlock]:
+        """Blocks in file order; `row` is the next row number afterwards."""
+        if self._part.end == self._part.start and self._part.size == 0:
+            return
+        source, offset = open_lines(self._part, storage_options=self._storage_options)
+        try:
+            yield from self._read(source, offset)
+        finally:
+            source.close()
+
+    def _read(self, source: ByteSource, offset: int) -> Iterator[RecordBlock]:
+        # offset: position in the file of buffer[0]; used: bytes at its front that are there already, of which the first
+        # `scanned` hold no newline.
+        buffer = np.empty(self._first_capacity(), np.uint8)
+        used = scanned = 0
+        ended = False
+        bom_possible = offset == 0
+        while not ended:
+            filled, ended = self._fill(source, buffer, used)
+            if bom_possible:
+                bom_possible = False
+                if buffer[: min(filled, 3)].tobytes() == _BOM:
+                    buffer[:3] = 32  # whitespace of the same length keeps all offsets
+            newlines = newline_positions(buffer, scanned, filled)
+            complete = int(newlines[-1]) + 1 if len(newlines) else 0
+            if ended and self._damage is None and filled > complete:
+                newlines = np.append(newlines, filled)  # the last line needs no newline
+                complete = filled
+            if len(newlines):
+                block = self._block(buffer, newlines, offset)
+                if block is not None:
+                    yield block
+                    del block
+            offset += complete
+            tail = buffer[complete:filled]
+            if ended:
+                if self._damage is not None:
+                    self._report_damage(tail, offset)
+            elif len(tail) > self._max_record_bytes:
+                buffer, used, offset = self._skip_oversized(source, tail, offset)
+                scanned = 0
+            else:
+                buffer = self._with_room(tail)
+                used = scanned = len(tail)
+        if self._bad:
+            yield self._empty_block(buffer)
+
+    def _first_capacity(self) -> int:
+        if not self._part.whole or self._part.end < 0 or codec_of(self._part.path) != "none":
+            return self._block_bytes
+        # One byte more than the data, so that its end is seen by the first fill.
+        return min(self._block_bytes, self._part.end - self._part.start + 1)
+
+    def _with_room(self, tail: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A fresh buffer that starts with `tail` and has room for more."""
+        capacity = self._block_bytes
+        while capacity <= len(tail):
+            capacity *= 2
+        if capacity > self._block_bytes:
+            capacity = max(min(capacity, self._max_record_bytes + 1), len(tail) + 1)
+        fresh = np.empty(capacity, np.uint8)
+        fresh[: len(tail)] = tail
+        return fresh
+
+    def _fill(self, source: ByteSource, buffer: NDArray[np.uint8], used: int) -> tuple[int, bool]:
+        """Read until `buffer` is full or the data ends; short reads must not move block borders."""
+        view = memoryview(buffer)
+        while used < len(buffer):
+            try:
+                count = source.readinto(view[used:]) or 0
+            except DamagedArchiveError as error:
+                self._damage = error
+                return used, True
+            if not count:
+                return used, True
+            used += count
+        return used, False
+
+    def _block(self, buffer: NDArray[np.uint8], newlines: NDArray[np.int64], offset: int) -> RecordBlock | None:
+        lines = np.empty(len(newlines), np.int64)
+        lines[0] = 0
+        lines[1:] = newlines[:-1] + 1
+        starts, ends = lines.copy(), newlines.copy()
+        trim_spans(buffer, starts, ends)
+        filled = ends > starts
+        if not filled.all():
+            lines, newlines, starts, ends = lines[filled], newlines[filled], starts[filled], ends[filled]
+        rows = np.arange(self.row, self.row + len(starts), dtype=np.int64)
+        self.row += len(rows)
+        large = newlines - lines > self._max_record_bytes
+        if large.any():
+            for at in np.flatnonzero(large).tolist():
+                raw = buffer[lines[at] : min(int(newlines[at]), int(lines[at]) + MAX_RAW_BYTES)].tobytes()
+                size = int(newlines[at] - lines[at])
+                self._bad.append(self._oversized(int(rows[at]), offset + int(lines[at]), raw, size))
+            kept = ~large
+            starts, ends, rows = starts[kept], ends[kept], rows[kept]
+        if not len(rows) and not self._bad:
+            return None
+        first_row = int(rows[0]) if len(rows) else self._bad[0].row
+        bad, self._bad = self._bad, []
+        return RecordBlock(buffer, starts, ends, first_row, rows, starts + offset, self._file, bad)
+
+    def _empty_block(self, buffer: NDArray[np.uint8]) -> RecordBlock:
+        none = np.empty(0, np.int64)
+        bad, self._bad = self._bad, []
+        return RecordBlock(buffer[:0].copy(), none, none, bad[0].row, none, none, self._file, bad)
+
+    def _oversized(self, row: int, offset: int, raw: bytes, size: int) -> BadRecord:
+        detail = f"the line has {size} bytes, over max_record_bytes={self._max_record_bytes} ({format_size(self._max_record_bytes)})"
+        return BadRecord(row, self._file, offset, "record_too_large", raw, size, detail)
+
+    def _skip_oversized(
+        self, source: ByteSource, head: NDArray[np.uint8], offset: int
+    ) -> tuple[NDArray[np.uint8], int, int]:
+        """Pass over the rest of the line that starts with `head`; returns what was read behind it, as for the next block."""
+        raw, size, blank = head[:MAX_RAW_BYTES].tobytes(), len(head), bool(is_space(head).all())
+        buffer = np.empty(self._block_bytes, np.uint8)
+        while True:
+            filled, ended = self._fill(source, buffer, 0)
+            newlines = newline_positions(buffer, 0, filled)
+            behind = int(newlines[0]) + 1 if len(newlines) else filled
+            if len(raw) < MAX_RAW_BYTES:
+                raw += buffer[: min(behind, MAX_RAW_BYTES - len(raw))].tobytes().rstrip(b"\n")
+            line_end = behind - (1 if len(newlines) else 0)
+            size += line_end
+            blank = blank and bool(is_space(buffer[:line_end]).all())
+            if len(newlines) or ended:
+                break
+        if not blank:
+            self._bad.append(self._oversized(self.row, offset, raw, size))
+            self.row += 1
+        offset += size + (1 if len(newlines) else 0)
+        fresh = np.empty(self._block_bytes, np.uint8)
+        used = filled - behind
+        fresh[:used] = buffer[behind:filled]
+        return fresh, used, offset
+
+    def _report_damage(self, tail: NDArray[np.uint8], offset: int) -> None:
+        assert self._damage is not None
+        raw = tail[:MAX_RAW_BYTES].tobytes()
+        detail = f"{self._damage}; everything before byte {offset} of the content was read"
+        self._bad.append(BadRecord(self.row, self._file, offset, self._damage.cause, raw, len(tail), detail))
+        self.row += 1
