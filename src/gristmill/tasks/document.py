@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError
-from gristmill.ledger.trail import DROPPED, Changes, Decisions, Floats, Rows, Scores
+from gristmill.ledger.trail import DROPPED, Changes, Decisions, Floats, QuarantinedRecord, Rows, Scores
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns, as_text
 
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 class Note:
     """What a stage says about a batch while it works: drops, changes and scores, until the runner collects them."""
 
-    __slots__ = ("changes", "decisions", "scores")
+    __slots__ = ("changes", "decisions", "quarantine", "scores")
 
     def __init__(self) -> None:
         self.decisions: list[Decisions] = []
         self.changes: list[Changes] = []
+        self.quarantine: list[QuarantinedRecord] = []
         self.scores: list[Scores] = []
 
 
@@ -268,6 +269,10 @@ class DocumentBatch(Task[Any]):
     def note_scores(self, score: str, values: Floats, *, stage: str = "") -> None:
         """Record one score of every row (kept when the run asks for all scores)."""
         self._note.scores.append(Scores(stage, score, self.rows.copy(), np.asarray(values, np.float64)))
+
+    def note_quarantine(self, record: QuarantinedRecord) -> None:
+        """Record that a document could not be processed; it must not be among the rows that are handed on."""
+        self._note.quarantine.append(record)
 
     def _derived(self, columns: Columns) -> DocumentBatch:
         batch = DocumentBatch.from_columns(columns, rows=self._rows, dataset_name=self.dataset_name)

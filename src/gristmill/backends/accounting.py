@@ -1,0 +1,292 @@
+"""Accounts for every row at the door of a stage: what went in, what came out, and what became of the rest.
+
+Stages that use the batch's own methods keep origins by themselves. For frames and tables that user code returns,
+rows are recognised by the labels of the pandas index that went out, else by content. What cannot be matched is counted
+as dropped and created and marked `untracked`; nothing is ever matched by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.errors import ConservationError, StageDefinitionError
+from gristmill.ledger.trail import DROPPED, Decisions, Rows, StageCount, Trail
+from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.tasks.base import Task
+from gristmill.tasks.columns import Columns, Indices, TableColumns, rebuild
+from gristmill.tasks.document import DocumentBatch, Note
+from gristmill.tasks.matching import match_rows
+
+Stage = ProcessingStage[Any, Any]
+UNTRACKED = "untracked"
+
+
+@dataclass(slots=True)
+class Entry:
+    """A task at the moment it goes into a stage."""
+
+    task: Task[Any]
+    token: object
+    columns: Columns | None
+    rows: Rows | None
+    items: int
+    note: Note | None
+
+    @property
+    def is_documents(self) -> bool:
+        """Whether rows can be followed."""
+        return self.columns is not None
+
+
+def enter(task: Task[Any]) -> Entry:
+    """Remember what goes into a stage, and mark the task so that what is derived from it can be recognised."""
+    if not isinstance(task, DocumentBatch):
+        return Entry(task, object(), None, None, task.num_items, None)
+    token = object()
+    task._token = token
+    task._positions = None
+    task._note = Note()
+    return Entry(task, token, task.columns, task.rows, task.num_items, task._note)
+
+
+@dataclass(slots=True)
+class Exit:
+    """One task that came out, with the rows of the entry it continues (-1: a new row)."""
+
+    task: Task[Any]
+    positions: Indices | None
+
+
+def leave(entry: Entry, given: Task[Any]) -> Exit:
+    """Bring a task that came out of a stage into the runner's form and find where its rows come from."""
+    if not isinstance(given, DocumentBatch):
+        return Exit(given, None)
+    if not entry.is_documents or entry.columns is None or entry.rows is None:
+        return Exit(_settled(given), None)
+    if given._token is entry.token:
+        live = given._given
+        if live is None or given.columns is not entry.columns:
+            positions = given._positions
+            return Exit(given, np.arange(given.num_items) if positions is None else positions)
+        return _from_frame(entry, given, live[0])
+    if given._frame is not None:
+        return _from_frame(entry, given, given._frame)
+    table = given.columns.table()
+    positions = match_rows(entry.columns, table)
+    return Exit(_rebuilt(entry, given, rebuild(entry.columns, table, positions), positions), positions)
+
+
+def _from_frame(entry: Entry, given: DocumentBatch, frame: Any) -> Exit:
+    from gristmill.tasks.pandas_door import positions_by_labels, to_table
+
+    assert entry.columns is not None
+    table = to_table(frame, entry.columns)
+    positions = None
+    went_out = entry.task._given if isinstance(entry.task, DocumentBatch) else None
+    if went_out is not None:
+        positions = positions_by_labels(frame, went_out[1], entry.items)
+    if positions is None:
+        positions = match_rows(entry.columns, table)
+    return Exit(_rebuilt(entry, given, rebuild(entry.columns, table, positions), positions), positions)
+
+
+def _rebuilt(entry: Entry, given: DocumentBatch, columns: Columns, positions: Indices) -> DocumentBatch:
+    assert entry.rows is not None
+    rows = np.full(len(positions), -1, np.int64)
+    known = positions >= 0
+    rows[known] = entry.rows[positions[known]]
+    batch = DocumentBatch.from_columns(columns, rows=rows, dataset_name=given.dataset_name or entry.task.dataset_name)
+    batch._metadata = given._metadata or dict(entry.task._metadata)
+    batch._stage_perf = given._stage_perf or list(entry.task._stage_perf)
+    batch._note = given._note
+    return batch
+
+
+def _settled(batch: DocumentBatch) -> DocumentBatch:
+    """A batch from a source: columns instead of a frame, row numbers where it has none."""
+    if batch._frame is not None:
+        from gristmill.tasks.pandas_door import to_table
+
+        settled = DocumentBatch.from_columns(
+            TableColumns(to_table(batch._frame)), rows=batch._rows, dataset_name=batch.dataset_name
+        )
+        settled._metadata, settled._stage_perf, settled._note = batch._metadata, batch._stage_perf, batch._note
+        batch = settled
+    if batch._rows is None:
+        batch._rows = np.arange(batch.num_items)
+    return batch
+
+
+def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> None:
+    """Write the counts and decisions of one call for one task into `trail`.
+
+    Raises:
+        ConservationError: The stage's own records contradict the rows that are there.
+    """
+    out_items = sum(exit.task.num_items for exit in exits)
+    notes = _notes(entry, exits)
+    quarantined = [record for note in notes for record in note.quarantine]
+    if not entry.is_documents or entry.rows is None or entry.note is None:
+        _account_source(stage, entry, exits, trail, notes, out_items)
+        return
+    seen = np.zeros(entry.items, bool)
+    untracked = 0
+    for exit in exits:
+        positions = exit.positions
+        if positions is None:
+            if not isinstance(exit.task, DocumentBatch):
+                seen[:] = True
+            continue
+        known = positions[positions >= 0]
+        seen[known] = True
+        untracked += len(positions) - len(known)
+    documents_out = any(isinstance(exit.task, DocumentBatch) for exit in exits) or not exits
+    rows_out = out_items if documents_out else int(seen.sum())
+    decisions = [decision for note in notes for decision in note.decisions]
+    for decision in decisions:
+        decision.stage = decision.stage or stage.name
+    explained = sum(len(decision.rows) for decision in decisions) + len(quarantined)
+    missing = entry.items - int(seen.sum())
+    if explained > missing:
+        raise ConservationError(
+            f"Stage {stage.name!r} says that it dropped {explained} rows of {entry.task.task_id or 'a batch'}, but only "
+            f"{missing} of {entry.items} are gone. Use the batch that drop() returns."
+        )
+    if explained < missing:
+        decisions.append(_unexplained(stage, entry, seen, decisions, quarantined, untracked))
+    created = rows_out - (entry.items - missing)
+    _write(stage, entry, decisions, quarantined, rows_out, created, untracked, trail)
+    _write_rest(stage, notes, trail, entry, exits)
+
+
+def _unexplained(
+    stage: Stage,
+    entry: Entry,
+    seen: npt.NDArray[np.bool_],
+    decisions: Sequence[Decisions],
+    quarantined: Sequence[Any],
+    untracked: int,
+) -> Decisions:
+    """The rows that are gone without a word: dropped by the stage, or lost to sight where new rows turned up."""
+    assert entry.rows is not None
+    gone = entry.rows[~seen]
+    told = np.concatenate([np.array([], np.int64), *(decision.rows for decision in decisions)])
+    told = np.concatenate([told, np.array([record.row for record in quarantined], np.int64)])
+    number = int((~seen).sum()) - len(told)
+    left = gone[~np.isin(gone, told)] if len(told) else gone
+    if len(left) != number:  # origins that repeat (pieces of one document): keep the number right
+        left = np.resize(left if len(left) else np.array([-1]), number)
+    return Decisions(stage.name, DROPPED, UNTRACKED if untracked else stage.name, np.sort(left))
+
+
+def _write(
+    stage: Stage,
+    entry: Entry,
+    decisions: Sequence[Decisions],
+    quarantined: Sequence[Any],
+    rows_out: int,
+    created: int,
+    untracked: int,
+    trail: Trail,
+) -> None:
+    members = stage.members if isinstance(stage, FusedStage) else [stage]
+    names = [member.name for member in members]
+    by_member: dict[str, list[Decisions]] = {name: [] for name in names}
+    for decision in decisions:
+        place = decision.stage if decision.stage in by_member else names[-1]
+        decision.stage = place
+        by_member[place].append(decision)
+    rows = entry.items
+    for name in names:
+        last = name == names[-1]
+        counts = StageCount(rows_in=rows)
+        for decision in by_member[name]:
+            counts.dropped[decision.reason] = counts.dropped.get(decision.reason, 0) + len(decision.rows)
+        if last:
+            for record in quarantined:
+                counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
+            counts.created, counts.untracked, counts.rows_out = created, untracked, rows_out
+        else:
+            counts.rows_out = rows - sum(counts.dropped.values())
+        if not counts.conserves():
+            raise ConservationError(
+                f"The rows of stage {name!r} do not add up: {counts.rows_in} in + {counts.created} created is not "
+                f"{counts.rows_out} out + {sum(counts.dropped.values())} dropped + "
+                f"{sum(counts.quarantined.values())} quarantined.",
+                stage=name,
+            )
+        rows = counts.rows_out
+        trail.count(name).add(counts)
+    trail.decisions.extend(decisions)
+    trail.quarantine.extend(quarantined)
+
+
+def _account_source(
+    stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail, notes: Sequence[Note], out_items: int
+) -> None:
+    """Rows of a stage that does not get documents: whatever comes out was created there."""
+    quarantined = [record for note in notes for record in note.quarantine]
+    documents = any(isinstance(exit.task, DocumentBatch) for exit in exits)
+    counts = StageCount()
+    if documents or quarantined:
+        counts.created, counts.rows_out = out_items + len(quarantined), out_items
+    else:
+        counts.rows_in, counts.rows_out = entry.items, out_items
+        counts.created = max(0, out_items - entry.items)
+        if entry.items > out_items:
+            counts.dropped[stage.name] = entry.items - out_items
+    for record in quarantined:
+        counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
+    trail.count(stage.name).add(counts)
+    trail.quarantine.extend(quarantined)
+    _write_rest(stage, notes, trail, entry, exits)
+
+
+def _write_rest(stage: Stage, notes: Sequence[Note], trail: Trail, entry: Entry, exits: Sequence[Exit]) -> None:
+    names = [member.name for member in stage.members] if isinstance(stage, FusedStage) else [stage.name]
+    for note in notes:
+        for change in note.changes:
+            change.stage = change.stage or names[-1]
+            trail.changes.append(change)
+            trail.count(change.stage).changed += len(change.rows)
+        for score in note.scores:
+            score.stage = score.stage or names[-1]
+            trail.scores.append(score)
+    bytes_in = entry.columns.nbytes if entry.columns is not None else 0
+    bytes_out = sum(exit.task.columns.nbytes for exit in exits if isinstance(exit.task, DocumentBatch))
+    trail.count(names[0]).bytes_in += bytes_in
+    trail.count(names[-1]).bytes_out += bytes_out
+
+
+def _notes(entry: Entry, exits: Sequence[Exit]) -> list[Note]:
+    """Every note once: that of the entry, and those of batches that were made anew."""
+    found: list[Note] = [entry.note] if entry.note is not None else []
+    for exit in exits:
+        note = exit.task._note if isinstance(exit.task, DocumentBatch) else None
+        if note is not None and all(note is not other for other in found):
+            found.append(note)
+    return found
+
+
+def check_given(stage: Stage, given: Any) -> list[Task[Any]]:
+    """The tasks that a stage returned, or an error that says what it should have returned."""
+    if given is None:
+        return []
+    tasks = [given] if isinstance(given, Task) else given
+    if not isinstance(tasks, list | tuple):
+        raise StageDefinitionError(
+            f"Stage {stage.name!r} returned {type(given).__name__}; process() gives a task, a list of tasks or None. "
+            "Wrap a frame or table as DocumentBatch(data=…)."
+        )
+    for task in tasks:
+        if task is not None and not isinstance(task, Task):
+            raise StageDefinitionError(
+                f"Stage {stage.name!r} returned a list with {type(task).__name__} in it; it must hold tasks. "
+                "Wrap a frame or table as DocumentBatch(data=…)."
+            )
+    return [task for task in tasks if task is not None]

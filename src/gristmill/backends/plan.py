@@ -1,0 +1,100 @@
+"""The frozen plan that a pipeline becomes and that every executor runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.observe.events import SegmentPlan
+from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.stages.ends import SinkStage
+from gristmill.stages.resources import Resources
+
+Stage = ProcessingStage[Any, Any]
+
+
+def member_names(stage: Stage) -> tuple[str, ...]:
+    """The names under which the rows of `stage` are counted: its own, or those of its members."""
+    return tuple(member.name for member in stage.members) if isinstance(stage, FusedStage) else (stage.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Adjacent stages that share one worker."""
+
+    index: int
+    stages: tuple[Stage, ...]
+    resources: Resources
+    batch_size: int
+    workers: int | None
+    runtime_env: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The stages' names, joined."""
+        return " → ".join(stage.name for stage in self.stages)
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """The shortest time limit of its stages."""
+        limits = [stage.time_limit_s for stage in self.stages if stage.time_limit_s is not None]
+        return min(limits) if limits else None
+
+    @property
+    def sink(self) -> SinkStage | None:
+        """The writer, if this segment ends with one."""
+        last = self.stages[-1] if self.stages else None
+        return last if isinstance(last, SinkStage) else None
+
+    def describe(self, gpus: float | None = None) -> SegmentPlan:
+        """The segment as listeners see it."""
+        names = tuple(name for stage in self.stages for name in member_names(stage))
+        share = self.resources.gpus if gpus is None else gpus
+        return SegmentPlan(self.index, names, self.resources.cpus, share, self.batch_size, self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run was asked to do, beyond its stages. Sent to every worker.
+
+    Attributes:
+        id_field: The column with the documents' ids; looked up by `why`.
+        url_field: The column with their URLs.
+        scores: `decisive` keeps the score that decided, `all` keeps every score of every document.
+        ignore_failures: Quarantine documents on which a stage raises, instead of failing the run.
+        staging: Where pieces of partitions lie until their commit; None when the pipeline has no writer.
+        output: The output folder; None when the pipeline has no writer.
+        plan_digest: What the manifest compares.
+    """
+
+    id_field: str | None = "id"
+    url_field: str | None = "url"
+    scores: str = "decisive"
+    ignore_failures: bool = False
+    staging: str | None = None
+    output: str | None = None
+    storage_options: Mapping[str, Any] | None = None
+    plan_digest: str = ""
+    stage_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionPlan:
+    """Segments to run, in order, with the settings of the run."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    settings: RunSettings
+    stage_names: tuple[str, ...]
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def sink(self) -> SinkStage | None:
+        """The writer at the end, if there is one."""
+        return self.segments[-1].sink if self.segments else None
+
+    @property
+    def whole_partitions(self) -> bool:
+        """Whether one worker takes a partition from reading to commit."""
+        return len(self.segments) == 1 and self.sink is not None
