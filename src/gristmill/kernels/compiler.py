@@ -6,8 +6,10 @@ source file or, where that folder is read-only, in the user's cache folder; numb
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -16,9 +18,39 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def kernel(function: F) -> F:
     """Compile `function` on its first call, without the GIL, and keep the result on disk."""
-    return cast(F, numba.njit(function, cache=True, nogil=True, error_model="numpy"))
+    dispatcher = numba.njit(function, cache=True, nogil=True, error_model="numpy")
+    _watch_helpers(dispatcher, function)
+    return cast(F, dispatcher)
 
 
 def inlined(function: F) -> F:
-    """Compile `function` as a part of the kernels that call it (it must live in the same file as they do)."""
+    """Compile `function` as a part of the kernels that call it."""
     return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy"))
+
+
+def _watch_helpers(dispatcher: Any, function: Callable[..., object]) -> None:
+    """Make the kernel's cache stale when a file changes that its helpers come from; numba watches only its own file."""
+    files = _helper_files(function, set()) - {function.__code__.co_filename}
+    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if not files or cache_file is None:
+        return
+    stamps = [(os.path.basename(file), os.stat(file).st_mtime, os.stat(file).st_size) for file in sorted(files)]
+    cache_file._source_stamp = (cache_file._source_stamp, tuple(stamps))
+
+
+def _helper_files(function: Callable[..., object], seen: set[int]) -> set[str]:
+    """The source files of all compiled helpers that a function reaches through its global names."""
+    files: set[str] = set()
+    for name in function.__code__.co_names:
+        helper: Any = function.__globals__.get(name)
+        module = sys.modules.get(getattr(helper, "__module__", None) or "")
+        plain = getattr(helper, "py_func", None)
+        if plain is None and type(helper).__name__ != "_Intrinsic" or id(helper) in seen:
+            continue
+        seen.add(id(helper))
+        file = getattr(module, "__file__", None)
+        if file is not None and os.path.exists(file):
+            files.add(file)
+        if plain is not None:
+            files |= _helper_files(plain, seen)
+    return files

@@ -30,11 +30,11 @@ TERMINAL = 2048
 
 CODE_POINTS = 0x110000
 PAGE = 256
+# The planes from here on hold no letter, digit or space: only private use, tags and variation selectors.
+_NAMED = 0x40000
 
 LINE_BREAKS = "\n\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 
-# The marks at which the published rules see a sentence end, in any script: Unicode's Sentence_Terminal property,
-# as ranges in the notation of ALPHABETIC_RANGES.
 _METHODS: tuple[tuple[int, Callable[[str], bool]], ...] = (
     (ALPHA, str.isalpha),
     (ALNUM, str.isalnum),
@@ -86,14 +86,13 @@ def class_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
     The flags of code point `c` are `flags[pages[c >> 8] * 256 + (c & 255)]`.
     """
     flags = np.zeros((CODE_POINTS // PAGE, PAGE), dtype=np.uint16)
-    for number in range(CODE_POINTS // PAGE):
-        page = bytes(np.arange(number * PAGE, (number + 1) * PAGE, dtype="<u4")).decode("utf-32-le", "surrogatepass")
-        flags[number] = _page_flags(page)
+    named = np.arange(_NAMED, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    for number in range(_NAMED // PAGE):
+        flags[number] = _page_flags(named[number * PAGE : (number + 1) * PAGE])
     flat = flags.reshape(-1)
     for start, end in decode_ranges(ALPHABETIC_RANGES):
         flat[start:end] |= ALPHABETIC
-    every = np.arange(0x3001, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
-    for match in re.finditer(r"\s", every):
+    for match in re.finditer(r"\s", named[:0x3001]):
         flat[match.start()] |= SPACE
     for character in LINE_BREAKS:
         flat[ord(character)] |= LINE_BREAK

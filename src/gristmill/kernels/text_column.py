@@ -1,0 +1,96 @@
+"""A column of texts as the three arrays that kernels read: bytes, offsets, and which rows are there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UsageError
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class TextColumn(NamedTuple):
+    """The UTF-8 bytes of a column: row `i` is `data[offsets[i]:offsets[i + 1]]`, and empty where it is null."""
+
+    data: Bytes
+    offsets: Integers
+    valid: Mask
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def text(self, row: int) -> str:
+        """The text of one row, as `str`."""
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8", "replace")
+
+    @property
+    def lengths(self) -> Integers:
+        """The size of every row in bytes."""
+        return np.diff(self.offsets)
+
+
+def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextColumn:
+    """The arrays behind a string column of any Arrow layout, copying only what cannot be read in place.
+
+    Args:
+        column: Strings with or without nulls; a list of texts is taken too. A column of type null is all missing.
+
+    Raises:
+        UsageError: The column does not hold text.
+    """
+    if isinstance(column, list):
+        column = pa.array([_encodable(text) for text in column], pa.large_string())
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks)
+    if not pa.types.is_large_string(column.type):
+        column = _as_large_string(column)
+    if column.null_count:
+        valid = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    else:
+        valid = np.ones(len(column), dtype=np.bool_)
+    data, offsets = _buffers(column)
+    if column.null_count and bool(np.any(np.diff(offsets)[~valid])):
+        data, offsets = _buffers(pc.fill_null(column, ""))
+    return TextColumn(data, offsets, valid)
+
+
+def _encodable(text: str | None) -> str | None:
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _as_large_string(column: pa.Array) -> pa.Array:
+    kind = column.type
+    textual = pa.types.is_string(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind)
+    if not (textual or pa.types.is_string_view(kind)):
+        raise UsageError(
+            f"A text column was asked for, but this one holds {kind}. Name the column with the text (text_field=...).",
+            found=str(kind),
+        )
+    return pc.cast(column, pa.large_string())
+
+
+def _buffers(column: pa.Array) -> tuple[Bytes, Integers]:
+    _, offset_buffer, data_buffer = column.buffers()
+    if offset_buffer is None or len(column) == 0:
+        offsets = np.zeros(len(column) + 1, dtype=np.int64)
+    else:
+        offsets = np.frombuffer(offset_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+    if data_buffer is None:
+        data = np.zeros(0, dtype=np.uint8)
+    else:
+        data = np.frombuffer(data_buffer, dtype=np.uint8)
+    # Kernels are compiled for read-only input; one layout means one compilation.
+    data.flags.writeable = False
+    offsets.flags.writeable = False
+    return data, offsets

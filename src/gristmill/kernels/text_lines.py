@@ -1,0 +1,362 @@
+"""Statistics of the lines and paragraphs of each document: how they begin and end, and how many are repeated.
+
+A line is what `text.split("\\n")` gives and is not blank; a paragraph is what `text.split("\\n\\n")` gives.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gristmill.kernels.compiler import inlined, kernel
+from gristmill.kernels.text_column import Mask, TextColumn
+from gristmill.kernels.text_loads import bit_count, load8, trailing_zeros
+
+# Columns of the result.
+N_LINES = 0
+LINE_CHARS = 1
+UNIQUE_LINES = 2
+UNIQUE_LINE_CHARS = 3
+OPEN_LINES = 4  # without . ? ! " ' at the end
+ELLIPSIS_LINES = 5
+BULLET_LINES = 6
+NEWLINES = 7
+N_PARAGRAPHS = 8
+PARAGRAPH_CHARS = 9
+UNIQUE_PARAGRAPHS = 10
+UNIQUE_PARAGRAPH_CHARS = 11
+SHORT_LINES = 12  # at most 30 characters
+WIDTH = 13
+
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_LOW_BITS = np.uint64(0x0101010101010101)
+_LOW_SEVEN = np.uint64(0x7F7F7F7F7F7F7F7F)
+_NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
+_ONE = np.uint64(1)
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(29)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+_SPACE = 1
+_MAYBE_SPACE = 2
+
+
+def _byte_kinds() -> np.ndarray:
+    table = np.zeros(256, dtype=np.uint8)
+    for byte in b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f ":
+        table[byte] |= _SPACE
+    for byte in b"\xc2\xe1\xe2\xe3":
+        table[byte] |= _MAYBE_SPACE
+    return table
+
+
+_KINDS = _byte_kinds()
+_BULLETS = np.array(sorted(map(ord, "•‣⁃⁌⁍∙○●◘◦⦾⦿")), dtype=np.int64)
+_READ_MORE = np.frombuffer(b"read more", dtype=np.uint8)
+
+
+@inlined
+def _space_width(data, at, end):
+    """Bytes of the white space character at `at`, 0 when it is another one."""
+    kind = _KINDS[data[at]]
+    if kind & _SPACE:
+        return 1
+    if not kind & _MAYBE_SPACE:
+        return 0
+    first = data[at]
+    if first == 0xC2:
+        if at + 1 < end and (data[at + 1] == 0x85 or data[at + 1] == 0xA0):
+            return 2
+        return 0
+    if at + 2 >= end:
+        return 0
+    second = data[at + 1]
+    third = data[at + 2]
+    if first == 0xE2:
+        if second == 0x80:
+            if 0x80 <= third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF:
+                return 3
+        elif second == 0x81 and third == 0x9F:
+            return 3
+    elif first == 0xE3:
+        if second == 0x80 and third == 0x80:
+            return 3
+    elif second == 0x9A and third == 0x80:
+        return 3
+    return 0
+
+
+@inlined
+def _strip_left(data, begin, end):
+    while begin < end:
+        width = _space_width(data, begin, end)
+        if not width:
+            break
+        begin += width
+    return begin
+
+
+@inlined
+def _strip_right(data, begin, end):
+    while end > begin:
+        last = end - 1
+        while last > begin and data[last] & 0xC0 == 0x80:
+            last -= 1
+        if not _space_width(data, last, end):
+            break
+        end = last
+    return end
+
+
+@inlined
+def _hash_and_count(data, begin, end):
+    """A 64-bit hash of a byte range and its number of characters."""
+    mixed = np.uint64(end - begin) * _MIX
+    continuations = 0
+    at = begin
+    while at + 8 <= end:
+        chunk = load8(data, at)
+        continuations += bit_count(chunk & ~(chunk << _ONE) & _HIGH_BITS)
+        mixed = (mixed ^ chunk) * _MIX
+        mixed ^= mixed >> _HALF
+        at += 8
+    if at < end:
+        if at + 8 <= len(data):
+            chunk = load8(data, at) & (_ALL >> np.uint64(64 - 8 * (end - at)))
+        else:
+            chunk = np.uint64(0)
+            for position in range(at, end):
+                chunk |= np.uint64(data[position]) << np.uint64(8 * (position - at))
+        continuations += bit_count(chunk & ~(chunk << _ONE) & _HIGH_BITS)
+        mixed = (mixed ^ chunk) * _MIX
+        mixed ^= mixed >> _HALF
+    return mixed, end - begin - continuations
+
+
+@inlined
+def _same(data, one, other, length):
+    at = 0
+    while at + 8 <= length:
+        if load8(data, one + at) != load8(data, other + at):
+            return False
+        at += 8
+    while at < length:
+        if data[one + at] != data[other + at]:
+            return False
+        at += 1
+    return True
+
+
+@inlined
+def _unique(data, starts, lengths, hashes, chars, count, slots):
+    """How many of the first `count` pieces are distinct, and their characters."""
+    if count == 1:
+        return 1, chars[0]
+    size = 4
+    while size < 2 * count:
+        size *= 2
+    slots[:size] = -1
+    distinct = 0
+    total = 0
+    for piece in range(count):
+        slot = np.int64(hashes[piece] & np.uint64(size - 1))
+        fresh = True
+        while slots[slot] >= 0:
+            seen = slots[slot]
+            if (
+                hashes[seen] == hashes[piece]
+                and lengths[seen] == lengths[piece]
+                and _same(data, starts[seen], starts[piece], lengths[piece])
+            ):
+                fresh = False
+                break
+            slot = (slot + 1) & (size - 1)
+        if fresh:
+            slots[slot] = piece
+            distinct += 1
+            total += chars[piece]
+    return distinct, total
+
+
+@inlined
+def _ends_with_ellipsis(data, begin, end):
+    """Whether stripped, lower-cased text ends in ... [...] (...) … […] -» "read more" or "read more.."."""
+    length = end - begin
+    last = data[end - 1]
+    if last == 46:
+        if length >= 3 and data[end - 2] == 46:
+            if data[end - 3] == 46:
+                return True
+            return _ends_with_read_more(data, begin, end - 2)
+        return False
+    if last == 93 or last == 41:  # ] )
+        opening = 91 if last == 93 else 40
+        if length < 5:
+            return False
+        if data[end - 5] == opening and data[end - 4] == 46 and data[end - 3] == 46 and data[end - 2] == 46:
+            return True
+        return (
+            last == 93
+            and data[end - 5] == 91
+            and data[end - 4] == 0xE2
+            and data[end - 3] == 0x80
+            and data[end - 2] == 0xA6
+        )
+    if last == 0xA6:
+        return length >= 3 and data[end - 3] == 0xE2 and data[end - 2] == 0x80
+    if last == 0xBB:
+        return length >= 3 and data[end - 3] == 45 and data[end - 2] == 0xC2
+    return _ends_with_read_more(data, begin, end)
+
+
+@inlined
+def _ends_with_read_more(data, begin, end):
+    start = end - len(_READ_MORE)
+    if start < begin:
+        return False
+    for position in range(len(_READ_MORE)):
+        byte = data[start + position]
+        if 65 <= byte <= 90:
+            byte += 32
+        if byte != _READ_MORE[position]:
+            return False
+    return True
+
+
+@inlined
+def _starts_with_bullet(data, begin, end):
+    if data[begin] != 0xE2 or begin + 2 >= end:
+        return False
+    point = 0x2000 | (np.int64(data[begin + 1]) & 0x3F) << 6 | (np.int64(data[begin + 2]) & 0x3F)
+    for position in range(len(_BULLETS)):
+        if _BULLETS[position] == point:
+            return True
+    return False
+
+
+@inlined
+def _next_newline(data, at, end):
+    """Where the next newline is, or `end`."""
+    while at + 8 <= end:
+        chunk = load8(data, at) ^ _NEWLINES
+        # Exact for the lowest zero byte, which is all that is asked for.
+        zeros = (chunk - _LOW_BITS) & ~chunk & _HIGH_BITS
+        if zeros:
+            return at + (trailing_zeros(zeros) >> 3)
+        at += 8
+    while at < end:
+        if data[at] == 10:
+            return at
+        at += 1
+    return end
+
+
+@inlined
+def _count_newlines(data, at, end):
+    count = 0
+    while at + 8 <= end:
+        chunk = load8(data, at) ^ _NEWLINES
+        count += 8 - bit_count((((chunk & _LOW_SEVEN) + _LOW_SEVEN) | chunk) & _HIGH_BITS)
+        at += 8
+    while at < end:
+        if data[at] == 10:
+            count += 1
+        at += 1
+    return count
+
+
+@kernel
+def _lines(data, offsets, alive, out):
+    room = 1024
+    starts = np.empty(room, dtype=np.int64)
+    lengths = np.empty(room, dtype=np.int64)
+    chars = np.empty(room, dtype=np.int64)
+    hashes = np.empty(room, dtype=np.uint64)
+    slots = np.empty(4 * room, dtype=np.int64)
+    for row in range(len(alive)):
+        if not alive[row]:
+            continue
+        begin = offsets[row]
+        end = offsets[row + 1]
+        counts = out[row]
+        newlines = _count_newlines(data, begin, end)
+        counts[NEWLINES] = newlines
+        if newlines + 1 > room:
+            while newlines + 1 > room:
+                room *= 2
+            starts = np.empty(room, dtype=np.int64)
+            lengths = np.empty(room, dtype=np.int64)
+            chars = np.empty(room, dtype=np.int64)
+            hashes = np.empty(room, dtype=np.uint64)
+            slots = np.empty(4 * room, dtype=np.int64)
+        # Paragraphs: the bounds are found among the newlines, then the pieces are compared.
+        pieces = 0
+        paragraph = begin
+        at = begin
+        while True:
+            stop = _next_newline(data, at, end)
+            if stop + 1 < end and data[stop + 1] == 10:
+                starts[pieces] = paragraph
+                lengths[pieces] = stop - paragraph
+                pieces += 1
+                paragraph = stop + 2
+                at = paragraph
+            elif stop >= end:
+                break
+            else:
+                at = stop + 1
+        starts[pieces] = paragraph
+        lengths[pieces] = end - paragraph
+        pieces += 1
+        total = 0
+        for piece in range(pieces):
+            hashes[piece], chars[piece] = _hash_and_count(data, starts[piece], starts[piece] + lengths[piece])
+            total += chars[piece]
+        counts[N_PARAGRAPHS] = pieces
+        counts[PARAGRAPH_CHARS] = total
+        counts[UNIQUE_PARAGRAPHS], counts[UNIQUE_PARAGRAPH_CHARS] = _unique(
+            data, starts, lengths, hashes, chars, pieces, slots
+        )
+        # Lines, in the same scratch space.
+        pieces = 0
+        total = 0
+        at = begin
+        while at < end:
+            stop = _next_newline(data, at, end)
+            left = _strip_left(data, at, stop)
+            if left < stop:
+                right = _strip_right(data, left, stop)
+                last = data[right - 1]
+                if not (last == 46 or last == 63 or last == 33 or last == 34 or last == 39):
+                    counts[OPEN_LINES] += 1
+                if _ends_with_ellipsis(data, left, right):
+                    counts[ELLIPSIS_LINES] += 1
+                if _starts_with_bullet(data, left, right):
+                    counts[BULLET_LINES] += 1
+                starts[pieces] = at
+                lengths[pieces] = stop - at
+                hashes[pieces], chars[pieces] = _hash_and_count(data, at, stop)
+                if chars[pieces] <= 30:
+                    counts[SHORT_LINES] += 1
+                total += chars[pieces]
+                pieces += 1
+            at = stop + 1
+        counts[N_LINES] = pieces
+        counts[LINE_CHARS] = total
+        if pieces:
+            counts[UNIQUE_LINES], counts[UNIQUE_LINE_CHARS] = _unique(
+                data, starts, lengths, hashes, chars, pieces, slots
+            )
+
+
+def line_counts(column: TextColumn, alive: Mask) -> np.ndarray:
+    """The counts of every document that `alive` marks: an int64 row per document, one column per statistic."""
+    out = np.zeros((len(column), WIDTH), dtype=np.int64)
+    _lines(column.data, column.offsets, alive, out)
+    return out
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    from gristmill.kernels.text_column import text_column
+
+    line_counts(text_column(["a\nb"]), np.ones(1, dtype=np.bool_))
