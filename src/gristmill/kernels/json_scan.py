@@ -1,7 +1,7 @@
 """Strict JSON over raw bytes: validate records, find the values of top-level keys, decode strings, remove members.
 
 Records are spans of one buffer whose address and size are given. One pass accepts exactly what RFC 8259 accepts (UTF-8
-itself is `first_utf8_error`'s concern) and, meanwhile, collects the names of top-level keys and the spans of wanted values.
+itself is the concern of `json_utf8`) and, meanwhile, collects the names of top-level keys and the spans of wanted values.
 Nesting uses an explicit stack, so that no input can exhaust the machine's.
 """
 
@@ -20,7 +20,6 @@ from gristmill.kernels.json_vector import (
     load_word,
     special_mask,
     store_byte,
-    utf8_error_mask,
 )
 
 Integers = npt.NDArray[np.int64]
@@ -30,13 +29,17 @@ MAX_DEPTH = 1000
 
 # What a value is. STRING can be copied as it is, ESCAPED needs decoding.
 MISSING, NULL, TRUE, FALSE, INTEGER, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
-# What a record is. A record that is valid JSON but not an object is NOT_AN_OBJECT.
+# What a record is; errors inside the kernels are the same numbers below zero.
 GOOD, MALFORMED, NOT_AN_OBJECT, TOO_DEEP = range(4)
 
 _MALFORMED = -1
-_TOO_DEEP = -2
+_NOT_AN_OBJECT = -2
+_TOO_DEEP = -3
 _KIND_BITS = 4
-_PREDICTED = 64
+# Where a container is being read; a closing bracket may come in the first two places.
+_AFTER_VALUE, _OPENED, _BEFORE_MEMBER, _BEFORE_VALUE = range(4)
+# Entries of the state that `_scan` leaves behind: names known, names seen, room that a name needs, 1 when out of room.
+_KNOWN, _SEEN, _NEEDED, _FULL = range(4)
 
 
 @inlined
@@ -96,7 +99,9 @@ def _string(base: int, i: int, end: int, size: int) -> int:
             if i + 6 > end or _hex4(base, i + 2) < 0:
                 return _MALFORMED
             i += 6
-        elif byte in (34, 92, 47, 98, 102, 110, 114, 116):
+        elif byte == 110 or byte == 34 or byte == 92 or byte == 116 or byte == 114 or byte == 47:
+            i += 2
+        elif byte == 98 or byte == 102:
             i += 2
         else:
             return _MALFORMED
@@ -161,48 +166,41 @@ def _container(base: int, i: int, end: int, size: int, stack: Bytes) -> int:
     stack[0] = opener
     depth = 1
     i += 1
-    opened = True
-    after_value = False
+    state = _OPENED
     while True:
         i = _skip_space(base, i, end)
         if i >= end:
             return _MALFORMED
         byte = load_byte(base + i)
-        if (after_value or opened) and byte == opener + 2:  # "}" and "]" lie two above their openers
+        if state <= _OPENED and byte == opener + 2:  # "}" and "]" lie two above their openers.
             i += 1
             depth -= 1
             if depth == 0:
                 return i
             opener = np.int64(stack[depth - 1])
-            after_value = True
-            opened = False
+            state = _AFTER_VALUE
             continue
-        if after_value:
+        if state == _AFTER_VALUE:
             if byte != 44:
                 return _MALFORMED
             i += 1
-            after_value = False
+            state = _BEFORE_MEMBER
             continue
-        opened = False
-        if opener == 123:
-            if byte != 34:
-                return _MALFORMED
-            quote = _string(base, i + 1, end, size)
-            if quote < 0:
-                return quote
-            i = _skip_space(base, (quote >> 1) + 1, end)
-            if i >= end or load_byte(base + i) != 58:
-                return _MALFORMED
-            i = _skip_space(base, i + 1, end)
-            if i >= end:
-                return _MALFORMED
-            byte = load_byte(base + i)
+        is_key = opener == 123 and state != _BEFORE_VALUE
         if byte == 34:
             quote = _string(base, i + 1, end, size)
             if quote < 0:
                 return quote
             i = (quote >> 1) + 1
-            after_value = True
+            state = _AFTER_VALUE
+            if is_key:
+                i = _skip_space(base, i, end)
+                if i >= end or load_byte(base + i) != 58:
+                    return _MALFORMED
+                i += 1
+                state = _BEFORE_VALUE
+        elif is_key:
+            return _MALFORMED
         elif byte == 123 or byte == 91:
             if depth >= MAX_DEPTH - 1:
                 return _TOO_DEEP
@@ -210,13 +208,13 @@ def _container(base: int, i: int, end: int, size: int, stack: Bytes) -> int:
             opener = byte
             depth += 1
             i += 1
-            opened = True
+            state = _OPENED
         else:
             packed = _scalar(base, i, end)
             if packed < 0:
                 return packed
             i = packed >> _KIND_BITS
-            after_value = True
+            state = _AFTER_VALUE
 
 
 @inlined
@@ -346,61 +344,37 @@ def _find(slots: Integers, offsets: Integers, arena: int, address: int, count: i
 
 
 @kernel
-def scan_records(
+def _scan(
     base: int,
     size: int,
+    first: int,
     starts: Integers,
     ends: Integers,
-    names: Bytes,
-    name_offsets: Integers,
+    wanted: int,
     value_starts: Integers,
     value_ends: Integers,
     kinds: Bytes,
     status: Bytes,
-) -> tuple[Bytes, Integers, Integers]:
-    """Validate every record and write down where the values of the wanted names lie.
+    arena: Bytes,
+    offsets: Integers,
+    slots: Integers,
+    seen: Bytes,
+    order: Integers,
+    predicted: Integers,
+    stack: Bytes,
+    state: Integers,
+) -> int:
+    """Scan from record `first` on until the end or until a table is full; the record at which that happened."""
+    arena_base = np.int64(arena.ctypes.data)
+    known = state[_KNOWN]
+    ordered = state[_SEEN]
+    state[_FULL] = 0
+    for number in range(known):
+        at = offsets[number]
+        slots[_find(slots, offsets, arena_base, arena_base + at, offsets[number + 1] - at)] = number
 
-    Spans are trimmed of white space in place. The first name repeated in a record loses to the last.
-
-    Args:
-        base: Address of the buffer.
-        size: Its length.
-        starts: Where each record starts in it; corrected in place.
-        ends: Where each record ends; corrected in place.
-        names: UTF-8 of the wanted names, which differ from each other, one after the other.
-        name_offsets: Where each name starts in `names`, and the end of the last.
-        value_starts: Filled per name and record.
-        value_ends: Filled per name and record.
-        kinds: Filled per name and record, all `MISSING` at first.
-        status: Filled per record.
-
-    Returns:
-        The bytes of all names met or wanted, their offsets, and the numbers of those met in good records in the order
-        in which they were first seen.
-    """
-    wanted = len(name_offsets) - 1
-    arena = np.empty(2 * len(names) + 1024, np.uint8)
-    offsets = np.zeros(wanted + 65, np.int64)
-    slots = np.full(256, -1, np.int64)
-    while len(slots) < 4 * wanted:
-        slots = np.full(2 * len(slots), -1, np.int64)
-    known = 0
-    arena[: len(names)] = names
-    for number in range(wanted):
-        offsets[number + 1] = name_offsets[number + 1]
-        address = arena.ctypes.data
-        slot = _find(
-            slots, offsets, address, address + name_offsets[number], name_offsets[number + 1] - name_offsets[number]
-        )
-        slots[slot] = number
-        known += 1
-    seen = np.zeros(len(offsets), np.uint8)
-    order = np.empty(len(offsets), np.int64)
-    ordered = 0
-    predicted = np.full(_PREDICTED, -1, np.int64)
-    stack = np.empty(MAX_DEPTH + 1, np.uint8)
-
-    for record in range(len(starts)):
+    record = first
+    while record < len(starts) and state[_FULL] == 0:
         end = ends[record]
         i = _skip_space(base, starts[record], end)
         while end > i and _is_space(load_byte(base + end - 1)):
@@ -408,124 +382,141 @@ def scan_records(
         starts[record] = i
         ends[record] = end
         before = ordered
-        error = 0
-        is_object = True
-        if i >= end:
-            error = _MALFORMED
-        elif load_byte(base + i) != 123:
-            is_object = False
+        position = 0
+        error = _MALFORMED
+        if i < end and load_byte(base + i) != 123:
+            error = _NOT_AN_OBJECT
+            i = end
+        elif i < end:
+            i = _skip_space(base, i + 1, end)
+            if i + 1 == end and load_byte(base + i) == 125:
+                error = 0
+                i = end
+        while i < end and load_byte(base + i) == 34:
+            quote = _string(base, i + 1, end, size)
+            if quote < 0:
+                break
+            key = i + 1
+            length = (quote >> 1) - key
+            i = _skip_space(base, (quote >> 1) + 1, end)
+            if i >= end or load_byte(base + i) != 58:
+                break
+            i = _skip_space(base, i + 1, end)
+            if i >= end:
+                break
             packed = _value(base, i, end, size, stack)
             if packed < 0:
                 error = packed
-            elif packed >> _KIND_BITS != end:
-                error = _MALFORMED
-        else:
-            position = 0
+                break
+
+            # Records of a file mostly repeat their keys in the same order: try that one before hashing.
+            number = predicted[position] if position < len(predicted) else -1
+            if (
+                quote & 1 != 0
+                or number < 0
+                or offsets[number + 1] - offsets[number] != length
+                or not _same(arena_base + offsets[number], base + key, length)
+            ):
+                used = offsets[known]
+                if used + length + WIDTH > len(arena) or known + 2 > len(offsets) or 2 * known + 2 > len(slots):
+                    state[_NEEDED] = length + WIDTH
+                    state[_FULL] = 1
+                    break
+                name = arena_base + used
+                if quote & 1 != 0:
+                    length = _unescape(base, key, quote >> 1, size, name) - name
+                else:
+                    copy_bytes(name, base + key, length)
+                slot = _find(slots, offsets, arena_base, name, length)
+                number = slots[slot]
+                if number < 0:
+                    number = known
+                    slots[slot] = number
+                    known += 1
+                    offsets[known] = used + length
+                    seen[number] = 0
+                if position < len(predicted):
+                    predicted[position] = number
+            if seen[number] == 0:
+                seen[number] = 1
+                order[ordered] = number
+                ordered += 1
+            if number < wanted:
+                value_starts[number, record] = i
+                value_ends[number, record] = packed >> _KIND_BITS
+                kinds[number, record] = packed & 15
+            position += 1
+
+            i = _skip_space(base, packed >> _KIND_BITS, end)
+            if i >= end:
+                break
+            byte = load_byte(base + i)
+            if byte == 125 and i + 1 == end:
+                error = 0
+            if byte != 44:
+                break
             i = _skip_space(base, i + 1, end)
-            if i < end and load_byte(base + i) == 125:
-                error = 0 if i + 1 == end else _MALFORMED
-            else:
-                while True:
-                    if i >= end or load_byte(base + i) != 34:
-                        error = _MALFORMED
-                        break
-                    quote = _string(base, i + 1, end, size)
-                    if quote < 0:
-                        error = quote
-                        break
-                    key = base + i + 1
-                    length = (quote >> 1) - (i + 1)
-                    i = _skip_space(base, (quote >> 1) + 1, end)
-                    if i >= end or load_byte(base + i) != 58:
-                        error = _MALFORMED
-                        break
-                    i = _skip_space(base, i + 1, end)
-                    if i >= end:
-                        error = _MALFORMED
-                        break
-                    packed = _value(base, i, end, size, stack)
-                    if packed < 0:
-                        error = packed
-                        break
-
-                    # Records of a file mostly repeat their keys in the same order: try that one before hashing.
-                    number = predicted[position] if position < _PREDICTED else -1
-                    if (
-                        quote & 1
-                        or number < 0
-                        or offsets[number + 1] - offsets[number] != length
-                        or not _same(arena.ctypes.data + offsets[number], key, length)
-                    ):
-                        used = offsets[known]
-                        if used + length + 2 * WIDTH > len(arena):
-                            larger = np.empty(2 * (used + length + 2 * WIDTH), np.uint8)
-                            larger[:used] = arena[:used]
-                            arena = larger
-                        address = arena.ctypes.data
-                        if quote & 1:
-                            length = _unescape(base, key - base, (quote >> 1), size, address + used) - address - used
-                        else:
-                            copy_bytes(address + used, key, length)
-                        slot = _find(slots, offsets, address, address + used, length)
-                        number = slots[slot]
-                        if number < 0:
-                            number = known
-                            slots[slot] = number
-                            known += 1
-                            offsets[known] = used + length
-                            if known + 1 == len(offsets):
-                                more = np.zeros(2 * len(offsets), np.int64)
-                                more[: len(offsets)] = offsets
-                                offsets = more
-                                flags = np.zeros(len(offsets), np.uint8)
-                                flags[: len(seen)] = seen
-                                seen = flags
-                                longer = np.empty(len(offsets), np.int64)
-                                longer[:ordered] = order[:ordered]
-                                order = longer
-                            if 2 * known > len(slots):
-                                slots = np.full(4 * len(slots), -1, np.int64)
-                                for old in range(known):
-                                    slot = _find(
-                                        slots, offsets, address, address + offsets[old], offsets[old + 1] - offsets[old]
-                                    )
-                                    slots[slot] = old
-                        if position < _PREDICTED:
-                            predicted[position] = number
-                    if seen[number] == 0:
-                        seen[number] = 1
-                        order[ordered] = number
-                        ordered += 1
-                    if number < wanted:
-                        value_starts[number, record] = i
-                        value_ends[number, record] = packed >> _KIND_BITS
-                        kinds[number, record] = packed & 15
-                    position += 1
-
-                    i = _skip_space(base, packed >> _KIND_BITS, end)
-                    if i >= end:
-                        error = _MALFORMED
-                        break
-                    byte = load_byte(base + i)
-                    if byte == 125:
-                        if i + 1 != end:
-                            error = _MALFORMED
-                        break
-                    if byte != 44:
-                        error = _MALFORMED
-                        break
-                    i = _skip_space(base, i + 1, end)
-        if error == _TOO_DEEP:
-            status[record] = TOO_DEEP
-        elif error < 0:
-            status[record] = MALFORMED
+        if error == 0:
+            status[record] = GOOD
         else:
-            status[record] = GOOD if is_object else NOT_AN_OBJECT
-        if error < 0 or not is_object:
+            status[record] = -error
             while ordered > before:
                 ordered -= 1
                 seen[order[ordered]] = 0
-    return arena[: offsets[known]], offsets[: known + 1], order[:ordered]
+        record += 1
+    state[_KNOWN] = known
+    state[_SEEN] = ordered
+    return record - state[_FULL]
+
+
+def scan_records(
+    base: int, size: int, starts: Integers, ends: Integers, names: list[bytes]
+) -> tuple[Integers, Integers, Bytes, Bytes, list[bytes]]:
+    """Validate every record and write down where the values of the wanted names lie.
+
+    Spans are trimmed of white space in place. Where a record has a name twice, the last value counts.
+
+    Args:
+        base: Address of the buffer.
+        size: Its length.
+        starts: Where each record starts in it; corrected in place.
+        ends: Where each record ends; corrected in place.
+        names: UTF-8 of the wanted names, which differ from each other.
+
+    Returns:
+        Starts, ends and kinds of the values, per name and record; the status of each record; and all names in good
+        records in the order in which they were first seen. A record that does not start with a brace is `NOT_AN_OBJECT`
+        without being looked at any further.
+    """
+    shape = (len(names), len(starts))
+    value_starts, value_ends = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    kinds, status = np.zeros(shape, np.uint8), np.zeros(len(starts), np.uint8)
+    arena = np.zeros(4096 + sum(map(len, names)), np.uint8)
+    offsets = np.zeros(64 + len(names), np.int64)
+    state = np.zeros(4, np.int64)
+    for name in names:
+        at, known = offsets[state[_KNOWN]], int(state[_KNOWN]) + 1
+        arena[at : at + len(name)] = np.frombuffer(name, np.uint8)
+        offsets[known] = at + len(name)
+        state[_KNOWN] = known
+    seen, order = np.zeros(len(offsets), np.uint8), np.zeros(len(offsets), np.int64)
+    predicted, stack = np.full(64, -1, np.int64), np.zeros(MAX_DEPTH, np.uint8)
+    record = 0
+    while True:
+        slots = np.full(4 << len(offsets).bit_length(), -1, np.int64)
+        record = _scan(
+            base, size, record, starts, ends, len(names), value_starts, value_ends, kinds, status, arena, offsets, slots,
+            seen, order, predicted, stack, state,
+        )  # fmt: skip
+        if not state[_FULL]:
+            break
+        arena = np.concatenate((arena, np.zeros(len(arena) + int(state[_NEEDED]), np.uint8)))
+        offsets = np.concatenate((offsets, np.zeros_like(offsets)))
+        order = np.concatenate((order, np.zeros_like(order)))
+        seen = np.concatenate((seen, np.zeros_like(seen)))
+    text = arena.tobytes()
+    found = [text[offsets[name] : offsets[name + 1]] for name in order[: int(state[_SEEN])]]
+    return value_starts, value_ends, kinds, status, found
 
 
 @kernel
@@ -546,7 +537,7 @@ def decode_strings(
     Returns:
         How many bytes of `out` are used.
     """
-    first = out.ctypes.data
+    first = np.int64(out.ctypes.data)
     target = first
     offsets[0] = 0
     for row in range(len(starts)):
@@ -589,9 +580,9 @@ def drop_members(
     longest = 0
     for record in range(len(starts)):
         longest = max(longest, ends[record] - starts[record])
-    scratch = np.empty(longest + 2 * WIDTH, np.uint8)
-    stack = np.empty(MAX_DEPTH + 1, np.uint8)
-    first = out.ctypes.data
+    scratch = np.empty(longest + WIDTH, np.uint8)
+    stack = np.empty(MAX_DEPTH, np.uint8)
+    first = np.int64(out.ctypes.data)
     target = first
     out_offsets[0] = 0
     for record in range(len(starts)):
@@ -608,14 +599,14 @@ def drop_members(
             address = base + i + 1
             length = (quote >> 1) - i - 1
             if quote & 1:
-                address = scratch.ctypes.data
+                address = np.int64(scratch.ctypes.data)
                 length = _unescape(base, i + 1, quote >> 1, size, address) - address
             i = _skip_space(base, _skip_space(base, (quote >> 1) + 1, end) + 1, end)
             after = _value(base, i, end, size, stack) >> _KIND_BITS
             dropped = False
             for number in range(len(name_offsets) - 1):
                 at = name_offsets[number]
-                if name_offsets[number + 1] - at == length and _same(names.ctypes.data + at, address, length):
+                if name_offsets[number + 1] - at == length and _same(np.int64(names.ctypes.data) + at, address, length):
                     dropped = True
             if not dropped:
                 source = gap if kept or gap == starts[record] + 1 else member
@@ -631,58 +622,3 @@ def drop_members(
         scratch[0] = 0  # Keeps the array alive, of which only the address was used.
         out_offsets[record + 1] = target - first
     return target - first
-
-
-@inlined
-def _utf8_error_slowly(base: int, i: int, end: int) -> int:
-    while i < end:
-        byte = load_byte(base + i)
-        if byte < 0x80:
-            i += 1
-            continue
-        low, high = 0x80, 0xBF
-        if 0xC2 <= byte <= 0xDF:
-            count = 1
-        elif 0xE0 <= byte <= 0xEF:
-            count = 2
-            low = 0xA0 if byte == 0xE0 else 0x80
-            high = 0x9F if byte == 0xED else 0xBF
-        elif 0xF0 <= byte <= 0xF4:
-            count = 3
-            low = 0x90 if byte == 0xF0 else 0x80
-            high = 0x8F if byte == 0xF4 else 0xBF
-        else:
-            return i
-        for k in range(1, count + 1):
-            if i + k >= end:
-                return i
-            byte = load_byte(base + i + k)
-            if byte < low or byte > high:
-                return i
-            low, high = 0x80, 0xBF
-        i += count + 1
-    return -1
-
-
-@kernel
-def first_utf8_error(base: int, start: int, end: int) -> int:
-    """Near which position the bytes from `start` to `end` stop being UTF-8, or -1 when all of them are."""
-    i = start
-    if end - start > 2 * WIDTH:
-        error = _utf8_error_slowly(base, start, start + 3)
-        # The first three bytes may end within a character; whatever that hides, the vectors after it look at again.
-        if error >= 0 and load_byte(base + error) < 0xC2:
-            return error
-        i = start + 3
-        while i + WIDTH <= end:
-            if utf8_error_mask(base + i) != 0:
-                return i
-            i += WIDTH
-        for _ in range(3):
-            if load_byte(base + i - 1) >= 0x80:
-                i -= 1
-                if load_byte(base + i) >= 0xC0:
-                    break
-            else:
-                break
-    return _utf8_error_slowly(base, i, end)

@@ -150,9 +150,7 @@ def utf8_error_mask(typing: Any, address: Any) -> Any:
 
         here, one, two, three = at(0), at(1), at(2), at(3)
         continues = builder.icmp_signed("<", here, _splat(0xC0 - 256))
-        expected = builder.or_(
-            holds(">=", one, 0xC0), builder.or_(holds(">=", two, 0xE0), holds(">=", three, 0xF0))
-        )
+        expected = builder.or_(holds(">=", one, 0xC0), builder.or_(holds(">=", two, 0xE0), holds(">=", three, 0xF0)))
         errors = builder.xor(continues, expected)
         errors = builder.or_(errors, holds(">=", here, 0xF5))
         errors = builder.or_(errors, holds("==", builder.and_(here, _splat(0xFE)), 0xC0))
