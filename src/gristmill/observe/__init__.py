@@ -1,1 +1,1 @@
-"""What is happening: the runner's stream of typed events, and those who listen to it."""
+"""What is happening: the events of a run, the state they add up to, and its display."""

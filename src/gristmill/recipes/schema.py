@@ -1,0 +1,305 @@
+"""Values of a recipe checked against the signature and type hints of what they are for, before anything is built."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import inspect
+import pathlib
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gristmill.errors import did_you_mean
+from gristmill.recipes.yaml_source import Path
+
+REQUIRED: Any = inspect.Parameter.empty
+"""The default of a parameter that has none."""
+
+_LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_SETS = (set, frozenset, collections.abc.Set)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
+
+
+class Mismatch(ValueError):  # noqa: N818 (a finding that is always caught here, not an error of the user)
+    """A value does not fit; `path` leads to the part that does not."""
+
+    def __init__(self, message: str, path: Path = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a stage or filter as a recipe may give it."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is REQUIRED
+
+    @property
+    def type_text(self) -> str:
+        """Its type in words, as the documentation and the error messages show it."""
+        return describe_type(self.annotation)
+
+
+def parameters_of(made: Callable[..., Any]) -> dict[str, Parameter]:
+    """The public parameters of a class or function, in order, with their resolved types.
+
+    Example:
+        >>> def cut(text: str, *, length: int = 3): ...
+        >>> parameters_of(cut)["length"].type_text
+        'a whole number'
+    """
+    called = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
+    hints = _hints(called)
+    return {
+        parameter.name: Parameter(parameter.name, hints.get(parameter.name, Any), parameter.default)
+        for parameter in inspect.signature(made).parameters.values()
+        if not parameter.name.startswith("_")
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+
+
+def check_parameters(
+    given: Mapping[str, Any], known: Mapping[str, Parameter], *, report: Callable[[Path, str], None]
+) -> dict[str, Any]:
+    """The values of `given` that fit; every one that does not, and every one that is missing, is reported."""
+    accepted: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            takes = f"It takes: {', '.join(known)}." if known else "It takes no parameters."
+            report((name,), f"unknown parameter {name!r}.{did_you_mean(name, known)} {takes}")
+            continue
+        try:
+            accepted[name] = fit(value, known[name].annotation)
+        except Mismatch as mismatch:
+            place = "".join(f"[{step!r}]" for step in mismatch.path)
+            report((name, *mismatch.path), f"{name}{place}: {mismatch}")
+    missing = [parameter for parameter in known.values() if parameter.required and parameter.name not in given]
+    for parameter in missing:
+        report((), f"the parameter {parameter.name!r} is missing; it is {parameter.type_text}.")
+    return accepted
+
+
+def fit(value: Any, annotation: Any) -> Any:
+    """`value` as the annotated type wants it: a list where a tuple or a set is wanted becomes one.
+
+    Raises:
+        Mismatch: The value does not fit; the message says what would.
+    """
+    kind = _kind(annotation)
+    if kind is Any or kind is object:
+        return value
+    if _is_union(kind):
+        return _fit_union(value, kind)
+    origin = get_origin(kind) or kind
+    if origin is Literal:
+        for choice in get_args(kind):
+            if value == choice and type(value) is type(choice):
+                return value
+        hint = did_you_mean(value, [c for c in get_args(kind) if isinstance(c, str)]) if isinstance(value, str) else ""
+        raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.{hint}")
+    if origin in _WORDS:
+        return _fit_plain(value, origin)
+    if origin in _MAPPINGS:
+        return _fit_mapping(value, kind)
+    if origin is tuple or origin in _LISTS or origin in _SETS:
+        return _fit_list(value, kind, origin)
+    if isinstance(origin, type):
+        return _fit_class(value, origin)
+    raise _not_expressible(kind)
+
+
+def describe_type(annotation: Any) -> str:
+    """The type in words.
+
+    Example:
+        >>> describe_type(int | None), describe_type(list[str])
+        ('a whole number or null', 'a list of texts')
+    """
+    kind = _kind(annotation)
+    if kind is Any or kind is object:
+        return "any value"
+    if _is_union(kind):
+        parts = [describe_type(part) for part in sorted(get_args(kind), key=lambda part: part is type(None))]
+        useful = list(dict.fromkeys(part for part in parts if not part.startswith("a Python object")))
+        return " or ".join(useful or parts)
+    origin = get_origin(kind) or kind
+    if origin is Literal:
+        return "one of " + ", ".join(_shown(choice) for choice in get_args(kind))
+    if origin in _WORDS:
+        return _WORDS[origin]
+    if origin in _MAPPINGS:
+        return "a mapping"
+    if origin is tuple or origin in _LISTS or origin in _SETS:
+        inner = [part for part in get_args(kind) if part is not Ellipsis]
+        if origin is tuple and inner and Ellipsis not in get_args(kind):
+            return "a list of " + ", then ".join(describe_type(part) for part in inner)
+        return "a list" if not inner or _kind(inner[0]) is Any else f"a list of {_plural(describe_type(inner[0]))}"
+    if isinstance(origin, type):
+        if issubclass(origin, enum.Enum):
+            return "one of " + ", ".join(_shown(member.value) for member in origin)
+        if issubclass(origin, pathlib.PurePath):
+            return "a path"
+        if _is_own_dataclass(origin):
+            return "a mapping of " + ", ".join(parameters_of(origin))
+    return f"a Python object ({getattr(kind, '__name__', kind)})"
+
+
+def _plural(words: str) -> str:
+    simple = {"text": "texts", "a whole number": "whole numbers", "a number": "numbers", "a path": "paths"}
+    return simple.get(words, f"({words})")
+
+
+def _hints(called: Any) -> dict[str, Any]:
+    """The resolved hints; one that cannot be resolved (its import is for type checkers only) is left out."""
+    try:
+        return get_type_hints(called)
+    except (NameError, TypeError, AttributeError):
+        pass
+    module = sys.modules.get(getattr(called, "__module__", ""), None)
+    found: dict[str, Any] = {}
+    for name, annotation in getattr(called, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            found.update(get_type_hints(alone, globalns=vars(module) if module else {}))
+        except (NameError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _kind(annotation: Any) -> Any:
+    """The annotation without wrappers that say nothing about the value."""
+    while True:
+        if get_origin(annotation) in (typing.Annotated, typing.Final, typing.ClassVar):
+            annotation = get_args(annotation)[0]
+        elif isinstance(annotation, TypeVar):
+            annotation = annotation.__bound__ or (
+                Union[annotation.__constraints__] if annotation.__constraints__ else Any  # noqa: UP007 (a tuple)
+            )
+        elif hasattr(annotation, "__supertype__"):
+            annotation = annotation.__supertype__
+        elif annotation is None:
+            return type(None)
+        elif annotation is inspect.Parameter.empty:
+            return Any
+        else:
+            return annotation
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+def _fit_union(value: Any, kind: Any) -> Any:
+    deepest: Mismatch | None = None
+    for part in get_args(kind):
+        try:
+            return fit(value, part)
+        except Mismatch as mismatch:
+            if mismatch.path and (deepest is None or len(mismatch.path) > len(deepest.path)):
+                deepest = mismatch
+    # A list that fails in one of its items is better explained by that item than by the whole union.
+    raise deepest or Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
+
+
+def _fit_plain(value: Any, kind: Any) -> Any:
+    if kind is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    elif kind is int:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    else:
+        fits = isinstance(value, kind)
+    if fits:
+        return value
+    hint = ""
+    if kind is str and isinstance(value, int | float):
+        hint = " Put it in quotes if it is meant as text."
+    elif kind is int and isinstance(value, float) and value.is_integer():
+        hint = f" Write {int(value)}."
+    raise Mismatch(f"expected {_WORDS[kind]}, found {_shown(value)}.{hint}")
+
+
+def _fit_mapping(value: Any, kind: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise Mismatch(f"expected a mapping, found {_shown(value)}.")
+    inner = get_args(kind)
+    if not inner:
+        return dict(value)
+    return {_inside(key, inner[0], f"key {key}"): _inside(item, inner[1], key) for key, item in value.items()}
+
+
+def _fit_list(value: Any, kind: Any, origin: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
+    inner = get_args(kind)
+    if origin is tuple and inner and Ellipsis not in inner:
+        if len(inner) != len(value):
+            raise Mismatch(f"expected {describe_type(kind)}, found {len(value)} values.")
+        return tuple(_inside(item, part, place) for place, (item, part) in enumerate(zip(value, inner, strict=True)))
+    items = [_inside(item, inner[0] if inner else Any, place) for place, item in enumerate(value)]
+    if origin is tuple:
+        return tuple(items)
+    if origin in _SETS:
+        return frozenset(items) if origin is frozenset else set(items)
+    return items
+
+
+def _inside(value: Any, annotation: Any, place: str | int) -> Any:
+    try:
+        return fit(value, annotation)
+    except Mismatch as mismatch:
+        raise Mismatch(str(mismatch), (place, *mismatch.path)) from None
+
+
+def _fit_class(value: Any, kind: type[Any]) -> Any:
+    if issubclass(kind, enum.Enum):
+        for member in kind:
+            if value == member.value and type(value) is type(member.value):
+                return member
+        raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
+    if issubclass(kind, pathlib.PurePath):
+        return kind(_fit_plain(value, str))
+    if _is_own_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
+        problems: list[tuple[Path, str]] = []
+        accepted = check_parameters(
+            value, parameters_of(kind), report=lambda path, message: problems.append((path, message))
+        )
+        if problems:
+            raise Mismatch(problems[0][1], problems[0][0])
+        return kind(**accepted)
+    raise _not_expressible(kind)
+
+
+def _is_own_dataclass(kind: type[Any]) -> bool:
+    return dataclasses.is_dataclass(kind) and kind.__module__.split(".")[0] == "gristmill"
+
+
+def _not_expressible(kind: Any) -> Mismatch:
+    return Mismatch(f"expected {describe_type(kind)}, which a recipe cannot give; leave it out, or use Python.")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…" + text[-1]

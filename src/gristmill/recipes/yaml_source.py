@@ -1,0 +1,191 @@
+"""YAML as recipes read it: plain values only, no duplicate keys, and the line of every value.
+
+Scalars follow the core schema of YAML 1.2: only `true` and `false` are booleans, so that `lang: no` stays the text
+"no"; a date stays text; `1e-3` is a number. Numbers may have underscores (`100_000`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from gristmill.errors import RecipeError
+
+Path = tuple[str | int, ...]
+"""Where a value lies: `("stages", 2, "WordCountFilter", "min_words")`."""
+
+MAX_VALUES = 100_000
+"""More values than any recipe has; a few nested aliases can stand for billions."""
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (declared so by PyYAML)
+
+
+_Loader.add_implicit_resolver(_TAG + "null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(_TAG + "bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    _TAG + "int", re.compile(r"^(?:[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    _TAG + "float",
+    re.compile(
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
+_Loader.add_implicit_resolver(_TAG + "merge", re.compile(r"^<<$"), ["<"])
+
+
+def _integer(text: str) -> int:
+    plain = text.replace("_", "")
+    return int(plain, 0) if plain[:2] in ("0o", "0x") else int(plain)
+
+
+def _real(text: str) -> float:
+    plain = text.replace("_", "").lower()
+    return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_SCALARS = {
+    _TAG + "null": lambda text: None,
+    _TAG + "bool": lambda text: text.lower() == "true",
+    _TAG + "int": _integer,
+    _TAG + "float": _real,
+    _TAG + "str": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A parsed YAML text.
+
+    Attributes:
+        value: The plain value: dicts, lists, texts, numbers, booleans and None.
+        origin: How messages call the text, usually its path.
+        lines: The line of each value, by its place.
+    """
+
+    value: Any
+    origin: str
+    lines: dict[Path, int] = field(default_factory=dict)
+
+    def where(self, path: Path) -> str:
+        """The origin and the line of the value at `path`, or of the nearest value around it."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        line = self.lines.get(path)
+        return f"{self.origin}, line {line}" if line else self.origin
+
+
+def parse_yaml(text: str, *, origin: str = "recipe") -> Source:
+    """The value of a YAML text and the line of each of its parts.
+
+    Raises:
+        RecipeError: The text is not YAML, names a key twice, or has tags other than those of plain values.
+
+    Example:
+        >>> parse_yaml("a: [1, no]").value
+        {'a': [1, 'no']}
+    """
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        source = Source(None, origin)
+        if node is None:
+            return source
+        value = _Builder(loader, source).value(node, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{origin}, line {mark.line + 1}, column {mark.column + 1}" if mark else origin
+        raise _refusal(f"{place}: this is not valid YAML: {error.problem or error.context}.") from error
+    except yaml.YAMLError as error:
+        raise _refusal(f"{origin}: this is not valid YAML: {error}.") from error
+    except RecursionError as error:
+        raise _refusal(f"{origin}: this is nested too deeply.") from error
+    finally:
+        loader.dispose()
+    return Source(value, origin, source.lines)
+
+
+def parse_scalar_text(text: str, *, origin: str) -> Any:
+    """The value of a short YAML text such as the one after `=` in `--set key=value`."""
+    return parse_yaml(text, origin=origin).value
+
+
+def _refusal(message: str) -> RecipeError:
+    return RecipeError(message, problems=[message])
+
+
+class _Builder:
+    """Turns nodes into values, once per place (an alias is built anew, so that no two places share a list)."""
+
+    def __init__(self, loader: _Loader, source: Source) -> None:
+        self._loader = loader
+        self._source = source
+        self._built = 0
+        self._open: list[yaml.Node] = []
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        line = node.start_mark.line + 1
+        self._source.lines.setdefault(path, line)
+        self._built += 1
+        if self._built > MAX_VALUES:
+            raise _refusal(
+                f"{self._source.origin}: the recipe has more than {MAX_VALUES} values; its aliases multiply."
+            )
+        if any(node is other for other in self._open):
+            raise _refusal(f"{self._source.origin}, line {line}: an alias refers to a value that contains it.")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, line)
+        self._open.append(node)
+        try:
+            if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+                return [self.value(item, (*path, place)) for place, item in enumerate(node.value)]
+            if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+                return self._mapping(node, path)
+        finally:
+            self._open.pop()
+        raise self._wrong_tag(node, line)
+
+    def _scalar(self, node: yaml.ScalarNode, line: int) -> Any:
+        if node.tag not in _SCALARS:
+            raise self._wrong_tag(node, line)
+        try:
+            return _SCALARS[node.tag](node.value)
+        except ValueError as error:
+            raise _refusal(f"{self._source.origin}, line {line}: cannot read {node.value!r}: {error}.") from error
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        first_line: dict[str, int] = {}
+        for key_node, _ in node.value:
+            if key_node.tag == _TAG + "merge":
+                continue
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _TAG + "str":
+                raise _refusal(f"{self._source.origin}, line {line}: a key must be text; put it in quotes.")
+            if key_node.value in first_line:
+                raise _refusal(
+                    f"{self._source.origin}, line {line}: the key {key_node.value!r} is already on line "
+                    f"{first_line[key_node.value]}. Remove one of them."
+                )
+            first_line[key_node.value] = line
+        self._loader.flatten_mapping(node)
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            place = (*path, key_node.value)
+            self._source.lines[place] = key_node.start_mark.line + 1
+            result[key_node.value] = self.value(value_node, place)
+        return result
+
+    def _wrong_tag(self, node: yaml.Node, line: int) -> RecipeError:
+        return _refusal(
+            f"{self._source.origin}, line {line}: the tag {node.tag!r} is not allowed; a recipe holds plain values only."
+        )
