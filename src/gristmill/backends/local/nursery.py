@@ -223,10 +223,11 @@ class Nursery:
         ours, theirs = socket_pair()
         block = StatusBlock.create()
         channel = PolledChannel(ours)
+        with self._lock:
+            self._next_number += 1
+            worker = WorkerProcess(self, self._next_number, channel, block)
         try:
             with self._lock:
-                self._next_number += 1
-                worker = WorkerProcess(self, self._next_number, channel, block)
                 self._workers[worker.number] = worker
                 self._request(
                     {
@@ -249,7 +250,7 @@ class Nursery:
                     )
         except BaseException:
             # Also when interrupted: the end of file tells the worker, if there is one, to leave.
-            self._workers.pop(self._next_number, None)
+            self._workers.pop(worker.number, None)
             channel.close()
             block.close()
             raise

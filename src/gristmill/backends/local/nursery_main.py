@@ -383,7 +383,5 @@ def _serve(control: Channel) -> None:
 
 if __name__ == "__main__":
     # Run the importable copy, so that what workers find under this module's name is what runs here.
-    from gristmill.backends.local import nursery_main
-
-    nursery_main.main(sys.argv[1:])
+    importlib.import_module("gristmill.backends.local.nursery_main").main(sys.argv[1:])
     os._exit(0)
