@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gristmill.stages.base import ProcessingStage
+from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
@@ -59,16 +60,16 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
 
 
 class PartFile(Protocol):
-    """A file of a partition while it is written."""
+    """The output of a partition while it is written; usually one file."""
 
-    def append(self, payload: Any) -> None:
+    def append(self, payload: Any, /, *, rows: int | None = None) -> None:
         """Add what `SinkStage.encode` gave for one batch."""
 
-    def close(self) -> Any:
-        """Finish the file and say what was written (`storage` `WrittenFile`)."""
+    def close(self) -> list[WrittenFile]:
+        """Finish and say what was written."""
 
     def abort(self) -> None:
-        """Give up: close and remove the file."""
+        """Throw away what is not finished."""
 
 
 class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
@@ -93,5 +94,5 @@ class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
         """A new file at `path` that takes payloads in order."""
 
     @abstractmethod
-    def concatenate(self, pieces: Sequence[str], path: str) -> Any:
+    def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         """Join files that were written piece by piece into the one that `open_part` would have written."""

@@ -186,8 +186,8 @@ class TableColumns(Columns):
         from gristmill.storage.json_records import encode_table
 
         present = self.names if fields is None else [name for name in fields if name in self.names]
-        json_names = [name for name in present if is_json_field(self._table.schema.field(name))]
-        return encode_table({name: self._table.column(name) for name in present}, json_columns=json_names)
+        flagged = {name for name in present if is_json_field(self._table.schema.field(name))}
+        return encode_table({name: _writable(self._table.column(name), name in flagged) for name in present})
 
     def transport(self) -> pa.Table:
         return self._table
@@ -319,16 +319,19 @@ class RecordColumns(Columns):
         )
 
     def encode_jsonl(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8]:
-        changes = {name: (self._arrays[name], mask) for name, mask in self._changed.items()}
+        changes = {
+            name: (one_chunk(_writable(self._arrays[name], name in self._json)), mask)
+            for name, mask in self._changed.items()
+        }
         if fields is None and self._names is not None:
             keys = self._records.keys() if self._names_differ() else ()
             dropped = [key for key in keys if key not in self._names]
-            return self._records.encode(changes=changes, drop=dropped, json_columns=self._json)
+            return self._records.encode(changes=changes, drop=dropped)
         if fields is not None:
             changes = {name: change for name, change in changes.items() if name in fields}
             present = [name for name in fields if self.has(name)]
-            return self._records.encode(changes=changes, fields=present, json_columns=self._json)
-        return self._records.encode(changes=changes, json_columns=self._json)
+            return self._records.encode(changes=changes, fields=present)
+        return self._records.encode(changes=changes)
 
     def _names_differ(self) -> bool:
         return set(self._records.keys()) != set(self._names or ())
@@ -371,6 +374,24 @@ def from_transport(table: pa.Table) -> Columns:
         changed=changed,
         json_names=notes["json"],
     )
+
+
+def records_of_lines(lines: npt.NDArray[np.uint8]) -> JsonRecords:
+    """The records of JSONL bytes that we have encoded ourselves."""
+    from gristmill.storage.json_records import JsonRecords
+
+    ends = np.flatnonzero(lines == ord("\n"))
+    starts = np.zeros(len(ends), np.int64)
+    starts[1:] = ends[:-1] + 1
+    return JsonRecords(lines, starts, ends)
+
+
+def _writable(values: Array, is_json: bool) -> Array:
+    """The values as the encoder takes them; JSON texts are marked, so that they are not quoted."""
+    if not is_json:
+        return values
+    texts = as_text(values)
+    return pa.ExtensionArray.from_storage(pa.json_(texts.type), texts)
 
 
 def differing_rows(values: Array, before: Array) -> Mask:
@@ -427,19 +448,19 @@ def _as_seen(columns: Columns, name: str) -> Array:
 
 def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -> Columns:
     """As `rebuild`, where some rows have no record yet: they get one, made from their values."""
-    from gristmill.storage.json_records import JsonRecords, encode_table
+    from gristmill.storage.json_records import encode_table
 
     fresh = np.flatnonzero(positions < 0)
     known = np.flatnonzero(positions >= 0)
     old = rebuild(before, after.take(pa.array(known)), positions[known])
     new_table = after.take(pa.array(fresh))
-    flagged = [field.name for field in after.schema if is_json_field(field)]
-    lines = encode_table({name: new_table.column(name) for name in after.column_names}, json_columns=flagged)
+    flagged = {field.name for field in after.schema if is_json_field(field)}
+    lines = encode_table({name: _writable(new_table.column(name), name in flagged) for name in after.column_names})
     old_lines = old.encode_jsonl()
     order = np.empty(len(positions), np.int64)
     order[known] = np.arange(len(known))
     order[fresh] = len(known) + np.arange(len(fresh))
-    records = JsonRecords.from_lines(np.concatenate([old_lines, lines]))
+    records = records_of_lines(np.concatenate([old_lines, lines]))
     return RecordColumns(records.take(order), names=tuple(after.column_names))
 
 

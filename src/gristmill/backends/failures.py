@@ -1,0 +1,72 @@
+"""What a failing stage becomes: an error that names stage, file and row, or a quarantined record."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import StageFailedError
+from gristmill.ledger.trail import QuarantinedRecord
+from gristmill.stages.base import ProcessingStage
+from gristmill.tasks.base import Task
+from gristmill.tasks.document import DocumentBatch
+
+_HERE = str(Path(__file__).resolve().parents[1])
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of `error` without the frames of Gristmill's own machinery around user code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [not str(Path(frame.filename)).startswith((_HERE + "/backends", _HERE + "/pipeline")) for frame in frames]
+    shown = [frame for frame, keep in zip(frames, own, strict=True) if keep]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(shown)]
+    return "".join([*(lines if shown else []), *traceback.format_exception_only(error)]).rstrip()
+
+
+def raised_in(stage: ProcessingStage[Any, Any], error: BaseException, *, doing: str = "process()") -> StageFailedError:
+    """The error for an exception that `stage` raised outside of a particular document."""
+    return StageFailedError(
+        f"Stage {stage.name!r} failed in {doing}: {type(error).__name__}: {error}\n\n{user_traceback(error)}",
+        stage=stage.name,
+        file=None,
+        row=None,
+        traceback=user_traceback(error),
+    )
+
+
+def failed_stage(
+    stage: ProcessingStage[Any, Any], task: Task[Any], error: BaseException, *, row: int | None = None
+) -> StageFailedError:
+    """The error for an exception that `stage` raised while it worked on `task`."""
+    if isinstance(error, StageFailedError):
+        return error
+    file, number = _origin(task, row)
+    place = f" on row {number} of {file}" if number is not None else f" on {file}"
+    trace = user_traceback(error)
+    return StageFailedError(
+        f"Stage {stage.name!r} failed{place}: {type(error).__name__}: {error}\n\n{trace}\n\n"
+        "Committed output is intact: fix the cause and run the same command again to go on. "
+        "To set such documents aside instead, run with ignore_failures (--ignore-failures).",
+        stage=stage.name,
+        file=file,
+        row=number,
+        traceback=trace,
+    )
+
+
+def _origin(task: Task[Any], row: int | None) -> tuple[str, int | None]:
+    file = str(task._metadata.get("source_file") or ", ".join(task._metadata.get("source_files", [])[:3]) or task.task_id)
+    if row is None or not isinstance(task, DocumentBatch) or row >= task.num_items:
+        return file, None
+    number = int(task.rows[row])
+    return file, number if number >= 0 else None
+
+
+def quarantined_row(task: DocumentBatch, row: int, *, stage: str, cause: str, detail: str) -> QuarantinedRecord:
+    """The record of one row of `task` for the quarantine, with the document as it was at that point."""
+    raw = task.slice(row, 1).columns.encode_jsonl().tobytes().rstrip(b"\n")
+    file, _ = _origin(task, None)
+    return QuarantinedRecord(
+        row=int(task.rows[row]), stage=stage, cause=cause, detail=detail, file=file, size=len(raw), raw=raw
+    )

@@ -1,0 +1,100 @@
+"""Batches put together and taken apart: results of a call for several tasks, and pieces of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.backends.accounting import Entry, leave
+from gristmill.tasks.base import Task
+from gristmill.tasks.columns import Columns, Indices, RecordColumns, TableColumns, rebuild, records_of_lines
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.matching import match_rows
+
+Output = tuple[Task[Any], Indices | None]
+
+
+def attribute(entries: Sequence[Entry], given: Sequence[Task[Any]]) -> list[list[Output]]:
+    """For each task that went into a call, the tasks (or parts of them) that continue it.
+
+    A result that mixes rows of several tasks is taken apart, because a batch never crosses partitions.
+    """
+    found: list[list[Output]] = [[] for _ in entries]
+    for number, task in enumerate(given):
+        place = _direct(entries, task)
+        if place is None and (len(entries) == 1 or not isinstance(task, DocumentBatch)):
+            place = min(number, len(entries) - 1)
+        if place is not None:
+            exit = leave(entries[place], task)
+            found[place].append((exit.task, exit.positions))
+            continue
+        assert isinstance(task, DocumentBatch)
+        home = number if len(given) == len(entries) else 0
+        _distribute(entries, task, home, found)
+    return found
+
+
+def _direct(entries: Sequence[Entry], task: Task[Any]) -> int | None:
+    """The entry that `task` certainly continues."""
+    for place, entry in enumerate(entries):
+        if task is entry.task or (isinstance(task, DocumentBatch) and task._token is entry.token):
+            return place
+        if isinstance(task, DocumentBatch) and task._frame is not None and isinstance(entry.task, DocumentBatch):
+            went_out = entry.task._given
+            if went_out is not None and task._frame.index.name == went_out[1]:
+                return place
+    return None
+
+
+def _distribute(entries: Sequence[Entry], task: DocumentBatch, home: int, found: list[list[Output]]) -> None:
+    """Split `task` by the tasks its rows come from; rows that match none stay with the task number `home`."""
+    table = task.columns.table()
+    owner = np.full(table.num_rows, -1, np.int64)
+    position = np.full(table.num_rows, -1, np.int64)
+    for place, entry in enumerate(entries):
+        if entry.columns is None:
+            continue
+        matched = match_rows(entry.columns, table)
+        fresh = (owner < 0) & (matched >= 0)
+        owner[fresh], position[fresh] = place, matched[fresh]
+    owner[owner < 0] = home
+    for place, entry in enumerate(entries):
+        mine = np.flatnonzero(owner == place)
+        if not len(mine) or entry.columns is None or entry.rows is None:
+            continue
+        part = table.take(pa.array(mine))
+        positions = position[mine]
+        rows = np.where(positions >= 0, entry.rows[np.maximum(positions, 0)], -1)
+        batch = DocumentBatch.from_columns(rebuild(entry.columns, part, positions), rows=rows)
+        batch.dataset_name, batch._metadata = task.dataset_name, dict(entry.task._metadata)
+        batch._stage_perf = list(entry.task._stage_perf)
+        found[place].append((batch, positions))
+
+
+def concat_columns(parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    if any(isinstance(part, RecordColumns) for part in parts):
+        names = list(dict.fromkeys(name for part in parts for name in part.names))
+        records = records_of_lines(np.concatenate([part.encode_jsonl() for part in parts]))
+        return RecordColumns(records, names=tuple(names))
+    return TableColumns(pa.concat_tables([part.table() for part in parts], promote_options="permissive"))
+
+
+def concat_batches(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
+    """The pieces of one task joined to one batch; other kinds of tasks stay as they are."""
+    batches = [task for task in tasks if isinstance(task, DocumentBatch)]
+    if len(tasks) <= 1 or len(batches) != len(tasks):
+        return list(tasks)
+    filled = [batch for batch in batches if batch.num_items] or batches[:1]
+    joined = DocumentBatch.from_columns(
+        concat_columns([batch.columns for batch in filled]),
+        rows=np.concatenate([batch.rows for batch in filled]),
+        dataset_name=filled[0].dataset_name,
+    )
+    joined._metadata, joined._stage_perf = filled[0]._metadata, filled[0]._stage_perf
+    return [joined]

@@ -1,0 +1,132 @@
+"""How output leaves a worker: a whole partition in one go, or pieces that are joined when the partition is complete.
+
+Both ways give the same bytes. The first is used when one segment takes a partition from reading to commit; then no
+document ever crosses a process border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.backends.plan import RunSettings
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.manifest import ManifestEntry, commit_partition
+from gristmill.ledger.trail import Trail
+from gristmill.stages.ends import PartFile, SinkStage
+from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import Lineage, Step, Task
+from gristmill.tasks.document import DocumentBatch
+
+
+@dataclass(slots=True)
+class Leaf:
+    """The end of the way of one task: what it left, and its trail.
+
+    Attributes:
+        piece: The staged file with its rows, where there is a writer.
+        task: The task itself, where there is none.
+        entry: The manifest entry, when the worker has already committed the whole partition.
+    """
+
+    partition: int
+    partition_id: str
+    path: tuple[Step, ...]
+    trail: Trail
+    piece: WrittenFile | None = None
+    task: Task[Any] | None = None
+    entry: ManifestEntry | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the staged file."""
+        return 0 if self.piece is None else self.piece.size
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Where its rows stand within the partition."""
+        return tuple(step.index for step in self.path)
+
+
+class PartitionOutput:
+    """The output of one partition while a single worker writes it."""
+
+    def __init__(self, sink: SinkStage, settings: RunSettings, lineage: Lineage) -> None:
+        self._sink = sink
+        self._settings = settings
+        self._lineage = lineage
+        self._file: PartFile | None = None
+        self._size = 0
+        self._rows = 0
+        self.trail = Trail()
+
+    def append(self, batch: DocumentBatch) -> int:
+        """Write the batch behind what is there; gives the number of bytes before compression."""
+        if self._file is None:
+            self._file = self._sink.open_part(self._staged())
+        payload = self._sink.encode(batch)
+        self._file.append(payload, rows=batch.num_items)
+        self._rows += batch.num_items
+        return int(payload.nbytes)
+
+    def commit(self, task: Task[Any]) -> Leaf:
+        """Finish the file and commit the partition."""
+        files = [] if self._file is None else self._file.close()
+        self._file = None
+        self.trail.output_rows = self._rows
+        partition: Partition = task._metadata["partition"]
+        entry = commit(self._sink, self._settings, partition, files, self.trail)
+        return Leaf(self._lineage.partition, self._lineage.partition_id, (), self.trail, entry=entry)
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        if self._file is not None:
+            self._file.abort()
+            self._file = None
+
+    def _staged(self) -> str:
+        return f"{self._settings.staging}/{self._lineage.partition_id}{self._sink.extension}"
+
+
+def piece_leaf(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) -> Leaf:
+    """Write one batch as a piece of its partition."""
+    lineage = batch._lineage
+    assert lineage is not None
+    number = "-".join(str(step.index) for step in lineage.path) or "0"
+    part = sink.open_part(f"{settings.staging}/{lineage.partition_id}/{number}{sink.extension}")
+    try:
+        part.append(sink.encode(batch), rows=batch.num_items)
+        (written,) = part.close()
+    except BaseException:
+        part.abort()
+        raise
+    lineage.trail.output_rows += batch.num_items
+    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, piece=written)
+
+
+def join_pieces(
+    sink: SinkStage, settings: RunSettings, partition: Partition, pieces: Sequence[WrittenFile], trail: Trail
+) -> ManifestEntry:
+    """Join the pieces of a complete partition, in order, and commit it."""
+    files: list[WrittenFile] = []
+    if pieces:
+        files.extend(sink.concatenate(pieces, f"{settings.staging}/{partition.id}{sink.extension}"))
+    return commit(sink, settings, partition, files, trail)
+
+
+def commit(
+    sink: SinkStage, settings: RunSettings, partition: Partition, files: Sequence[WrittenFile], trail: Trail
+) -> ManifestEntry:
+    """Make the staged files the partition's output."""
+    assert settings.output is not None
+    folder = RunFolder(settings.output, storage_options=settings.storage_options)
+    return commit_partition(
+        folder,
+        partition,
+        staged_files=list(files),
+        trail=trail,
+        plan_digest=settings.plan_digest,
+        stage_order=settings.stage_names,
+    )

@@ -1,0 +1,522 @@
+"""Runs the stages of one segment on tasks: the same code in the calling process, in a local worker and on Ray.
+
+A task is pushed through all stages of the segment before the next one is taken, so that a partition streams through
+a fused segment batch by batch. Every call of a stage is accounted for; a call that fails is narrowed down to its
+document.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from gristmill.backends.accounting import Exit, account, check_given, enter, leave
+from gristmill.backends.base import WorkerMetadata
+from gristmill.backends.failures import failed_stage, quarantined_row, raised_in
+from gristmill.backends.grouping import attribute, concat_batches
+from gristmill.backends.parts import Leaf, PartitionOutput, piece_leaf
+from gristmill.backends.plan import RunSettings, Segment
+from gristmill.errors import StageFailedError, UsageError
+from gristmill.ledger.performance import StagePerfStats
+from gristmill.ledger.trail import StageTime, Trail
+from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.tasks.base import FailedTask, Lineage, NoneTask, Task
+from gristmill.tasks.document import DocumentBatch
+
+Stage = ProcessingStage[Any, Any]
+T = TypeVar("T")
+
+Slices = Sequence[tuple[int, int]]
+
+
+class Progress(Protocol):
+    """Told where the runner is, before it goes there; a local worker writes it where the driver can read it."""
+
+    def at(self, call: int, stage: int, lo: int, hi: int) -> None:
+        """The rows `lo` to `hi` of the input of call number `call` are now given to stage number `stage`."""
+
+
+class NoProgress:
+    """For places from which nobody can be killed."""
+
+    def at(self, call: int, stage: int, lo: int, hi: int) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What earlier attempts at the same task have shown, by number of the call.
+
+    Attributes:
+        slices: The input of these calls is given to the stage in these pieces, to find the document that kills.
+        poison: Rows that kill, with the cause; they are quarantined without being touched.
+    """
+
+    slices: Mapping[int, Slices] = field(default_factory=dict)
+    poison: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+
+
+class SegmentRunner:
+    """The stages of one segment, set up once, run on many tasks.
+
+    Args:
+        segment: The stages.
+        settings: The settings of the run.
+        first: Whether the segment gets the tasks of the source (it then notes the identity of every document).
+        whole_partitions: Whether the segment takes partitions from reading to commit.
+        progress: Told about every step.
+        can_be_killed: Whether time limits are enforced from outside.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        settings: RunSettings,
+        *,
+        first: bool,
+        whole_partitions: bool,
+        progress: Progress | None = None,
+        can_be_killed: bool = False,
+    ) -> None:
+        self.segment = segment
+        self.settings = settings
+        self.first = first
+        self.whole_partitions = whole_partitions
+        self.progress: Progress = progress or NoProgress()
+        self.can_be_killed = can_be_killed
+        self.call_counts = Trail()
+        self._hints = Hints()
+        self._call = 0
+        self._set_up: list[Stage] = []
+
+    # --- life of a worker ---
+
+    def setup(self, metadata: WorkerMetadata) -> None:
+        """Set up every stage; on an error those already set up are torn down."""
+        for stage in self.segment.stages:
+            try:
+                stage.setup(metadata)
+            except Exception as error:
+                self.teardown()
+                raise raised_in(stage, error, doing="setup()") from error
+            self._set_up.append(stage)
+
+    def teardown(self) -> None:
+        """Tear every stage down that was set up; the first error is raised after all have had their turn."""
+        problem: StageFailedError | None = None
+        while self._set_up:
+            stage = self._set_up.pop()
+            try:
+                stage.teardown()
+            except Exception as error:
+                problem = problem or raised_in(stage, error, doing="teardown()")
+        if problem is not None:
+            raise problem
+
+    # --- work ---
+
+    def run(self, tasks: Sequence[Task[Any]], hints: Hints | None = None) -> Iterator[Task[Any] | Leaf]:
+        """Push `tasks` through the segment: tasks for the next segment, and leaves where the way ends."""
+        self._hints = hints or Hints()
+        self._call = 0
+        self.call_counts = Trail()
+        if self.whole_partitions:
+            for task in tasks:
+                yield self._whole_partition(task)
+            return
+        yield from self._advance(list(tasks), 0)
+
+    def _whole_partition(self, task: Task[Any]) -> Leaf:
+        sink = self.segment.sink
+        lineage = _lineage(task)
+        assert sink is not None
+        output = PartitionOutput(sink, self.settings, lineage)
+        try:
+            for item in self._advance([task], 0):
+                assert isinstance(item, DocumentBatch | NoneTask), item
+                if isinstance(item, DocumentBatch):
+                    self._append(output, item)
+                output.trail.merge(_lineage(item).trail)
+            return output.commit(task)
+        except BaseException:
+            output.abort()
+            raise
+
+    def _append(self, output: PartitionOutput, batch: DocumentBatch) -> None:
+        sink = self.segment.stages[-1]
+        start = time.perf_counter()
+        written = output.append(batch)
+        seconds = time.perf_counter() - start
+        trail = _lineage(batch).trail
+        counts = Trail()
+        count = counts.count(sink.name)
+        count.rows_in = count.rows_out = batch.num_items
+        count.bytes_in, count.bytes_out = batch.columns.nbytes, written
+        self._record(sink, counts, trail, seconds, batch.num_items)
+
+    def _advance(self, tasks: list[Task[Any]], place: int) -> Iterator[Task[Any] | Leaf]:
+        stages = self.segment.stages
+        live = [task for task in tasks if not _is_empty(task)]
+        for task in tasks:
+            if _is_empty(task):
+                yield self._husk(_lineage(task), task)
+        if not live:
+            return
+        if place == len(stages):
+            yield from live
+            return
+        stage = stages[place]
+        if stage is self.segment.sink:
+            for task in live:
+                yield task if self.whole_partitions else self._piece(task)
+            return
+        together = stage.supports_batch_processing() and (len(live) > 1 or self.segment.batch_size > 1)
+        results = self._many(stage, place, live) if together else self._each(stage, place, live)
+        for group in _groups(results, self.segment.batch_size):
+            yield from self._advance(group, place + 1)
+
+    def _husk(self, lineage: Lineage, origin: Task[Any]) -> Task[Any] | Leaf:
+        """What stands for a task of which nothing is left: it only carries its trail to the commit."""
+        if self.settings.output is None or not self.whole_partitions:
+            return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail)
+        husk = NoneTask(origin.dataset_name)
+        husk._lineage = lineage
+        return husk
+
+    def _piece(self, task: Task[Any]) -> Leaf:
+        sink = self.segment.sink
+        assert sink is not None
+        assert isinstance(task, DocumentBatch)
+        start = time.perf_counter()
+        leaf = piece_leaf(sink, self.settings, task)
+        seconds = time.perf_counter() - start
+        counts = Trail()
+        count = counts.count(sink.name)
+        count.rows_in = count.rows_out = task.num_items
+        count.bytes_in, count.bytes_out = task.columns.nbytes, leaf.size
+        self._record(sink, counts, _lineage(task).trail, seconds, task.num_items)
+        return leaf
+
+    def _each(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
+        for task in tasks:
+            yield from self._one(stage, place, task)
+
+    def _one(self, stage: Stage, place: int, task: Task[Any]) -> Iterator[Task[Any]]:
+        call, self._call = self._call, self._call + 1
+        if isinstance(task, DocumentBatch):
+            slices = self._slices(stage, call, task.num_items)
+            if slices is not None:
+                yield from self._sliced(stage, place, call, task, slices)
+                return
+            self.progress.at(call, place, 0, task.num_items)
+            yield from self._whole(stage, task)
+            return
+        self.progress.at(call, place, 0, 0)
+        yield from self._streamed(stage, task)
+
+    def _streamed(self, stage: Stage, task: Task[Any]) -> Iterator[Task[Any]]:
+        """Call a stage that does not get documents (a reader, say) and hand on what it gives as it comes."""
+        lineage = _lineage(task)
+        clock = time.perf_counter
+        start = clock()
+        try:
+            given = stage.process(task)
+            single = isinstance(given, Task)
+            items: Iterator[Task[Any]] = iter([given] if isinstance(given, Task) else given or ())
+            current = next(items, None)
+        except Exception as error:
+            raise failed_stage(stage, task, error) from error
+        seconds, index = clock() - start, 0
+        if current is None:
+            trail = lineage.trail
+            counts = Trail()
+            account(stage, enter(task), [], counts)
+            self._record(stage, counts, trail, seconds, 0)
+            yield _with_lineage(NoneTask(task.dataset_name), lineage)
+            return
+        while current is not None:
+            start = clock()
+            try:
+                following = None if single else next(items, None)
+            except Exception as error:
+                raise failed_stage(stage, task, error) from error
+            entry = enter(task)
+            exit = leave(entry, check_given(stage, current)[0])
+            counts = Trail()
+            account(stage, entry, [exit], counts)
+            if self.first and isinstance(exit.task, DocumentBatch):
+                self._note_identity(exit.task, counts)
+            seconds += clock() - start
+            own = lineage.trail if index == 0 else Trail()
+            self._record(stage, counts, own, seconds, exit.task.num_items)
+            child = lineage if single else lineage.child(index, last=following is None, trail=own)
+            self._record_perf(stage, exit.task, seconds)
+            exit.task._metadata = {**task._metadata, **exit.task._metadata}
+            exit.task._metadata.pop("partition", None)
+            yield _with_lineage(exit.task, child)
+            current, seconds, index = following, 0.0, index + 1
+
+    def _note_identity(self, batch: DocumentBatch, trail: Trail) -> None:
+        if self.settings.output is None:
+            return
+        from gristmill.ledger.identity import make_identity
+
+        identity = make_identity(batch, id_field=self.settings.id_field, url_field=self.settings.url_field)
+        trail.identities.append(identity)
+
+    def _whole(self, stage: Stage, task: DocumentBatch) -> Iterator[Task[Any]]:
+        lineage = _lineage(task)
+        try:
+            outputs = self._call_stage(stage, task, lineage.trail)
+        except StageFailedError:
+            raise
+        except Exception as error:
+            if not self.settings.ignore_failures:
+                raise self._located(stage, task, error) from error
+            outputs = self._bisected(stage, task, error)
+        yield from _children(outputs, lineage, task)
+
+    def _call_stage(self, stage: Stage, task: DocumentBatch, trail: Trail) -> list[Task[Any]]:
+        """One call, accounted for in `trail`; the stage's own exceptions pass."""
+        entry = enter(task)
+        start = time.perf_counter()
+        if not stage.validate_input(task):
+            raise _invalid(stage, task)
+        given = stage.process(task)
+        tasks = check_given(stage, list(given) if isinstance(given, Iterator) else given)
+        seconds = time.perf_counter() - start
+        exits = [leave(entry, one) for one in tasks]
+        counts = Trail()
+        account(stage, entry, exits, counts)
+        self._record(stage, counts, trail, seconds, entry.items)
+        for exit in exits:
+            self._record_perf(stage, exit.task, seconds, entry.items, task)
+        return [exit.task for exit in exits]
+
+    def _many(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
+        """One call of `process_batch` for several tasks; each result is put down to the task it comes from."""
+        call, self._call = self._call, self._call + 1
+        documents = [task for task in tasks if isinstance(task, DocumentBatch)]
+        careful = self.settings.ignore_failures or call in self._hints.slices or stage.time_limit_s is not None
+        if careful or len(documents) != len(tasks):
+            self._call -= 1
+            yield from self._each(_OneByOne(stage), place, tasks)
+            return
+        self.progress.at(call, place, 0, sum(task.num_items for task in tasks))
+        entries = [enter(task) for task in documents]
+        start = time.perf_counter()
+        for task in documents:
+            if not stage.validate_input(task):
+                raise _invalid(stage, task)
+        try:
+            given = check_given(stage, stage.process_batch(list(documents)))
+        except Exception as error:
+            raise failed_stage(stage, documents[0], error) from error
+        seconds = time.perf_counter() - start
+        total = sum(task.num_items for task in documents) or 1
+        for entry, outputs in zip(entries, attribute(entries, given), strict=True):
+            exits = [Exit(task, positions) for task, positions in outputs]
+            counts = Trail()
+            account(stage, entry, exits, counts)
+            share = seconds * entry.items / total
+            lineage = _lineage(entry.task)
+            self._record(stage, counts, lineage.trail, share, entry.items)
+            for exit in exits:
+                self._record_perf(stage, exit.task, share, entry.items, entry.task)
+            yield from _children([exit.task for exit in exits], lineage, entry.task)
+
+    # --- failures ---
+
+    def _slices(self, stage: Stage, call: int, rows: int) -> Iterable[tuple[int, int]] | None:
+        if call in self._hints.slices or call in self._hints.poison:
+            return self._hints.slices.get(call) or [(0, rows)]
+        if stage.time_limit_s is not None and self.can_be_killed:
+            return _by_time(rows, stage.time_limit_s)
+        return None
+
+    def _sliced(
+        self, stage: Stage, place: int, call: int, task: DocumentBatch, slices: Iterable[tuple[int, int]]
+    ) -> Iterator[Task[Any]]:
+        """Give the task to the stage in pieces, telling which one is next, and put the results together again."""
+        lineage = _lineage(task)
+        poison = self._hints.poison.get(call, {})
+        outputs: list[Task[Any]] = []
+        for lo, hi in slices:
+            for start, end in _around(lo, hi, poison):
+                if start in poison:
+                    self._quarantine(stage, task, start, poison[start], "")
+                    continue
+                self.progress.at(call, place, start, end)
+                piece = task.slice(start, end - start)
+                try:
+                    outputs.extend(self._call_stage(stage, piece, lineage.trail))
+                except StageFailedError:
+                    raise
+                except Exception as error:
+                    if not self.settings.ignore_failures:
+                        raise self._located(stage, piece, error) from error
+                    outputs.extend(self._bisected(stage, piece, error))
+        yield from _children(concat_batches(outputs), lineage, task)
+
+    def _bisected(self, stage: Stage, task: DocumentBatch, error: Exception) -> list[Task[Any]]:
+        """Split a batch on which the stage raised until the documents that cause it are alone."""
+        if task.num_items <= 1:
+            self._quarantine(stage, task, 0, type(error).__name__, raised_in(stage, error).message)
+            return []
+        half = task.num_items // 2
+        outputs: list[Task[Any]] = []
+        for start, length in ((0, half), (half, task.num_items - half)):
+            piece = task.slice(start, length)
+            try:
+                outputs.extend(self._call_stage(stage, piece, _lineage(task).trail))
+            except StageFailedError:
+                raise
+            except Exception as problem:
+                piece = task.slice(start, length)
+                outputs.extend(self._bisected(stage, piece, problem))
+        return concat_batches(outputs)
+
+    def _located(self, stage: Stage, task: DocumentBatch, error: Exception) -> StageFailedError:
+        """The error of the run, with the first row on which the stage raises, found by trying halves."""
+        lo, hi = 0, task.num_items
+        found = error
+        while hi - lo > 1:
+            middle = (lo + hi) // 2
+            try:
+                piece = task.slice(lo, middle - lo)
+                piece._note = type(piece._note)()
+                stage.process(piece)
+                lo = middle
+            except Exception as problem:
+                hi, found = middle, problem
+        return failed_stage(stage, task, found, row=lo if task.num_items else None)
+
+    def _quarantine(self, stage: Stage, task: DocumentBatch, row: int, cause: str, detail: str) -> None:
+        last = stage.members[-1] if isinstance(stage, FusedStage) and stage.members else stage
+        record = quarantined_row(task, row, stage=last.name, cause=cause, detail=detail)
+        counts = Trail()
+        names = [member.name for member in stage.members] if isinstance(stage, FusedStage) else [stage.name]
+        for name in names:
+            count = counts.count(name)
+            count.rows_in += 1
+            if name == last.name:
+                count.quarantined[cause] = 1
+            else:
+                count.rows_out += 1
+        counts.quarantine.append(record)
+        self._record(stage, counts, _lineage(task).trail, 0.0, 1)
+
+    # --- records ---
+
+    def _record(self, stage: Stage, counts: Trail, trail: Trail, seconds: float, items: int) -> None:
+        figures = StageTime(1, seconds, items, stage._consume_custom_metrics())
+        names = [member.name for member in stage.members] if isinstance(stage, FusedStage) else [stage.name]
+        counts.time(names[0]).add(figures)
+        for name, count in counts.counts.items():
+            self.call_counts.count(name).add(count)
+        self.call_counts.time(names[0]).add(figures)
+        trail.merge(counts)
+
+    def _record_perf(
+        self, stage: Stage, task: Task[Any], seconds: float, items: int | None = None, before: Task[Any] | None = None
+    ) -> None:
+        size = 0.0
+        if isinstance(before, DocumentBatch):
+            size = before.columns.nbytes / 1e6
+        stats = StagePerfStats(
+            stage.name,
+            process_time=seconds,
+            input_data_size_mb=size,
+            num_items_processed=task.num_items if items is None else items,
+        )
+        task._stage_perf = [*task._stage_perf, stats]
+
+
+class _OneByOne(FusedStage):
+    """A stage with its own `process_batch`, called with one task at a time."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.name = stage.name
+        self.time_limit_s = stage.time_limit_s
+        self.members = stage.members if isinstance(stage, FusedStage) else (stage,)
+
+    def process(self, task: Any) -> Any:
+        return self.stage.process_batch([task])
+
+    def validate_input(self, task: Any) -> bool:
+        return self.stage.validate_input(task)
+
+
+def _invalid(stage: Stage, task: Task[Any]) -> UsageError:
+    attributes, columns = stage.input_spec_for_task(task)
+    there = task.get_columns() if isinstance(task, DocumentBatch) else []
+    missing = [column for column in columns if column not in there]
+    return UsageError(
+        f"Task {task.task_id!r} failed validation for stage {stage.name!r}: "
+        + (f"it has no column {', '.join(map(repr, missing))}; it has {there}." if missing else f"it needs {attributes}.")
+    )
+
+
+def _lineage(task: Task[Any]) -> Lineage:
+    assert task._lineage is not None, task
+    return task._lineage
+
+
+def _with_lineage(task: Task[Any], lineage: Lineage) -> Task[Any]:
+    task._lineage = lineage
+    task.task_id = lineage.task_id
+    return task
+
+
+def _is_empty(task: Task[Any]) -> bool:
+    return isinstance(task, NoneTask | FailedTask) or (isinstance(task, DocumentBatch) and not task.num_items)
+
+
+def _children(outputs: Sequence[Task[Any]], lineage: Lineage, parent: Task[Any]) -> Iterator[Task[Any]]:
+    """Give the outputs of one task their lineage; one output continues it, several are numbered."""
+    if not outputs:
+        yield _with_lineage(NoneTask(parent.dataset_name), lineage)
+        return
+    if len(outputs) == 1:
+        yield _with_lineage(outputs[0], lineage)
+        return
+    for index, task in enumerate(outputs):
+        last = index == len(outputs) - 1
+        trail = lineage.trail if index == 0 else Trail()
+        yield _with_lineage(task, lineage.child(index, last=last, trail=trail))
+
+
+def _groups(items: Iterator[T], size: int) -> Iterator[list[T]]:
+    while group := list(itertools.islice(items, size)):
+        yield group
+
+
+def _around(lo: int, hi: int, poison: Mapping[int, str]) -> Iterator[tuple[int, int]]:
+    """The piece `lo:hi` cut so that every poisonous row stands alone."""
+    start = lo
+    for row in sorted(row for row in poison if lo <= row < hi):
+        if row > start:
+            yield start, row
+        yield row, row + 1
+        start = row + 1
+    if start < hi:
+        yield start, hi
+
+
+def _by_time(rows: int, limit_s: float) -> Iterator[tuple[int, int]]:
+    """Pieces that take about a quarter of the time limit each, so that only a slow document can exceed it."""
+    start, size = 0, 1
+    while start < rows:
+        end = min(rows, start + size)
+        begun = time.perf_counter()
+        yield start, end
+        spent = max(time.perf_counter() - begun, 1e-6)
+        fitting = int((end - start) * limit_s / 4 / spent)
+        size = int(np.clip(fitting, 1, 2 * size))
+        start = end

@@ -1,0 +1,184 @@
+"""The driver's side of a run: the tasks to do, and what becomes of everything that executors deliver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.backends.parts import Leaf, join_pieces
+from gristmill.backends.plan import ExecutionPlan
+from gristmill.backends.tree import TaskTree
+from gristmill.errors import ConservationError, ErrorBudgetExceededError
+from gristmill.ledger.manifest import ManifestEntry
+from gristmill.ledger.trail import Trail
+from gristmill.observe.events import EventStream, PartitionCommitted, RecordsQuarantined
+from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import Lineage, Task
+
+_LEAST_QUARANTINED = 10
+"""A share as error budget never means fewer records than this."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A partition on its way."""
+
+    tree: TaskTree = field(default_factory=TaskTree)
+    trail: Trail = field(default_factory=Trail)
+    pieces: list[tuple[tuple[int, ...], WrittenFile]] = field(default_factory=list)
+    tasks: list[tuple[tuple[int, ...], Task[Any]]] = field(default_factory=list)
+
+
+class ErrorBudget:
+    """How many records may be quarantined before the run fails.
+
+    Args:
+        limit: A float in [0, 1] is a share of all records, an int a number, None no limit.
+    """
+
+    def __init__(self, limit: float | int | None) -> None:
+        self.limit = limit
+        self.records = 0
+        self.quarantined = 0
+
+    def add(self, records: int, quarantined: int) -> None:
+        """Count the records of a partition."""
+        self.records += records
+        self.quarantined += quarantined
+
+    def check(self, *, final: bool, share_done: float = 1.0) -> None:
+        """Fail if the budget is spent; a share is only judged once a tenth of the work is done.
+
+        Raises:
+            ErrorBudgetExceededError: More records were quarantined than allowed.
+        """
+        if self.limit is None or not self.quarantined:
+            return
+        if isinstance(self.limit, int) and not isinstance(self.limit, bool):
+            allowed = self.limit
+        else:
+            if not final and share_done < 0.1:
+                return
+            allowed = max(_LEAST_QUARANTINED, int(self.limit * self.records))
+        if self.quarantined > allowed:
+            raise ErrorBudgetExceededError(
+                f"{self.quarantined} of {self.records} records could not be processed; the error budget "
+                f"{self.limit!r} allows {allowed}. See them with `gristmill quarantine OUTPUT`; raise error_budget "
+                "(--error-budget) to go on with so many, and run again: finished partitions are not redone.",
+                quarantined=self.quarantined,
+                records=self.records,
+                allowed=allowed,
+            )
+
+
+class Work:
+    """The tasks of a run and the place where their results arrive. Used in the driver process only.
+
+    Args:
+        plan: The plan that is run.
+        pending: The partitions to do, with their root tasks.
+        events: Told about everything that is final.
+        budget: The error budget, already holding what earlier runs quarantined.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        pending: Sequence[tuple[Partition, Task[Any]]],
+        events: EventStream,
+        budget: ErrorBudget,
+    ) -> None:
+        self.plan = plan
+        self.events = events
+        self.budget = budget
+        self.results: dict[int, list[Task[Any]]] = {}
+        self.entries: dict[str, ManifestEntry] = {}
+        self.trail = Trail()
+        self._pending = pending
+        self._partitions = {partition.index: partition for partition, _ in pending}
+        self._open: dict[int, _Open] = {}
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def input_bytes(self) -> int:
+        """About how much there is to read."""
+        return sum(_range_bytes(piece) for partition, _ in self._pending for piece in partition.ranges)
+
+    def tasks(self) -> Iterator[Task[Any]]:
+        """The root tasks, in source order, ready to run. May be called once per execution."""
+        for partition, task in self._pending:
+            task._lineage = Lineage(partition.index, partition.id)
+            task.task_id = partition.id
+            task._metadata = {**task._metadata, "partition": partition}
+            yield task
+
+    def deliver(self, leaf: Leaf) -> None:
+        """Take what one task left; commits the partition when it was the last of its tasks."""
+        if leaf.entry is not None:
+            self._committed(leaf.partition, leaf.partition_id, leaf.entry, leaf.trail)
+            return
+        state = self._open.setdefault(leaf.partition, _Open())
+        if leaf.piece is not None:
+            state.pieces.append((leaf.order, leaf.piece))
+        if leaf.task is not None:
+            state.tasks.append((leaf.order, leaf.task))
+        state.trail.merge(leaf.trail)
+        if not state.tree.close(leaf.path):
+            return
+        del self._open[leaf.partition]
+        partition = self._partitions[leaf.partition]
+        sink = self.plan.sink
+        if sink is not None:
+            pieces = [piece for _, piece in sorted(state.pieces, key=lambda pair: pair[0])]
+            entry = join_pieces(sink, self.plan.settings, partition, pieces, state.trail)
+            self._committed(partition.index, partition.id, entry, state.trail)
+            return
+        self.results[partition.index] = [task for _, task in sorted(state.tasks, key=lambda pair: pair[0])]
+        self._count(partition.index, state.trail)
+
+    def _committed(self, number: int, name: str, entry: ManifestEntry, trail: Trail) -> None:
+        self.entries[name] = entry
+        size = sum(file.size for file in entry.files)
+        files = tuple(file.name for file in entry.files)
+        self._count(number, trail)
+        self.events.emit(PartitionCommitted(number, name, entry.rows_written, size, files))
+
+    def _count(self, number: int, trail: Trail) -> None:
+        """Add a finished partition to the totals, without the rows themselves."""
+        self._done += 1
+        causes: dict[tuple[str, str], int] = {}
+        for record in trail.quarantine:
+            causes[record.stage, record.cause] = causes.get((record.stage, record.cause), 0) + 1
+        for (stage, cause), records in causes.items():
+            self.events.emit(RecordsQuarantined(number, stage, cause, records))
+        first = trail.counts.get(self.plan.stage_names[0]) if self.plan.stage_names else None
+        records = max((first.created + first.rows_in) if first else 0, len(trail.quarantine))
+        self.budget.add(records, len(trail.quarantine))
+        self.trail.merge(Trail(counts=trail.counts, times=trail.times))
+        self.budget.check(final=False, share_done=self._done / max(1, len(self)))
+
+    def finish(self) -> None:
+        """Check that nothing is missing.
+
+        Raises:
+            ConservationError: A partition was handed out and never came to an end.
+        """
+        if self._open or self._done != len(self):
+            names = [self._partitions[number].id for number in self._open]
+            raise ConservationError(
+                f"{len(self) - self._done} of {len(self)} partitions did not come to an end: {', '.join(names[:5])}."
+            )
+        self.budget.check(final=True)
+
+
+def _range_bytes(piece: Any) -> int:
+    if piece.whole or piece.end < 0 or piece.end > piece.size:
+        return int(piece.size)
+    return int(piece.end - piece.start)

@@ -1,0 +1,24 @@
+"""Gives every document the running id by which deduplication knows it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.tasks.document import DocumentBatch
+
+DEDUP_ID_FIELD = "_curator_dedup_id"
+
+
+class AssignRowIds(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds the column `_curator_dedup_id`: partition and row, so that any worker and any run gives the same id."""
+
+    name = "assign_row_ids"
+
+    def outputs(self) -> Spec:
+        return ["data"], [DEDUP_ID_FIELD]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        partition = task._lineage.partition_id if task._lineage is not None else task.task_id
+        ids = [f"{partition}:{row}" for row in task.rows.tolist()]
+        return task.with_column(DEDUP_ID_FIELD, pa.array(ids, pa.large_string()))

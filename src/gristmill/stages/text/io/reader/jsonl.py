@@ -1,0 +1,193 @@
+"""Reads JSONL, plain or compressed, without changing a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill.errors import UsageError
+from gristmill.ledger.trail import QuarantinedRecord
+from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
+from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
+from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage
+from gristmill.storage.files import list_files
+from gristmill.storage.json_records import JsonRecords
+from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
+from gristmill.storage.partitions import Partition, make_partitions
+from gristmill.storage.records import MAX_RAW_BYTES
+from gristmill.storage.sizes import parse_size
+from gristmill.tasks.base import EmptyTask
+from gristmill.tasks.columns import RecordColumns
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+
+class JsonlReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
+    """Turns a group of JSONL files (or a block of one) into batches, as they are read.
+
+    Args:
+        fields: Only these keys; the rest of each record is left behind.
+        batch_bytes: About how much text a batch holds.
+        max_record_bytes: A longer record is quarantined.
+        storage_options: Options of the file system, for URLs.
+        hints: Columns that later stages will ask for; found while the records are checked.
+    """
+
+    name = "jsonl_reader"
+
+    def __init__(
+        self,
+        fields: Sequence[str] | None = None,
+        *,
+        batch_bytes: int | str | None = None,
+        max_record_bytes: int | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.fields = None if fields is None else tuple(fields)
+        self.batch_bytes = batch_bytes
+        self.max_record_bytes = max_record_bytes
+        self.storage_options = None if storage_options is None else dict(storage_options)
+        self.hints: tuple[str, ...] = ()
+
+    def inputs(self) -> Spec:
+        return ["data"], []
+
+    def outputs(self) -> Spec:
+        return ["data"], list(self.fields or [])
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        partition: Partition = task._metadata.get("partition") or _ad_hoc_partition(task, self.storage_options)
+        blocks = read_blocks(
+            partition,
+            block_bytes=DEFAULT_BLOCK_BYTES if self.batch_bytes is None else parse_size(self.batch_bytes),
+            max_record_bytes=(
+                DEFAULT_MAX_RECORD_BYTES if self.max_record_bytes is None else parse_size(self.max_record_bytes)
+            ),
+            storage_options=self.storage_options,
+        )
+        for block in blocks:
+            yield self._batch(block, task.dataset_name)
+
+    def _batch(self, block: RecordBlock, dataset_name: str) -> DocumentBatch:
+        known = self.hints if self.fields is None else self.fields
+        records, wrong, causes = JsonRecords.scan(block.buffer, block.starts, block.ends, fields=known)
+        rows = block.rows
+        if len(wrong):
+            good = np.ones(len(rows), bool)
+            good[wrong] = False
+            rows = rows[good]
+        columns = RecordColumns(records)
+        if self.fields is not None:
+            columns = RecordColumns(records, names=self.fields)
+        batch = DocumentBatch.from_columns(columns, rows=rows, dataset_name=dataset_name)
+        batch._metadata["source_file"] = block.file.path
+        for bad in block.bad:
+            batch.note_quarantine(
+                QuarantinedRecord(
+                    bad.row, self.name, bad.cause, bad.detail, bad.file.path, bad.offset, bad.size, bytes(bad.raw)
+                )
+            )
+        for index, cause in zip(wrong.tolist(), causes, strict=True):
+            start, end = int(block.starts[index]), int(block.ends[index])
+            raw = block.buffer[start : min(end, start + MAX_RAW_BYTES)].tobytes()
+            batch.note_quarantine(
+                QuarantinedRecord(
+                    int(block.rows[index]), self.name, cause, "", block.file.path, int(block.offsets[index]), end - start, raw
+                )
+            )
+        return batch
+
+
+class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
+    """Reads JSONL files: plain, .gz, .zst or .bz2, from any place fsspec knows.
+
+    Every value is kept as it is written; a record that cannot be read is quarantined and the rest goes on.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        files_per_partition: So many whole files to a partition.
+        blocksize: Partitions of about this size; a large file is split at line ends. With neither of the two, every
+            file is a partition, and files above 128 MB are split.
+        fields: Only these keys.
+        read_kwargs: `batch_bytes` and `max_record_bytes` of the reader, `storage_options` of the file system.
+        task_type: Only "document".
+        file_extensions: Which files of a folder to take.
+        limit: Only the first so many partitions.
+
+    Example:
+        >>> pipeline.add_stage(JsonlReader(file_paths="crawl/*.jsonl.zst", fields=["id", "text"]))
+    """
+
+    name = "jsonl_reader"
+
+    def __init__(
+        self,
+        file_paths: str | Sequence[str],
+        files_per_partition: int | None = None,
+        blocksize: int | str | None = None,
+        fields: Sequence[str] | None = None,
+        read_kwargs: Mapping[str, Any] | None = None,
+        task_type: str = "document",
+        file_extensions: Sequence[str] | None = None,
+        _generate_ids: bool = False,
+        _assign_ids: bool = False,
+        *,
+        limit: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        max_record_bytes: int | str | None = None,
+    ) -> None:
+        settings = dict(read_kwargs or {})
+        check_reader_options(type(self).__name__, settings, task_type, _generate_ids, _assign_ids)
+        self.storage_options = settings.pop("storage_options", storage_options)
+        self.read_kwargs = settings
+        if max_record_bytes is not None:
+            self.read_kwargs["max_record_bytes"] = max_record_bytes
+        self.file_paths = file_paths
+        self.files_per_partition = files_per_partition
+        self.blocksize = blocksize
+        self.fields = fields
+        self.file_extensions = file_extensions
+        self.limit = limit
+        self.with_ids = _generate_ids or _assign_ids
+        self.decompose()
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        stages: list[ProcessingStage[Any, Any]] = [
+            FilePartitioningStage(
+                self.file_paths,
+                self.files_per_partition,
+                self.blocksize,
+                self.file_extensions or EXTENSIONS["jsonl"],
+                self.storage_options,
+                self.limit,
+                format="jsonl",
+                fields=self.fields,
+            ),
+            JsonlReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs),
+        ]
+        return [*stages, AssignRowIds()] if self.with_ids else stages
+
+
+def check_reader_options(
+    reader: str, settings: Mapping[str, Any], task_type: str, generate_ids: bool, assign_ids: bool
+) -> None:
+    """Refuse options of a reader that cannot work."""
+    if task_type != "document":
+        raise UsageError(f"{reader}(task_type={task_type!r}): only 'document' can be read.")
+    if generate_ids and assign_ids:
+        raise UsageError(f"{reader}: _generate_ids and _assign_ids exclude each other; both give the same ids here.")
+    known = {"batch_bytes", "max_record_bytes", "storage_options"}
+    unknown = set(settings) - known
+    if unknown:
+        raise UsageError(
+            f"{reader}(read_kwargs={dict(settings)!r}): unknown {', '.join(map(repr, sorted(unknown)))}; "
+            f"known are {', '.join(map(repr, sorted(known)))}."
+        )
+
+
+def _ad_hoc_partition(task: FileGroupTask, storage_options: Mapping[str, Any] | None) -> Partition:
+    """The partition of a task that was made by hand: its files, whole."""
+    files = list_files(list(task.data), extensions=EXTENSIONS["jsonl"], storage_options=storage_options)
+    return make_partitions(files, format="jsonl", files_per_partition=max(1, len(files)))[0]

@@ -1,0 +1,149 @@
+"""Reads Parquet, keeping its types, with all files brought to one schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill.ledger.trail import QuarantinedRecord
+from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
+from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
+from gristmill.stages.text.io.reader.jsonl import check_reader_options
+from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage
+from gristmill.storage.files import list_files
+from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
+from gristmill.storage.partitions import Partition, make_partitions
+from gristmill.storage.sizes import parse_size
+from gristmill.tasks.base import EmptyTask
+from gristmill.tasks.columns import TableColumns
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+
+class ParquetReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
+    """Turns a group of Parquet files (or row groups of one) into batches, as they are read.
+
+    Args:
+        fields: Only these columns.
+        batch_bytes: About how much data a batch holds.
+        storage_options: Options of the file system, for URLs.
+    """
+
+    name = "parquet_reader"
+
+    def __init__(
+        self,
+        fields: Sequence[str] | None = None,
+        *,
+        batch_bytes: int | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.fields = None if fields is None else tuple(fields)
+        self.batch_bytes = batch_bytes
+        self.storage_options = None if storage_options is None else dict(storage_options)
+        self.schema: Any = None
+
+    def inputs(self) -> Spec:
+        return ["data"], []
+
+    def outputs(self) -> Spec:
+        return ["data"], list(self.fields or [])
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        partition: Partition = task._metadata.get("partition") or _ad_hoc_partition(task, self.storage_options)
+        blocks = read_parquet_blocks(
+            partition,
+            schema=self.schema,
+            fields=self.fields,
+            block_bytes=DEFAULT_BLOCK_BYTES if self.batch_bytes is None else parse_size(self.batch_bytes),
+            storage_options=self.storage_options,
+        )
+        for block in blocks:
+            yield self._batch(block, task.dataset_name)
+
+    def _batch(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
+        rows = np.arange(block.first_row, block.first_row + block.table.num_rows)
+        batch = DocumentBatch.from_columns(TableColumns(block.table), rows=rows, dataset_name=dataset_name)
+        batch._metadata["source_file"] = block.file.path
+        for bad in block.bad:
+            for row in range(bad.row, bad.row + bad.count):
+                batch.note_quarantine(
+                    QuarantinedRecord(
+                        row, self.name, bad.cause, bad.detail, bad.file.path, bad.offset, bad.size, bytes(bad.raw)
+                    )
+                )
+        return batch
+
+
+class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
+    """Reads Parquet files from any place fsspec knows.
+
+    Files may lack columns that others have; types that contradict each other are an error that names both files.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        files_per_partition: So many whole files to a partition.
+        blocksize: Partitions of about this size; a large file is split at its row groups.
+        fields: Only these columns.
+        read_kwargs: `batch_bytes` of the reader, `storage_options` of the file system.
+        task_type: Only "document".
+        file_extensions: Which files of a folder to take.
+        limit: Only the first so many partitions.
+
+    Example:
+        >>> pipeline.add_stage(ParquetReader(file_paths="corpus/", fields=["id", "text"]))
+    """
+
+    name = "parquet_reader"
+
+    def __init__(
+        self,
+        file_paths: str | Sequence[str],
+        files_per_partition: int | None = None,
+        blocksize: int | str | None = None,
+        fields: Sequence[str] | None = None,
+        read_kwargs: Mapping[str, Any] | None = None,
+        task_type: str = "document",
+        file_extensions: Sequence[str] | None = None,
+        _generate_ids: bool = False,
+        _assign_ids: bool = False,
+        *,
+        limit: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        settings = dict(read_kwargs or {})
+        check_reader_options(type(self).__name__, settings, task_type, _generate_ids, _assign_ids)
+        settings.pop("max_record_bytes", None)
+        self.storage_options = settings.pop("storage_options", storage_options)
+        self.read_kwargs = settings
+        self.file_paths = file_paths
+        self.files_per_partition = files_per_partition
+        self.blocksize = blocksize
+        self.fields = fields
+        self.file_extensions = file_extensions
+        self.limit = limit
+        self.with_ids = _generate_ids or _assign_ids
+        self.decompose()
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        stages: list[ProcessingStage[Any, Any]] = [
+            FilePartitioningStage(
+                self.file_paths,
+                self.files_per_partition,
+                self.blocksize,
+                self.file_extensions or EXTENSIONS["parquet"],
+                self.storage_options,
+                self.limit,
+                format="parquet",
+            ),
+            ParquetReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs),
+        ]
+        return [*stages, AssignRowIds()] if self.with_ids else stages
+
+
+def _ad_hoc_partition(task: FileGroupTask, storage_options: Mapping[str, Any] | None) -> Partition:
+    """The partition of a task that was made by hand: its files, whole."""
+    files = list_files(list(task.data), extensions=EXTENSIONS["parquet"], storage_options=storage_options)
+    return make_partitions(files, format="parquet", files_per_partition=max(1, len(files)))[0]

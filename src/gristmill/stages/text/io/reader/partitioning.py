@@ -1,0 +1,90 @@
+"""The source of file-based pipelines: finds the input files and cuts them into partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from gristmill.errors import UsageError
+from gristmill.stages.ends import SourceColumns, SourceStage
+from gristmill.stages.resources import Resources
+from gristmill.stages.text.io.reader.peek import jsonl_columns, parquet_columns
+from gristmill.storage.files import list_files
+from gristmill.storage.partitions import Partition, make_partitions
+
+Format = Literal["jsonl", "parquet"]
+EXTENSIONS: Mapping[str, tuple[str, ...]] = {"jsonl": (".jsonl", ".json", ".ndjson"), "parquet": (".parquet",)}
+
+
+class FilePartitioningStage(SourceStage):
+    """Finds files and groups or splits them; the first part of every reader.
+
+    Args:
+        file_paths: A file, a folder (searched with its sub-folders), a glob, an fsspec URL, or a list of these.
+        files_per_partition: So many whole files to a partition.
+        blocksize: Partitions of about this size ("128MB"): small files are put together, large ones split.
+        file_extensions: Which files of a folder to take; a compression suffix may follow.
+        storage_options: Options of the file system, for URLs.
+        limit: Only the first so many partitions.
+        format: What the files hold, which decides where they can be split.
+        fields: Columns that the caller declares to be there, besides those found by looking.
+    """
+
+    name = "file_partitioning"
+    resources = Resources(cpus=0.5)
+
+    def __init__(
+        self,
+        file_paths: str | Sequence[str],
+        files_per_partition: int | None = None,
+        blocksize: int | str | None = None,
+        file_extensions: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        *,
+        format: Format | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        if files_per_partition is not None and blocksize is not None:
+            raise UsageError(
+                f"files_per_partition={files_per_partition!r} and blocksize={blocksize!r} exclude each other: "
+                "give one, or neither for one partition per file."
+            )
+        self.file_paths = file_paths
+        self.files_per_partition = files_per_partition
+        self.blocksize = blocksize
+        self.file_extensions = None if file_extensions is None else tuple(file_extensions)
+        self.storage_options = None if storage_options is None else dict(storage_options)
+        self.limit = limit
+        self.format = format or _format_of(self.file_extensions)
+        self.fields = None if fields is None else tuple(fields)
+
+    def num_workers(self) -> int | None:
+        return 1
+
+    def partitions(self) -> list[Partition]:
+        files = list_files(
+            self.file_paths if isinstance(self.file_paths, str) else list(self.file_paths),
+            extensions=self.file_extensions or EXTENSIONS[self.format],
+            storage_options=self.storage_options,
+        )
+        return make_partitions(
+            files,
+            format=self.format,
+            files_per_partition=self.files_per_partition,
+            blocksize=self.blocksize,
+            limit=self.limit,
+            storage_options=self.storage_options,
+        )
+
+    def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
+        if self.fields is not None:
+            return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader")
+        if self.format == "parquet":
+            return parquet_columns(partitions, storage_options=self.storage_options)
+        return jsonl_columns(partitions, wanted, storage_options=self.storage_options)
+
+
+def _format_of(extensions: Sequence[str] | None) -> Format:
+    parquet = bool(extensions) and all(".parquet" in extension for extension in extensions or ())
+    return "parquet" if parquet else "jsonl"

@@ -1,0 +1,71 @@
+"""Writes JSONL; a record that no stage changed leaves with the bytes it came with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.errors import UsageError
+from gristmill.stages.ends import PartFile
+from gristmill.stages.text.io.writer.base import BaseWriter, Mode
+from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
+from gristmill.storage.part_sink import WrittenFile
+from gristmill.tasks.document import DocumentBatch
+
+_SUFFIXES = {None: "", "none": "", "gzip": ".gz", "gz": ".gz", "zstd": ".zst", "zst": ".zst", "bz2": ".bz2"}
+
+
+class _JsonlPart:
+    def __init__(self, path: str, storage_options: Mapping[str, Any] | None) -> None:
+        self._sink = JsonlSink(path, storage_options=storage_options)
+
+    def append(self, payload: npt.NDArray[np.uint8], /, *, rows: int | None = None) -> None:
+        self._sink.append(payload, rows=rows)
+
+    def close(self) -> list[WrittenFile]:
+        return [self._sink.close()]
+
+    def abort(self) -> None:
+        self._sink.abort()
+
+
+class JsonlWriter(BaseWriter):
+    """Writes documents as JSONL.
+
+    Example:
+        >>> pipeline.add_stage(JsonlWriter(path="clean/", compression="zstd"))
+    """
+
+    name = "jsonl_writer"
+
+    def __init__(
+        self,
+        path: str,
+        write_kwargs: Mapping[str, Any] | None = None,
+        fields: Sequence[str] | None = None,
+        mode: Mode = "ignore",
+        *,
+        compression: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(path, write_kwargs, fields, mode, compression=compression, storage_options=storage_options)
+        if self.compression not in _SUFFIXES:
+            raise UsageError(
+                f"JsonlWriter(compression={self.compression!r}): give None, 'gzip', 'zstd' or 'bz2'.",
+            )
+
+    @property
+    def extension(self) -> str:
+        return ".jsonl" + _SUFFIXES[self.compression]
+
+    def encode(self, batch: DocumentBatch) -> npt.NDArray[np.uint8]:
+        return batch.columns.encode_jsonl(self.fields)
+
+    def open_part(self, path: str) -> PartFile:
+        return _JsonlPart(path, self.storage_options)
+
+    def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
+        return [concatenate_jsonl(pieces, path, storage_options=self.storage_options)]
