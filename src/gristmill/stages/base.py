@@ -38,6 +38,25 @@ def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
     return _registry[name]
 
 
+_PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
+
+
+def _check_definition(cls: type[Any]) -> None:
+    """Refuse definitions that look right and are silently ignored."""
+    where = f"{cls.__module__}.{cls.__qualname__}"
+    for attribute in ("_name", "_resources", "_batch_size"):
+        if attribute in cls.__dict__:
+            raise StageDefinitionError(f"{where} defines {attribute}; use {attribute[1:]} instead.")
+    for attribute in _PLAIN_ATTRIBUTES:
+        if isinstance(cls.__dict__.get(attribute), property):
+            raise StageDefinitionError(
+                f"{where} defines {attribute} as a property, which with_() could not change; make it a class attribute."
+            )
+    annotated = "num_workers" in cls.__dict__.get("__annotations__", {})
+    if annotated or ("num_workers" in cls.__dict__ and not callable(cls.__dict__["num_workers"])):
+        raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
+
+
 class ProcessingStage(ABC, Generic[X, Y]):
     """One step of a pipeline. Subclass it, implement `process`, and declare the columns it reads and gives.
 
@@ -380,21 +399,3 @@ class _Probe(ProcessingStage[Any, Any]):
 
 
 _registry.pop("_Probe", None)
-
-_PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
-
-
-def _check_definition(cls: type[Any]) -> None:
-    """Refuse definitions that look right and are silently ignored."""
-    where = f"{cls.__module__}.{cls.__qualname__}"
-    for attribute in ("_name", "_resources", "_batch_size"):
-        if attribute in cls.__dict__:
-            raise StageDefinitionError(f"{where} defines {attribute}; use {attribute[1:]} instead.")
-    for attribute in _PLAIN_ATTRIBUTES:
-        if isinstance(cls.__dict__.get(attribute), property):
-            raise StageDefinitionError(
-                f"{where} defines {attribute} as a property, which with_() could not change; make it a class attribute."
-            )
-    annotated = "num_workers" in cls.__dict__.get("__annotations__", {})
-    if annotated or ("num_workers" in cls.__dict__ and not callable(cls.__dict__["num_workers"])):
-        raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
