@@ -1,0 +1,95 @@
+"""What a modifier is: a function of one document, or of a whole column at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class DocumentModifier(ABC):
+    """Changes one document at a time. Subclass it, implement `modify_document`, and give it to `Modify`.
+
+    `Modify` calls it in a worker, once per document; documents without a value (null) are never shown to it.
+
+    Example:
+        >>> class Upper(DocumentModifier):
+        ...     def modify_document(self, text):
+        ...         return text.upper()
+        >>> Modify(Upper())
+        Modify(name='Upper')
+    """
+
+    _name: str | None = None
+
+    @abstractmethod
+    def modify_document(self, *args: Any, **values: Any) -> Any:
+        """The new value: of the one input field, or of several given by name."""
+
+    @property
+    def name(self) -> str:
+        """How the modifier is called in reports."""
+        return self._name if self._name is not None else type(self).__name__
+
+
+@dataclass(slots=True)
+class ModifiedColumn:
+    """What a column modifier may return when it has more to say than the new values.
+
+    Attributes:
+        values: One new value per row.
+        columns: Further columns to add, one value per row each; `ColumnModifier.extra_columns` announces them.
+        metrics: Figures for the stage's report.
+    """
+
+    values: pa.Array
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class ColumnModifier(DocumentModifier):
+    """Changes a whole column in one call, which is how the built-in modifiers reach native speed.
+
+    Implement `modify_column`; `modify_document` follows from it. The column is one contiguous chunk of large strings, in
+    which null means that a document has no text; null must stay null, and the number of rows must stay the same.
+
+    Example:
+        >>> import pyarrow.compute as pc
+        >>> class Upper(ColumnModifier):
+        ...     def modify_column(self, column):
+        ...         return pc.utf8_upper(column)
+        >>> Upper().modify_document("grist")
+        'GRIST'
+    """
+
+    @abstractmethod
+    def modify_column(self, column: pa.LargeStringArray) -> pa.Array | ModifiedColumn:
+        """The new values of all documents; called in a worker, once per batch."""
+
+    def modify_document(self, text: str) -> Any:
+        """The new value of one document."""
+        import pyarrow as pa
+
+        if not text.isascii():
+            # A lone surrogate has no bytes in UTF-8.
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        given = self.modify_column(pa.array([text], pa.large_string()))
+        return (given.values if isinstance(given, ModifiedColumn) else given)[0].as_py()
+
+    def extra_columns(self) -> list[str]:
+        """The names of the columns this modifier adds besides the one it changes."""
+        return []
+
+
+def has_column_path(modifier: DocumentModifier) -> bool:
+    """Whether `modify_column` is what the class means: a subclass may override `modify_document` alone."""
+    for kind in type(modifier).__mro__:
+        if "modify_column" in kind.__dict__:
+            return True
+        if "modify_document" in kind.__dict__:
+            return False
+    return False

@@ -1,0 +1,119 @@
+"""The modifier that repairs wrongly decoded text with ftfy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import MissingExtraError
+from gristmill.kernels.plain_text import suspicious_rows
+from gristmill.kernels.text_column import text_column
+from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
+
+if TYPE_CHECKING:
+    from ftfy import TextFixerConfig
+
+__all__ = ["UnicodeReformatter"]
+
+
+class UnicodeReformatter(ColumnModifier):
+    """Repairs text that was decoded wrongly ("sÃ³" becomes "só"), with ftfy (needs the package `ftfy`).
+
+    Documents of plain ASCII without control characters and HTML entities, which ftfy leaves alone, are not shown to it.
+
+    Args:
+        config: A configuration of ftfy; the other arguments are ignored when it is given.
+        unescape_html: Replace HTML entities: True, False, or "auto" (unless the text has a `<`).
+        remove_terminal_escapes: Remove colour codes of terminals.
+        fix_encoding: Decode text again where it was decoded wrongly; the next four refine this.
+        restore_byte_a0: Allow a space to stand for a byte A0.
+        replace_lossy_sequences: Repair sequences in which a byte was lost.
+        decode_inconsistent_utf8: Repair sequences in text that is otherwise right.
+        fix_c1_controls: Read C1 control characters as Windows-1252.
+        fix_latin_ligatures: Replace ligatures by their letters.
+        fix_character_width: Replace full-width and half-width characters.
+        uncurl_quotes: Replace curly quotation marks by straight ones.
+        fix_line_breaks: Replace all kinds of line breaks by a newline.
+        fix_surrogates: Join UTF-16 surrogates.
+        remove_control_chars: Remove control characters without effect.
+        normalization: A Unicode normal form, or None.
+        max_decode_length: How many characters are repaired at once.
+        explain: Kept for ftfy's configuration; no effect here.
+
+    Example:
+        >>> UnicodeReformatter().modify_document("sÃ³")
+        'só'
+    """
+
+    def __init__(
+        self,
+        config: TextFixerConfig | None = None,
+        unescape_html: str | bool = "auto",
+        remove_terminal_escapes: bool = True,
+        fix_encoding: bool = True,
+        restore_byte_a0: bool = True,
+        replace_lossy_sequences: bool = True,
+        decode_inconsistent_utf8: bool = True,
+        fix_c1_controls: bool = True,
+        fix_latin_ligatures: bool = False,
+        fix_character_width: bool = False,
+        uncurl_quotes: bool = False,
+        fix_line_breaks: bool = False,
+        fix_surrogates: bool = True,
+        remove_control_chars: bool = True,
+        normalization: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = None,
+        max_decode_length: int = 1000000,
+        explain: bool = True,
+    ) -> None:
+        self._given = config
+        self._settings: dict[str, Any] = {
+            "unescape_html": unescape_html,
+            "remove_terminal_escapes": remove_terminal_escapes,
+            "fix_encoding": fix_encoding,
+            "restore_byte_a0": restore_byte_a0,
+            "replace_lossy_sequences": replace_lossy_sequences,
+            "decode_inconsistent_utf8": decode_inconsistent_utf8,
+            "fix_c1_controls": fix_c1_controls,
+            "fix_latin_ligatures": fix_latin_ligatures,
+            "fix_character_width": fix_character_width,
+            "uncurl_quotes": uncurl_quotes,
+            "fix_line_breaks": fix_line_breaks,
+            "fix_surrogates": fix_surrogates,
+            "remove_control_chars": remove_control_chars,
+            "normalization": normalization,
+            "max_decode_length": max_decode_length,
+            "explain": explain,
+        }
+
+    @property
+    def config(self) -> TextFixerConfig:
+        """The configuration as ftfy takes it."""
+        if self._given is not None:
+            return self._given
+        return _ftfy().TextFixerConfig(**self._settings)  # type: ignore[no-any-return]
+
+    def modify_column(self, column: pa.LargeStringArray) -> pa.Array:
+        """The column repaired."""
+        texts = text_column(column)
+        suspicious = suspicious_rows(texts.data, texts.offsets) & texts.valid
+        if not suspicious.any():
+            return column
+        ftfy, config = _ftfy(), self.config
+        mask = pa.array(suspicious)
+        fixed = [
+            ftfy.fix_text(text, config=config).encode("utf-8", "replace") for text in column.filter(mask).to_pylist()
+        ]
+        return pc.replace_with_mask(column, mask, pa.array(fixed, pa.large_binary()).cast(pa.large_string()))
+
+
+def _ftfy() -> Any:
+    try:
+        import ftfy
+    except ImportError as error:
+        raise MissingExtraError(
+            "UnicodeReformatter repairs text with the package ftfy, which is not installed: pip install ftfy",
+            package="ftfy",
+        ) from error
+    return ftfy
