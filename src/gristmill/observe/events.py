@@ -97,7 +97,7 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped:
-    """A worker has ended; `cause` is `finished`, `recycled`, or how it died (`SIGKILL`, `out of memory`, `time limit`)."""
+    """A worker has ended; `cause` is `finished`, `recycled`, or how it died (`SIGKILL`, `out of memory`, …)."""
 
     worker: int
     segment: int

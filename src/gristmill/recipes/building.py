@@ -23,7 +23,7 @@ def filter_options(*, text_field: str = "text", score_field: str | None = None, 
     """What a filter takes in a recipe beside its own parameters."""
 
 
-def modifier_options(*, input_fields: str | list[str] = "text", output_fields: str | list[str] | None = None) -> None:
+def modifier_options(*, input_fields: str = "text", output_fields: str | None = None) -> None:
     """What a modifier takes in a recipe beside its own parameters."""
 
 

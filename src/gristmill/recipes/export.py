@@ -70,7 +70,7 @@ def _parameters(made: Any, cls: type[Any], stage: Any) -> dict[str, Any]:
         value = getattr(made, name, getattr(made, f"_{name}", _ABSENT))
         if value is _ABSENT:
             raise _refusal(stage, f"{cls.__name__} does not keep its parameter {name!r} under that name")
-        if parameter.required or value is not parameter.default and value != parameter.default:
+        if parameter.required or (value is not parameter.default and value != parameter.default):
             found[name] = _plain(value, name, stage)
     return found
 

@@ -110,7 +110,7 @@ def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = N
 
 
 def parse_recipe(text: str, *, origin: str = "recipe", variables: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe in a text.
+    r"""The recipe in a text.
 
     Args:
         text: YAML with `name`, `stages` and, if wanted, `description`, `variables` and `executor`.
@@ -137,8 +137,9 @@ def parse_recipe(text: str, *, origin: str = "recipe", variables: Mapping[str, A
         if key not in KEYS:
             problems.add((key,), f"unknown key {key!r}.{did_you_mean(key, KEYS)} A recipe has: {', '.join(KEYS)}.")
     known = _variables(whole, variables or {}, problems)
+    spare = set(known) - used_variables(whole)
     plain = {
-        key: substitute(whole[key], known, path=(key,), report=problems.add)
+        key: substitute(whole[key], known, path=(key,), report=problems.add, spare=spare)
         for key in ("name", "description", "stages", "executor")
         if key in whole
     }

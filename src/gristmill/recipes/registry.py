@@ -116,6 +116,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "LineRemover",
             "MarkdownRemover",
             "NewlineNormalizer",
+            "PiiRedactor",
             "QuotationRemover",
             "Slicer",
             "UnicodeReformatter",

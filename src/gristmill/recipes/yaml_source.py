@@ -7,6 +7,7 @@ Scalars follow the core schema of YAML 1.2: only `true` and `false` are booleans
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +55,7 @@ def _real(text: str) -> float:
     return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
 
 
-_SCALARS = {
+_SCALARS: dict[str, Callable[[str], Any]] = {
     _TAG + "null": lambda text: None,
     _TAG + "bool": lambda text: text.lower() == "true",
     _TAG + "int": _integer,
@@ -187,5 +188,5 @@ class _Builder:
 
     def _wrong_tag(self, node: yaml.Node, line: int) -> RecipeError:
         return _refusal(
-            f"{self._source.origin}, line {line}: the tag {node.tag!r} is not allowed; a recipe holds plain values only."
+            f"{self._source.origin}, line {line}: the tag {node.tag!r} is not allowed: a recipe holds plain values."
         )

@@ -1,0 +1,138 @@
+"""The edge of the command line: what every command shares, and how errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from gristmill.errors import GristmillError, RecipeError, UnknownNameError, UsageError
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+QUARANTINED = 3
+INTERRUPTED = 130
+
+_TRACEBACK = "gristmill.traceback"
+_JSON = "gristmill.json"
+_RESUMES = "gristmill.resumes"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _remember(ctx: click.Context, key: str, *, value: bool) -> bool:
+    # The dictionary is shared by all contexts of one command line.
+    ctx.meta[key] = value
+    return value
+
+
+def common_options(command: F) -> F:
+    """Options that every command has."""
+    return click.option(
+        "--traceback",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=lambda ctx, _, value: _remember(ctx, _TRACEBACK, value=value),
+        help="On an error, show the whole traceback.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """`--json` for commands that can answer in JSON."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        is_eager=True,
+        callback=lambda ctx, _, value: _remember(ctx, _JSON, value=value),
+        help="Print one JSON object on stdout and nothing else there.",
+    )(command)
+
+
+def print_json(value: Any) -> None:
+    """Write `value` to stdout as one line of JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def marks_resumable() -> None:
+    """From here on an interrupted command can be taken up by running it again."""
+    click.get_current_context().meta[_RESUMES] = True
+
+
+@contextmanager
+def before_the_run() -> Iterator[None]:
+    """Wrong values that are found in here are wrong use: exit code 2."""
+    try:
+        yield
+    except (UsageError, UnknownNameError) as error:
+        raise RecipeError(error.message, problems=[error.message]) from error
+
+
+@contextmanager
+def edge(ctx: click.Context) -> Iterator[None]:
+    """Turns every error that leaves a command into one block on stderr and an exit code."""
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except KeyboardInterrupt:
+        resume = " Run the same command again to resume." if ctx.meta.get(_RESUMES) else ""
+        click.echo(f"Interrupted.{resume}", err=True)
+        _answer(ctx, "interrupted", None)
+        ctx.exit(INTERRUPTED)
+    except GristmillError as error:
+        _show(ctx, error, error_block(error))
+        ctx.exit(USAGE if isinstance(error, RecipeError) else FAILED)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of our output has left: click ends quietly
+            raise
+        _show(ctx, error, f"Error: {error}")
+        ctx.exit(FAILED)
+    except Exception as error:  # noqa: BLE001 (the outermost edge: nobody above could explain it)
+        _show(ctx, error, unexpected_block(error))
+        ctx.exit(FAILED)
+
+
+def error_block(error: GristmillError) -> str:
+    """The message, after the traceback of the user's own code if the error carries one."""
+    own = getattr(error, "user_traceback", None) or getattr(error, "traceback", None)
+    lines = []
+    if isinstance(own, str) and own.strip() and own.strip() not in error.message:
+        lines.append(own.rstrip())
+    lines.append(f"Error: {error.message}")
+    notes = getattr(error, "__notes__", [])
+    return "\n".join([*lines, *notes])
+
+
+def unexpected_block(error: Exception) -> str:
+    """An error that nobody meant to raise: what it is, where, and how to see more."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return (
+        f"Unexpected error: {type(error).__name__}: {error}{where}\n"
+        "This is a fault in Gristmill or in a stage of yours. Run again with --traceback to see where it comes from."
+    )
+
+
+def _show(ctx: click.Context, error: BaseException, block: str) -> None:
+    if ctx.meta.get(_TRACEBACK):
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    else:
+        click.echo(block, err=True)
+    _answer(ctx, "failed", error)
+
+
+def _answer(ctx: click.Context, status: str, error: BaseException | None) -> None:
+    """With --json there is an answer on stdout in any case."""
+    if ctx.meta.get(_JSON):
+        found = {"type": type(error).__name__, "message": str(error)} if error is not None else None
+        print_json({"status": status, "error": found})
+        sys.stdout.flush()

@@ -1,0 +1,108 @@
+"""`gristmill quarantine`: lists the records of a run that could not be processed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gristmill.cli.edge import common_options, json_option, print_json
+
+if TYPE_CHECKING:
+    from gristmill.ledger.quarantine import QuarantineEntry
+
+EXCERPT_CHARS = 100
+
+
+@click.command("quarantine")
+@click.argument("output")
+@click.option("--cause", metavar="CAUSE", help="Only records with this cause, one by one.")
+@click.option("--stage", metavar="STAGE", help="Only records of this stage, one by one.")
+@json_option
+@common_options
+def command(output: str, cause: str | None, stage: str | None, as_json: bool) -> None:
+    """List the records that failed.
+
+    These records of OUTPUT could not be processed and were set aside, here by cause and stage. With --cause or --stage each record is shown with its file, place and first characters.
+    """
+    if cause is not None or stage is not None:
+        _print_records(output, cause, stage, as_json=as_json)
+        return
+    groups = causes(output)
+    if as_json:
+        print_json({"output": output, "records": sum(group["records"] for group in groups), "causes": groups})
+        return
+    if not groups:
+        click.echo("Nothing is quarantined: every record was processed.")
+        return
+    _print_groups(groups)
+
+
+def causes(output: str) -> list[dict[str, Any]]:
+    """One entry per cause and stage, the most frequent first."""
+    from gristmill.ledger.quarantine import list_quarantine
+
+    return list_quarantine(output).to_dicts()
+
+
+def records(output: str, cause: str | None, stage: str | None) -> Iterator[QuarantineEntry]:
+    """The records themselves, in source order."""
+    from gristmill.ledger.quarantine import read_quarantine
+
+    return read_quarantine(output, cause=cause, stage=stage)
+
+
+def _print_groups(groups: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from gristmill.cli.report_view import make_console
+    from gristmill.observe.figures import count
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("records", justify="right", no_wrap=True)
+    for title in ("cause", "stage", "for example"):
+        table.add_column(title, overflow="fold")
+    for group in groups:
+        place = f"{group['example_file']} at byte {group['example_offset']}" if group["example_file"] else ""
+        detail = group["example_detail"].strip().rsplit("\n", 1)[-1]
+        example = ": ".join(part for part in (place, detail) if part)
+        table.add_row(count(group["records"]), Text(group["cause"]), Text(group["stage"]), Text(example))
+    make_console().print(table)
+
+
+def _print_records(output: str, cause: str | None, stage: str | None, *, as_json: bool) -> None:
+    found = (_plain(entry) for entry in records(output, cause, stage))
+    if as_json:
+        print_json({"output": output, "records": list(found)})
+        return
+    number = 0
+    for record in found:
+        number += 1
+        where = f"{record['file']} at byte {record['offset']}" if record["file"] else f"row {record['row']}"
+        click.echo(f"{where}: {record['cause']} in {record['stage']}")
+        if record["detail"]:
+            click.echo("    " + record["detail"].rstrip().replace("\n", "\n    "))
+        excerpt = record["raw"][:EXCERPT_CHARS]
+        more = "…" if len(record["raw"]) > EXCERPT_CHARS else ""
+        click.echo(f"    {json.dumps(excerpt, ensure_ascii=False)}{more}")
+    if not number:
+        click.echo("No record matches.")
+
+
+def _plain(entry: QuarantineEntry) -> dict[str, Any]:
+    record = entry.record
+    return {
+        "partition": entry.partition,
+        "id": entry.id,
+        "row": record.row,
+        "stage": record.stage,
+        "cause": record.cause,
+        "detail": record.detail,
+        "file": record.file,
+        "offset": record.offset,
+        "size": record.size,
+        "raw": record.raw.decode("utf-8", "backslashreplace"),
+    }

@@ -1,0 +1,46 @@
+"""`gristmill split`: cuts a large file into several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
+
+
+@click.command("split")
+@click.argument("file")
+@click.argument("output")
+@click.option(
+    "--size", default="128MB", show_default=True, metavar="SIZE", help="Size of each part, such as 500MB or 1GiB."
+)
+@json_option
+@common_options
+def command(file: str, output: str, size: str, as_json: bool) -> None:
+    """Cut a large file into parts.
+
+    FILE is JSONL or Parquet, also compressed; the parts go to the folder OUTPUT. Readers split large files on their own; this is for tools that do not.
+
+    \b
+    gristmill split crawl.jsonl.gz parts/ --size 500MB
+    """
+    parts = cut(file, output, size)
+    if as_json:
+        print_json({"parts": [{"path": part.path, "rows": part.rows, "bytes": part.bytes} for part in parts]})
+        return
+    from gristmill.observe.figures import plural
+
+    for part in parts:
+        click.echo(part.path)
+    click.echo(f"{plural(sum(part.rows for part in parts), 'row')} in {plural(len(parts), 'part')}.", err=True)
+
+
+def cut(file: str, output: str, size: str) -> list[Any]:
+    """The parts that `gristmill.storage` made."""
+    from gristmill.storage.sizes import parse_size
+    from gristmill.storage.splitting import split_file
+
+    with before_the_run():
+        target = parse_size(size, name="--size")
+        return list(split_file(file, output, target_size=target))

@@ -1,0 +1,98 @@
+"""`gristmill stages`: lists and documents everything a recipe can name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
+
+if TYPE_CHECKING:
+    from gristmill.recipes.registry import Registered
+
+_HEADINGS = {"stage": "Stages", "filter": "Filters", "modifier": "Modifiers"}
+
+
+@click.command("stages")
+@click.argument("name", required=False)
+@json_option
+@common_options
+def command(name: str | None, as_json: bool) -> None:
+    """List what recipes are made of, or document NAME.
+
+    Every stage, filter and modifier with its parameters, their types and their defaults.
+
+    \b
+    gristmill stages WordCountFilter
+    """
+    from gristmill.recipes.registry import all_registered, registered
+
+    if name is None:
+        found = list(all_registered())
+        if as_json:
+            print_json([description(entry) for entry in found])
+        else:
+            _print_list(found)
+        return
+    with before_the_run():
+        entry = registered(name)
+    if as_json:
+        print_json(description(entry))
+    else:
+        _print_one(description(entry))
+
+
+def description(entry: Registered) -> dict[str, Any]:
+    """What there is to know about an entry, as plain values."""
+    from gristmill.recipes.building import recipe_parameters
+
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "documentation": entry.documentation(),
+        "parameters": [
+            {
+                "name": parameter.name,
+                "type": parameter.type_text,
+                "required": parameter.required,
+                "default": None if parameter.required else parameter.default,
+            }
+            for parameter in recipe_parameters(entry).values()
+        ],
+    }
+
+
+def _print_list(found: list[Registered]) -> None:
+    width = max(len(entry.name) for entry in found)
+    heading = ""
+    for entry in found:
+        if entry.kind != heading:
+            heading = entry.kind
+            click.echo(f"\n{_HEADINGS[heading]}" if entry is not found[0] else _HEADINGS[heading])
+        first = entry.documentation().split("\n", 1)[0]
+        click.echo(f"  {entry.name:<{width}}  {first}".rstrip())
+    click.echo("\n'gristmill stages NAME' shows the parameters of one.")
+
+
+def _print_one(entry: dict[str, Any]) -> None:
+    click.echo(f"{entry['name']} ({entry['kind']})\n")
+    if entry["documentation"]:
+        click.echo(entry["documentation"] + "\n")
+    click.echo("In a recipe:")
+    if not entry["parameters"]:
+        click.echo(f"  - {entry['name']}")
+        return
+    click.echo(f"  - {entry['name']}:")
+    for parameter in entry["parameters"]:
+        default = "required" if parameter["required"] else f"default {_yaml(parameter['default'])}"
+        click.echo(f"      {parameter['name']}: {parameter['type']} ({default})")
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    try:
+        return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n").removesuffix("\n...")
+    except yaml.YAMLError:
+        return repr(value)
