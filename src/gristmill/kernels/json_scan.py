@@ -1,7 +1,7 @@
 """Strict JSON over raw bytes: validate records, find the values of top-level keys, decode strings, remove members.
 
 Records are spans of one buffer whose address and size are given. One pass accepts exactly what RFC 8259 accepts (UTF-8
-itself is the concern of `json_utf8`) and, meanwhile, collects the names of top-level keys and the spans of wanted values.
+itself is the concern of `json_utf8`) and meanwhile collects the names of top-level keys and the spans of wanted values.
 Nesting uses an explicit stack, so that no input can exhaust the machine's.
 """
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gristmill.kernels.compiler import inlined, kernel
 from gristmill.kernels.json_vector import (
     WIDTH,
+    address_of,
     copy_block,
     copy_bytes,
     first_bit,
@@ -71,6 +72,13 @@ def _hex4(base: int, i: int) -> int:
 
 
 @inlined
+def _is_short_escape(byte: int) -> bool:
+    if byte == 110 or byte == 34 or byte == 92 or byte == 116:
+        return True
+    return byte == 114 or byte == 47 or byte == 98 or byte == 102
+
+
+@inlined
 def _string(base: int, i: int, end: int, size: int) -> int:
     """Twice the position of the quote that closes the string whose text starts at `i`, plus one if it has escapes."""
     escaped = 0
@@ -99,9 +107,7 @@ def _string(base: int, i: int, end: int, size: int) -> int:
             if i + 6 > end or _hex4(base, i + 2) < 0:
                 return _MALFORMED
             i += 6
-        elif byte == 110 or byte == 34 or byte == 92 or byte == 116 or byte == 114 or byte == 47:
-            i += 2
-        elif byte == 98 or byte == 102:
+        elif _is_short_escape(byte):
             i += 2
         else:
             return _MALFORMED
@@ -365,7 +371,7 @@ def _scan(
     state: Integers,
 ) -> int:
     """Scan from record `first` on until the end or until a table is full; the record at which that happened."""
-    arena_base = np.int64(arena.ctypes.data)
+    arena_base = address_of(arena)
     known = state[_KNOWN]
     ordered = state[_SEEN]
     state[_FULL] = 0
@@ -466,7 +472,7 @@ def _scan(
         record += 1
     state[_KNOWN] = known
     state[_SEEN] = ordered
-    return record - state[_FULL]
+    return int(record - state[_FULL])
 
 
 def scan_records(
@@ -505,8 +511,8 @@ def scan_records(
     while True:
         slots = np.full(4 << len(offsets).bit_length(), -1, np.int64)
         record = _scan(
-            base, size, record, starts, ends, len(names), value_starts, value_ends, kinds, status, arena, offsets, slots,
-            seen, order, predicted, stack, state,
+            base, size, record, starts, ends, len(names), value_starts, value_ends, kinds, status,
+            arena, offsets, slots, seen, order, predicted, stack, state,
         )  # fmt: skip
         if not state[_FULL]:
             break
@@ -537,7 +543,7 @@ def decode_strings(
     Returns:
         How many bytes of `out` are used.
     """
-    first = np.int64(out.ctypes.data)
+    first: int = address_of(out)
     target = first
     offsets[0] = 0
     for row in range(len(starts)):
@@ -582,7 +588,7 @@ def drop_members(
         longest = max(longest, ends[record] - starts[record])
     scratch = np.empty(longest + WIDTH, np.uint8)
     stack = np.empty(MAX_DEPTH, np.uint8)
-    first = np.int64(out.ctypes.data)
+    first: int = address_of(out)
     target = first
     out_offsets[0] = 0
     for record in range(len(starts)):
@@ -599,14 +605,14 @@ def drop_members(
             address = base + i + 1
             length = (quote >> 1) - i - 1
             if quote & 1:
-                address = np.int64(scratch.ctypes.data)
+                address = address_of(scratch)
                 length = _unescape(base, i + 1, quote >> 1, size, address) - address
             i = _skip_space(base, _skip_space(base, (quote >> 1) + 1, end) + 1, end)
             after = _value(base, i, end, size, stack) >> _KIND_BITS
             dropped = False
             for number in range(len(name_offsets) - 1):
                 at = name_offsets[number]
-                if name_offsets[number + 1] - at == length and _same(np.int64(names.ctypes.data) + at, address, length):
+                if name_offsets[number + 1] - at == length and _same(address_of(names) + at, address, length):
                     dropped = True
             if not dropped:
                 source = gap if kept or gap == starts[record] + 1 else member

@@ -1,7 +1,7 @@
 """Machine primitives of the JSON kernels: loads, copies and 32-byte comparisons at plain addresses.
 
-Addresses are integers, so that kernels need one specialisation whether the bytes lie in a read-only Arrow buffer or in a
-NumPy array. Every value is a signed 64-bit integer, because numba turns mixed signed and unsigned arithmetic into floats.
+Addresses are integers, so that kernels need one specialisation whether the bytes lie in a read-only Arrow buffer or in
+a NumPy array. Every value is a signed 64-bit integer, because numba makes floats of mixed signed and unsigned numbers.
 The caller keeps the memory alive and makes sure that `WIDTH` bytes may be read (or written) where a primitive says so.
 LLVM lowers the vectors to whatever the processor has.
 """
@@ -40,7 +40,17 @@ def _mask(builder: Any, flags: Any) -> Any:
     return builder.zext(builder.bitcast(flags, ir.IntType(WIDTH)), _WORD)
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
+def address_of(typing: Any, array: Any) -> Any:
+    """The address of an array's first element; it does not keep the array alive."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(context.make_array(signature.args[0])(context, builder, args[0]).data, _WORD)
+
+    return types.int64(array), generate
+
+
+@intrinsic
 def load_byte(typing: Any, address: Any) -> Any:
     """The byte at `address`, 0 to 255."""
 
@@ -50,7 +60,7 @@ def load_byte(typing: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def load_word(typing: Any, address: Any) -> Any:
     """The eight bytes at `address` as one integer."""
 
@@ -60,7 +70,7 @@ def load_word(typing: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def store_byte(typing: Any, address: Any, value: Any) -> Any:
     """Write the low eight bits of `value` at `address`."""
 
@@ -71,7 +81,7 @@ def store_byte(typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     """Copy `count` bytes; the two ranges do not overlap."""
 
@@ -84,9 +94,9 @@ def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def special_mask(typing: Any, address: Any) -> Any:
-    """One bit per byte from `address` on that ends plain text in a JSON string: a quote, a backslash, a control byte."""
+    """One bit per byte from `address` on that is not plain text in a JSON string: quotes, backslashes, controls."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         block = _load(builder, args[0], _VECTOR)
@@ -101,7 +111,7 @@ def special_mask(typing: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def copy_block(typing: Any, target: Any, source: Any) -> Any:
     """Copy `WIDTH` bytes and tell, one bit per byte, which of them are backslashes."""
 
@@ -113,7 +123,7 @@ def copy_block(typing: Any, target: Any, source: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def first_bit(typing: Any, mask: Any) -> Any:
     """The position of the lowest set bit of a mask that is not zero."""
 
@@ -123,7 +133,7 @@ def first_bit(typing: Any, mask: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def count_bits(typing: Any, mask: Any) -> Any:
     """How many bits of `mask` are set."""
 
@@ -133,7 +143,7 @@ def count_bits(typing: Any, mask: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def utf8_error_mask(typing: Any, address: Any) -> Any:
     """One bit per byte from `address` on that cannot follow the three bytes before it in UTF-8 (those are read too).
 

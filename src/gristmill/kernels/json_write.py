@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined, kernel
-from gristmill.kernels.json_vector import WIDTH, copy_bytes, count_bits, first_bit, load_byte, special_mask, store_byte
+from gristmill.kernels.json_vector import (
+    WIDTH,
+    address_of,
+    copy_bytes,
+    count_bits,
+    first_bit,
+    load_byte,
+    special_mask,
+    store_byte,
+)
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -26,7 +35,7 @@ def _write_null(target: int) -> int:
 
 
 @kernel
-def gather(base: int, size: int, starts: Integers, ends: Integers, separator: int, out: Bytes) -> int:
+def gather(base: int, starts: Integers, ends: Integers, separator: int, out: Bytes) -> int:
     """Copy the spans one after the other, each followed by the byte `separator` unless that is -1.
 
     Neighbours that already lie one separator apart are copied together.
@@ -34,7 +43,7 @@ def gather(base: int, size: int, starts: Integers, ends: Integers, separator: in
     Returns:
         How many bytes of `out` are used.
     """
-    first = np.int64(out.ctypes.data)
+    first: int = address_of(out)
     target = first
     row = 0
     gap = 0 if separator < 0 else 1
@@ -74,7 +83,7 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
         i += WIDTH
     out = np.empty(end - offsets[0] + 5 * (specials + end - i) + 4 * rows, np.uint8)
     out_offsets = np.empty(rows + 1, np.int64)
-    first = np.int64(out.ctypes.data)
+    first: int = address_of(out)
     target = first
     out_offsets[0] = 0
     for row in range(rows):
@@ -161,8 +170,8 @@ def join_members(
     Returns:
         How many bytes of `out` are used.
     """
-    first = np.int64(out.ctypes.data)
-    key_base = np.int64(keys.ctypes.data)
+    first: int = address_of(out)
+    key_base = address_of(keys)
     target = first
     out_offsets[0] = 0
     for row in range(lengths.shape[1]):
@@ -222,7 +231,7 @@ def join_items(
     Returns:
         How many bytes of `out` are used.
     """
-    first = np.int64(out.ctypes.data)
+    first: int = address_of(out)
     target = first
     out_offsets[0] = 0
     for row in range(len(starts)):
@@ -280,8 +289,8 @@ def splice_records(
     """
     changes = lengths.shape[0]
     inside = np.empty(changes, np.int64)
-    first = np.int64(out.ctypes.data)
-    key_base = np.int64(keys.ctypes.data)
+    first: int = address_of(out)
+    key_base = address_of(keys)
     target = first
     for record in range(len(starts)):
         count = 0

@@ -26,7 +26,6 @@ Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 NO_BYTES: Bytes = np.empty(0, np.uint8)
-_LIST_KINDS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 class Texts(NamedTuple):
@@ -104,7 +103,7 @@ def json_texts(array: pa.Array) -> Texts:
         return _plain(array.cast(pa.large_string()))
     if pa.types.is_floating(kind):
         return _floats(array)
-    if pa.types.is_temporal(kind):
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         return _quoted(_iso8601(array))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         encoded = [None if value is None else base64.b64encode(value) for value in array.to_pylist()]
@@ -115,9 +114,12 @@ def json_texts(array: pa.Array) -> Texts:
         return _objects(array)
     if pa.types.is_map(kind):
         return _maps(array)
-    if any(is_list(kind) for is_list in _LIST_KINDS):
-        lists = array.cast(pa.large_list(kind.value_type))
-        return _joined(json_texts(lists.values), np.asarray(lists.offsets, np.int64).copy(), validity(lists), "[")
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        offsets = np.asarray(array.offsets).astype(np.int64)
+        return _joined(json_texts(array.values), offsets, validity(array), "[")
+    if pa.types.is_fixed_size_list(kind):
+        offsets = (np.arange(len(array) + 1, dtype=np.int64) + array.offset) * kind.list_size
+        return _joined(json_texts(array.values), offsets, validity(array), "[")
     raise UsageError(
         f"A column of Arrow type {kind} cannot be written as JSON. Cast it to a string or a number in a stage before.",
         type=str(kind),
@@ -190,7 +192,7 @@ def _maps(array: pa.MapArray) -> Texts:
             pa.array([bytes(keys.data[s : s + n]) for s, n in zip(*keys[1:], strict=True)], pa.large_string())
         )
     entries = _members([keys, values], _packed([b"", b":"]), len(array.keys), NO_BYTES, brackets=("", "", "", ""))
-    return _joined(entries, np.asarray(array.offsets, np.int64).copy(), validity(array), "{")
+    return _joined(entries, np.asarray(array.offsets).astype(np.int64), validity(array), "{")
 
 
 def _constant(text: bytes, rows: int) -> Texts:

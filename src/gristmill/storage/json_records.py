@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from gristmill.errors import UsageError
 from gristmill.kernels import json_scan, json_utf8, json_write
@@ -64,7 +65,7 @@ class _Column(NamedTuple):
 
 
 class JsonRecords:
-    """Records of JSON as spans of one buffer; immutable.
+    r"""Records of JSON as spans of one buffer; immutable.
 
     Deriving (`take`, `slice`) shares the buffer and carries along what is known about the values.
 
@@ -74,12 +75,12 @@ class JsonRecords:
         ends: Where each record ends, after its closing brace.
 
     Example:
-        >>> lines = b'{"id": 1, "text": "one"}\\n{"id": 2, "text": "two"}'
+        >>> lines = b'{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}'
         >>> records, bad, causes = JsonRecords.scan(np.frombuffer(lines, np.uint8), [0, 25], [24, 49], fields=["text"])
         >>> records.column("text").to_pylist()
         ['one', 'two']
         >>> records.take(np.array([1])).encode().tobytes()
-        b'{"id": 2, "text": "two"}\\n'
+        b'{"id": 2, "text": "two"}\n'
     """
 
     __slots__ = ("_columns", "_fields", "_keys", "_waiting", "buffer", "ends", "starts")
@@ -172,14 +173,16 @@ class JsonRecords:
 
     def keys(self) -> list[str]:
         """All top-level keys in the order in which the records first show them."""
-        if self._keys is None:
+        keys = self._keys
+        if keys is None:
             self._scan([])
-        assert self._keys is not None
-        return list(self._keys)
+            keys = self._keys or []
+        return list(keys)
 
     def has(self, name: str) -> Flags:
         """Which records have the key at all, be its value null or not."""
-        return self._field(name).kinds != MISSING
+        present: Flags = self._field(name).kinds != MISSING
+        return present
 
     def column(self, name: str) -> pa.Array:
         """The values under a top-level key as an Arrow array; missing and null are both null.
@@ -208,7 +211,8 @@ class JsonRecords:
             address_of(self.buffer) + field.starts, lengths, np.zeros(1, np.int64), np.full(1, len(self), np.int64),
             NO_BYTES, ord("["), out, np.empty(2, np.int64),
         )  # fmt: skip
-        return _loads(out[:used].tobytes())
+        values: list[Any] = _loads(out[:used].tobytes())
+        return values
 
     def nested(self, name: str) -> pa.Array | None:
         """A struct or list array of a column that holds only objects or only arrays, else None.
@@ -216,29 +220,11 @@ class JsonRecords:
         None also when the values do not fit one Arrow type without loss. A key that is missing in one of the objects is
         null in the struct.
         """
-        import pyarrow.json
-
         field = self._field(name)
         present = np.unique(field.kinds[field.kinds > NULL])
         if len(present) != 1 or present[0] not in (OBJECT, ARRAY):
             return None
-        raw = self._raw(field)
-        lines = join_objects([raw], ["v"], len(self), tail="\n").data
-        read = pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
-        parse: Callable[[pa.Schema | None], pa.json.ParseOptions] = lambda schema: pa.json.ParseOptions(
-            explicit_schema=schema
-        )
-        try:
-            table = pa.json.read_json(pa.BufferReader(lines), read, parse(None))
-            schema = pa.schema([(field.name, _without_times(field.type)) for field in table.schema])
-            if schema != table.schema:
-                table = pa.json.read_json(pa.BufferReader(lines), read, parse(schema))
-        except pa.ArrowInvalid:
-            return None
-        # Arrow reads a column of long integers and floats as float64, which drops digits.
-        if "double" in str(schema) and _LONG_INTEGER.search(lines):
-            return None
-        return table.column("v").combine_chunks()
+        return _parsed(join_objects([self._raw(field)], ["v"], len(self), tail="\n").data)
 
     def take(self, indices: Integers) -> JsonRecords:
         """The records at `indices`, in that order."""
@@ -277,7 +263,7 @@ class JsonRecords:
         offsets = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.ends - self.starts, out=offsets[1:])
         out = np.empty(int(offsets[-1]), np.uint8)
-        json_write.gather(address_of(self.buffer), len(self.buffer), self.starts, self.ends, -1, out)
+        json_write.gather(address_of(self.buffer), self.starts, self.ends, -1, out)
         compacted = JsonRecords(out, offsets[:-1], offsets[1:])
         moved = offsets[:-1] - self.starts
         compacted._fields = {
@@ -326,9 +312,8 @@ class JsonRecords:
         return records._encode_changed(new) if new else records._encode_raw()
 
     def _encode_raw(self) -> Bytes:
-        base, size = address_of(self.buffer), len(self.buffer)
         out = np.empty(self.nbytes + len(self), np.uint8)
-        json_write.gather(base, size, self.starts, self.ends, ord("\n"), out)
+        json_write.gather(address_of(self.buffer), self.starts, self.ends, ord("\n"), out)
         return out
 
     def _encode_fields(self, fields: Sequence[str], new: Mapping[str, Texts]) -> Bytes:
@@ -370,8 +355,8 @@ class JsonRecords:
             values = values.combine_chunks()
         if len(values) != len(self):
             raise UsageError(
-                f"New values of {name!r} are for {len(values)} rows, but there are {len(self)} records. Give one value per"
-                " record and a mask for the rows that change.",
+                f"New values of {name!r} are for {len(values)} rows, but there are {len(self)} records. Give one value"
+                " per record and a mask for the rows that change.",
                 field=name,
                 rows=len(values),
                 records=len(self),
@@ -433,11 +418,12 @@ class JsonRecords:
         column = self._columns.get(name)
         if column is None:
             if name in self._waiting:
-                waiting, rows = self._waiting.pop(name)
+                waiting, rows = self._waiting[name]
                 column = _Column(waiting.array.take(pa.array(rows)), waiting.is_json)
             else:
                 column = self._decode(self._field(name))
             self._columns[name] = column
+            self._waiting.pop(name, None)
         return column
 
     def _decode(self, field: _Field) -> _Column:
@@ -474,7 +460,7 @@ def _from_texts(kind: pa.DataType, buffer: Bytes, starts: Integers, ends: Intege
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(ends - starts, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
-    json_write.gather(address_of(buffer), len(buffer), starts, ends, -1, out)
+    json_write.gather(address_of(buffer), starts, ends, -1, out)
     return _arrow(kind, offsets, out, valid)
 
 
@@ -497,19 +483,31 @@ def _numbers(text: pa.Array, field: _Field, kinds: Collection[int]) -> pa.Array 
 
 
 def _preferred(texts: Texts, others: Texts) -> Texts:
-    """The texts that are there, and the others in the rows where they are not."""
-    # The two lie in different buffers: spans relative to the first reach the second by the distance between them.
+    """The texts that are there, and in the rows where they are not the others, whose buffer the caller keeps alive."""
+    # Addresses are all that is ever made of these spans, so the distance between the two buffers leads to the second.
     distance = address_of(others.data) - address_of(texts.data)
     chosen = texts.lengths >= 0
-    return _Both(
+    return Texts(
         texts.data,
         np.where(chosen, texts.starts, others.starts + distance),
         np.where(chosen, texts.lengths, others.lengths),
     )
 
 
-class _Both(Texts):
-    """Texts some of which lie in another buffer that the caller keeps alive."""
+def _parsed(lines: Bytes) -> pa.Array | None:
+    """The values under "v" as Arrow reads them, or None where it cannot or would change them."""
+    read = ReadOptions(use_threads=False, block_size=len(lines) + 1)
+    try:
+        table = read_json(pa.BufferReader(lines), read)
+        schema = pa.schema([(field.name, _without_times(field.type)) for field in table.schema])
+        if schema != table.schema:
+            table = read_json(pa.BufferReader(lines), read, ParseOptions(explicit_schema=schema))
+    except pa.ArrowInvalid:
+        return None
+    # Arrow reads long integers beside floats as float64, which drops digits.
+    if "double" in str(schema) and _LONG_INTEGER.search(lines.tobytes()):
+        return None
+    return table.column("v").combine_chunks()
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:
