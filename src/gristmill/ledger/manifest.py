@@ -1,0 +1,254 @@
+"""The manifest: one small file per committed partition. Its entry is the commit; files without one are not output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import xxhash
+
+from gristmill.errors import VerificationError
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.trail import StageCount
+from gristmill.storage.partitions import Partition
+
+COMMITTED = "committed"
+PENDING = "pending"
+"""The state of an entry that announces files which may be there already and do not count yet."""
+
+# Depend on how rows were cut into batches, not on the rows; they belong to the record of a run, as times do.
+_NOT_COMPARED = ("bytes_in", "bytes_out")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file that belongs to a partition, by its path below the output folder; `rows` is None for the index."""
+
+    path: str
+    size: int
+    hash: str
+    rows: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"path": self.path, "size": self.size, "hash": self.hash, "rows": self.rows}
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """What a committed partition was made from, what it consists of, and what became of its rows.
+
+    No times in it: two runs of the same plan over the same input give equal entries.
+
+    Attributes:
+        partition: The id.
+        index: Its place in source order.
+        source: The ranges of input files, with size and stamp.
+        fingerprint: `Partition.fingerprint()` of the source.
+        plan: The digest of the plan.
+        files: The data files.
+        records: Ledger, index and quarantine, by kind: `ledger`, `changes`, `scores`, `ids`, `urls`, `quarantine`.
+        stages: The counts of every stage, in the order of the plan.
+        rows_read: Rows that the source created.
+        row_numbers: One more than the highest row number in use; above `rows_read` where one quarantined record
+            stands for several rows.
+    """
+
+    partition: str
+    index: int
+    source: tuple[dict[str, Any], ...]
+    fingerprint: str
+    plan: str
+    files: tuple[FileEntry, ...] = ()
+    records: Mapping[str, FileEntry] = field(default_factory=dict)
+    stages: Mapping[str, StageCount] = field(default_factory=dict)
+    rows_read: int = 0
+    rows_written: int = 0
+    rows_dropped: int = 0
+    quarantined: int = 0
+    row_numbers: int = 0
+    state: str = COMMITTED
+
+    @property
+    def bytes_written(self) -> int:
+        """The size of the data files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def all_files(self) -> list[FileEntry]:
+        """Data files and records."""
+        return [*self.files, *self.records.values()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, with a seal over all others that shows edits."""
+        values: dict[str, Any] = {
+            "format": 1,
+            "state": self.state,
+            "partition": self.partition,
+            "index": self.index,
+            "source": list(self.source),
+            "fingerprint": self.fingerprint,
+            "plan": self.plan,
+            "files": [file.to_dict() for file in self.files],
+            "records": {kind: file.to_dict() for kind, file in sorted(self.records.items())},
+            "stages": [{"stage": name, **_compared(counts)} for name, counts in self.stages.items()],
+            "rows_read": self.rows_read,
+            "rows_written": self.rows_written,
+            "rows_dropped": self.rows_dropped,
+            "quarantined": self.quarantined,
+            "row_numbers": self.row_numbers,
+        }
+        values["seal"] = _seal(values)
+        return values
+
+    def to_bytes(self) -> bytes:
+        """The JSON text that lies in the manifest."""
+        return (json.dumps(self.to_dict(), sort_keys=True, indent=2) + "\n").encode()
+
+    def comparable(self) -> dict[str, Any]:
+        """The values without what differs between two copies of the same input: paths and stamps."""
+        values = self.to_dict()
+        for part in values["source"]:
+            part.pop("stamp", None)
+            part.pop("path", None)
+        for key in ("fingerprint", "seal"):
+            values.pop(key)
+        return values
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ManifestEntry:
+        """The entry that `to_bytes` described.
+
+        Raises:
+            ValueError: It is something else, incomplete, or was edited.
+        """
+        try:
+            values = orjson.loads(data)
+        except orjson.JSONDecodeError:  # file names that are not UTF-8 are only known to the slower parser
+            values = json.loads(data)
+        if not isinstance(values, dict) or values.get("format") != 1 or "partition" not in values:
+            raise ValueError("it is not a manifest entry of this format")
+        seal = values.pop("seal", None)
+        if seal != _seal(values):
+            raise ValueError("its content does not match its seal, so it was edited or damaged")
+        stages = {}
+        for item in values["stages"]:
+            name = item.pop("stage")
+            stages[name] = StageCount(**item)
+        return cls(
+            partition=values["partition"],
+            index=values["index"],
+            source=tuple(values["source"]),
+            fingerprint=values["fingerprint"],
+            plan=values["plan"],
+            files=tuple(FileEntry(**file) for file in values["files"]),
+            records={kind: FileEntry(**file) for kind, file in values["records"].items()},
+            stages=stages,
+            rows_read=values["rows_read"],
+            rows_written=values["rows_written"],
+            rows_dropped=values["rows_dropped"],
+            quarantined=values["quarantined"],
+            row_numbers=values["row_numbers"],
+            state=values["state"],
+        )
+
+
+def source_of(partition: Partition) -> tuple[dict[str, Any], ...]:
+    """The ranges of a partition as plain values."""
+    return tuple(partition.to_dict()["ranges"])
+
+
+def _compared(counts: StageCount) -> dict[str, Any]:
+    return {key: value for key, value in counts.to_dict().items() if key not in _NOT_COMPARED}
+
+
+def _seal(values: dict[str, Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
+
+
+class Manifest:
+    """The committed partitions of an output folder.
+
+    Args:
+        folder: The output folder, or its path.
+
+    After `load`, `problems` names the files in the manifest that are no entries.
+    """
+
+    def __init__(self, folder: RunFolder | str) -> None:
+        self.folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        self.problems: list[str] = []
+        self.pending: dict[str, ManifestEntry] = {}
+
+    def load(self) -> dict[str, ManifestEntry]:
+        """All committed entries by partition id, in source order."""
+        self.problems = []
+        self.pending = {}
+        folder = self.folder
+        names = list(folder.walk(folder.manifest_folder))
+        paths = [f"{folder.manifest_folder}/{name}" for name in names]
+        found: list[ManifestEntry] = []
+        for path, data in folder.read_many(paths).items():
+            name = folder.relative(path)
+            if isinstance(data, FileNotFoundError):
+                continue  # removed between listing and reading
+            try:
+                if isinstance(data, Exception):
+                    raise ValueError(str(data))
+                entry = ManifestEntry.from_bytes(data)
+                if folder.manifest_file(entry.partition) != path:
+                    raise ValueError(f"it describes the partition {entry.partition!r}")
+                for file in entry.all_files:
+                    folder.join(file.path)
+            except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
+                self.problems.append(f"{name} is not a usable manifest entry: {error}.")
+                continue
+            if entry.state == COMMITTED:
+                found.append(entry)
+            else:
+                self.pending[entry.partition] = entry
+        found.sort(key=lambda entry: (entry.index, entry.partition))
+        return {entry.partition: entry for entry in found}
+
+    def ordered(self) -> list[ManifestEntry]:
+        """All committed entries, in source order."""
+        return list(self.load().values())
+
+    def get(self, partition_id: str) -> ManifestEntry | None:
+        """The entry of one partition, committed or pending; None if there is none that can be read."""
+        try:
+            return ManifestEntry.from_bytes(self.folder.read(self.folder.manifest_file(partition_id)))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def add(self, entry: ManifestEntry, *, fsync: bool = False) -> None:
+        """Write an entry in one step; if it is a committed one, this is the commit."""
+        self.folder.write(self.folder.manifest_file(entry.partition), entry.to_bytes(), fsync=fsync)
+
+    def renumber(self, partitions: Mapping[str, int]) -> None:
+        """Give committed entries the index that their partition has now that others came before it."""
+        for entry in self.ordered():
+            index = partitions.get(entry.partition, entry.index)
+            if index != entry.index:
+                self.add(replace(entry, index=index))
+
+
+def totals(entries: Mapping[str, ManifestEntry]) -> dict[str, StageCount]:
+    """The counts of every stage over all entries, in the order of the plan."""
+    whole: dict[str, StageCount] = {}
+    for entry in entries.values():
+        for stage, counts in entry.stages.items():
+            whole.setdefault(stage, StageCount()).add(counts)
+    return whole
+
+
+def __getattr__(name: str) -> Any:
+    # The commit lives in a file of its own; both names are part of the manifest's interface.
+    if name in ("commit_partition", "remove_partition"):
+        from gristmill.ledger import commit
+
+        return getattr(commit, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
