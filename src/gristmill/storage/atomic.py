@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import IO, Any, Self
@@ -100,29 +101,19 @@ class AtomicFile:
     ) -> None:
         self.path = os.fspath(path)
         self._fsync = fsync
+        self._storage_options = storage_options
         self._encoder = StreamEncoder(codec_of(self.path) if compressed else "none")
-        self._temporary: str | None = None
+        self._local = is_local(self.path)
         self._state = "open"
         with output_errors(self.path):
-            if is_local(self.path):
+            if self._local:
                 self.path = local_path(self.path)
                 os.makedirs(os.path.dirname(self.path), exist_ok=True)
                 self._temporary = temporary_path(self.path, token=token)
-                self._file: IO[bytes] = open(self._temporary, "xb", buffering=0)  # noqa: SIM115
             else:
-                fs, inner = filesystem(self.path, storage_options)
-                with contextlib.suppress(OSError):
-                    fs.makedirs(inner.rpartition("/")[0], exist_ok=True)
-                self._file = fs.open(inner, "wb", autocommit=False)
-
-    def fileno(self) -> int:
-        """The descriptor of the local temporary, for copying inside the kernel."""
-        return self._file.fileno()
-
-    @property
-    def local(self) -> bool:
-        """Whether the file is written on this machine."""
-        return self._temporary is not None
+                # Few stores can take back a half-written object, so it grows here and goes up in one call.
+                self._temporary = temporary_path(os.path.join(tempfile.gettempdir(), "upload"), token=token)
+            self._file: IO[bytes] = open(self._temporary, "xb", buffering=0)  # noqa: SIM115
 
     def write(self, data: Any) -> int:
         """Append bytes-like `data` and return how many bytes it has."""
@@ -142,7 +133,7 @@ class AtomicFile:
         if self._state == "open":
             self._put(self._encoder.finish())
             with output_errors(self.path):
-                if self._fsync and self.local:
+                if self._fsync and self._local:
                     os.fsync(self._file.fileno())
                 self._file.close()
             self._state = "finished"
@@ -152,29 +143,35 @@ class AtomicFile:
         self.finish()
         if self._state == "finished":
             with output_errors(self.path):
-                if self._temporary is None:
-                    self._file.commit()  # type: ignore[attr-defined]
-                else:
+                if self._local:
                     os.replace(self._temporary, self.path)
                     if self._fsync:
                         _fsync_folder(os.path.dirname(self.path))
+                else:
+                    self._upload()
             self._state = "published"
 
     def discard(self) -> None:
         """Throw the file away; what was at its path stays."""
         if self._state in ("open", "finished"):
+            self._file.close()
             with contextlib.suppress(OSError):
-                if self._temporary is not None:
-                    self._file.close()
-                    os.unlink(self._temporary)
-                else:
-                    self._file.discard()  # type: ignore[attr-defined]
+                os.unlink(self._temporary)
             self._state = "discarded"
+
+    def _upload(self) -> None:
+        fs, inner = filesystem(self.path, self._storage_options)
+        with contextlib.suppress(OSError, NotImplementedError):  # many stores have no folders
+            fs.makedirs(inner.rpartition("/")[0], exist_ok=True)
+        fs.put_file(self._temporary, inner)
+        os.unlink(self._temporary)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             self.discard()
             return

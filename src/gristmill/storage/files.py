@@ -55,7 +55,9 @@ def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
     """`extensions` in lower case, each with its dot."""
     given = [extensions] if isinstance(extensions, str) else list(extensions)
     if not given or not all(isinstance(item, str) and item.strip(". ") for item in given):
-        raise UsageError(f"file_extensions={extensions!r} must be a list such as ['.jsonl', '.json'].", value=extensions)
+        raise UsageError(
+            f"file_extensions={extensions!r} must be a list such as ['.jsonl', '.json'].", value=extensions
+        )
     return tuple(dict.fromkeys("." + item.strip().lstrip(".").lower() for item in given))
 
 
@@ -104,7 +106,9 @@ def list_files(
     for entry in given:
         text = os.fspath(entry)
         if not isinstance(text, str) or not text:
-            raise UsageError(f"file_paths contains {entry!r}, which is not a path. Give text or a pathlib.Path.", value=entry)
+            raise UsageError(
+                f"file_paths contains {entry!r}, which is not a path. Give text or a pathlib.Path.", value=entry
+            )
         matches = _local_matches(text, allowed) if is_local(text) else _remote_matches(text, allowed, storage_options)
         for item in matches:
             found.setdefault((item.scheme, item.inner), item)
@@ -200,12 +204,15 @@ def _local_file(path: str, root: str) -> _Found:
         info = os.stat(path)
     except FileNotFoundError as error:
         raise InputNotFoundError(
-            f"The input {path!r} is a link to a file that does not exist. Remove the link or restore its target.", path=path
+            f"The input {path!r} is a link to a file that does not exist. Remove the link or restore its target.",
+            path=path,
         ) from error
     except PermissionError as error:
         raise _forbidden(path) from error
     if not stat.S_ISREG(info.st_mode):
-        raise InputError(f"The input {path!r} is not a regular file (a pipe, socket or device). Write it to a file first.", path=path)
+        raise InputError(
+            f"The input {path!r} is not a regular file (a pipe, socket or device). Write it to a file first.", path=path
+        )
     if not os.access(path, os.R_OK):
         raise _forbidden(path)
     return _Found("file", root, path, path, info.st_size, str(info.st_mtime_ns))
@@ -276,4 +283,6 @@ def _remote_file(fs: Any, inner: str, info: dict[str, Any], root: str) -> _Found
     if stamp is None:
         stamp = next((str(info[key]) for key in _TIME_KEYS if info.get(key)), None) or str(fs.ukey(inner))
     protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
-    return _Found(protocol, root, inner, fs.unstrip_protocol(inner), -1 if size is None else int(size), stamp.strip('"'))
+    return _Found(
+        protocol, root, inner, fs.unstrip_protocol(inner), -1 if size is None else int(size), stamp.strip('"')
+    )

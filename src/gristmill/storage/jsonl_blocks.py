@@ -137,7 +137,7 @@ class _FileReader:
             tail = buffer[complete:filled]
             if ended:
                 if self._damage is not None:
-                    self._report_damage(tail, offset)
+                    self._report_damage(self._damage, tail, offset)
             elif len(tail) > self._max_record_bytes:
                 buffer, used, offset = self._skip_oversized(source, tail, offset)
                 scanned = 0
@@ -166,7 +166,7 @@ class _FileReader:
 
     def _fill(self, source: ByteSource, buffer: NDArray[np.uint8], used: int) -> tuple[int, bool]:
         """Read until `buffer` is full or the data ends; short reads must not move block borders."""
-        view = memoryview(buffer)
+        view = memoryview(buffer.data)
         while used < len(buffer):
             try:
                 count = source.readinto(view[used:]) or 0
@@ -238,9 +238,8 @@ class _FileReader:
         fresh[:used] = buffer[behind:filled]
         return fresh, used, offset
 
-    def _report_damage(self, tail: NDArray[np.uint8], offset: int) -> None:
-        assert self._damage is not None
+    def _report_damage(self, damage: DamagedArchiveError, tail: NDArray[np.uint8], offset: int) -> None:
         raw = tail[:MAX_RAW_BYTES].tobytes()
-        detail = f"{self._damage}; everything before byte {offset} of the content was read"
-        self._bad.append(BadRecord(self.row, self._file, offset, self._damage.cause, raw, len(tail), detail))
+        detail = f"{damage}; everything before byte {offset} of the content was read"
+        self._bad.append(BadRecord(self.row, self._file, offset, damage.cause, raw, len(tail), detail))
         self.row += 1

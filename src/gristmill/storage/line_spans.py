@@ -57,4 +57,5 @@ def _trim(
 
 def is_space(byte: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Where `byte` is a space, tab or carriage return."""
-    return (byte == 32) | (byte == 13) | (byte == 9)
+    found: NDArray[np.bool_] = (byte == 32) | (byte == 13) | (byte == 9)
+    return found

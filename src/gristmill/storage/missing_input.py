@@ -29,7 +29,11 @@ def missing_input_error(asked: str, path: str, extensions: tuple[str, ...], *, f
         else:
             listing = ", ".join(f"{count} × {suffix}" for suffix, count in others.most_common(5))
             best = next((suffix for suffix, _ in others.most_common() if suffix.startswith(".")), None)
-            fix = f" Pass file_extensions=[{best!r}] to read those, or" if best and best not in extensions else " Rename them, or"
+            fix = (
+                f" Pass file_extensions=[{best!r}] to read those, or"
+                if best and best not in extensions
+                else " Rename them, or"
+            )
             text = (
                 f"The input folder {asked!r} holds no file with the extension {wanted}; it holds {listing}"
                 f" (names that start with '_' or '.' are passed over).{fix} point file_paths at another folder."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -119,7 +120,9 @@ def make_partitions(
             raise UsageError(f"{name}={value!r} must be a whole number of at least {least}.", value=value)
     block_bytes = None if blocksize is None else parse_size(blocksize, name="blocksize")
     if block_bytes == 0:
-        raise UsageError("blocksize=0 cannot hold anything. Give a size such as '128MB', or leave it out.", value=blocksize)
+        raise UsageError(
+            "blocksize=0 cannot hold anything. Give a size such as '128MB', or leave it out.", value=blocksize
+        )
     if format not in ("jsonl", "parquet"):
         raise UsageError(f"format={format!r} is not known. Use 'jsonl' or 'parquet'.", value=format)
 
@@ -149,7 +152,9 @@ def make_partitions(
         groups = groups[:limit]
     partitions = [Partition(index, name, ranges) for index, (name, ranges) in enumerate(groups)]
     if len({part.id for part in partitions}) != len(partitions):
-        raise UsageError("Two input files have the same path below the input root. Name each of them once in file_paths.")
+        raise UsageError(
+            "Two input files have the same path below the input root. Name each of them once in file_paths."
+        )
     return partitions
 
 
@@ -161,7 +166,9 @@ def _whole(file: InputFile, format: Format) -> FileRange:
 def _file_group(files: Sequence[InputFile], format: Format) -> tuple[str, tuple[FileRange, ...]]:
     first = partition_stem(files[0].relative, format=format)
     if len(files) > 1:
-        members = hashlib.sha256("\0".join(file.relative for file in files).encode("utf-8", "surrogatepass")).hexdigest()
+        members = hashlib.sha256(
+            "\0".join(file.relative for file in files).encode("utf-8", "surrogatepass")
+        ).hexdigest()
         first = f"{first}.n{len(files)}-{members[:10]}"
     return first, tuple(_whole(file, format) for file in files)
 
@@ -182,7 +189,7 @@ def _blocks(
         return [(stem, (_whole(file, format),))]
     return [
         (f"{stem}.b{block:04d}", (FileRange(file.path, file.relative, file.size, file.stamp, start, end, False),))
-        for block, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False))
+        for block, (start, end) in enumerate(itertools.pairwise(cuts))
     ]
 
 

@@ -34,7 +34,9 @@ def parse_size(value: str | int, *, name: str = "size") -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
-            raise UsageError(f"{name}={value} is negative. Give a number of bytes, or text such as '128MB'.", value=value)
+            raise UsageError(
+                f"{name}={value} is negative. Give a number of bytes, or text such as '128MB'.", value=value
+            )
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     factor = _UNITS.get(match.group(2).lower()) if match else None

@@ -58,7 +58,9 @@ lines = st.lists(
     ).map(b"".join),
     max_size=25,
 ).map(b"".join)
-contents = st.tuples(st.sampled_from([b"", b"\xef\xbb\xbf"]), lines, st.sampled_from([b"", b"{}", b"1 \r"])).map(b"".join)
+contents = st.tuples(st.sampled_from([b"", b"\xef\xbb\xbf"]), lines, st.sampled_from([b"", b"{}", b"1 \r"])).map(
+    b"".join
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -82,7 +84,9 @@ def test_any_split_gives_the_records_of_the_whole(tmp_path_factory, data, block_
 
 
 @settings(max_examples=100, deadline=None)
-@given(data=contents, block_bytes=st.integers(1, 100), suffix=st.sampled_from(sorted(COMPRESS)), cut=st.integers(0, 400))
+@given(
+    data=contents, block_bytes=st.integers(1, 100), suffix=st.sampled_from(sorted(COMPRESS)), cut=st.integers(0, 400)
+)
 def test_compression_and_members_change_nothing(tmp_path_factory, data, block_bytes, suffix, cut):
     path = tmp_path_factory.mktemp("zip") / f"a.jsonl{suffix}"
     stored = COMPRESS[suffix](data[:cut]) + COMPRESS[suffix](data[cut:])
@@ -106,9 +110,7 @@ def test_oversized_records_are_set_aside_whatever_the_block_size(tmp_path_factor
         row += bool(text)
         at += len(line) + 1
     blocks = list(read_blocks(whole(path, len(data)), block_bytes=block_bytes, max_record_bytes=limit))
-    got = [
-        (int(r), b.buffer[s:e].tobytes()) for b in blocks for r, s, e in zip(b.rows, b.starts, b.ends, strict=True)
-    ]
+    got = [(int(r), b.buffer[s:e].tobytes()) for b in blocks for r, s, e in zip(b.rows, b.starts, b.ends, strict=True)]
     assert got == kept
     assert [(item.row, item.offset, item.size) for block in blocks for item in block.bad] == bad
     assert all(item.cause == "record_too_large" for block in blocks for item in block.bad)
@@ -178,7 +180,9 @@ def test_a_huge_line_is_skipped_without_holding_it(tmp_path):
     (bad,) = [item for block in blocks for item in block.bad]
     assert (bad.row, bad.offset, bad.size, bad.cause) == (1, 2, 3_000_000, "record_too_large")
     assert bad.raw == b"x" * 65536
-    assert [(int(row), text) for block in blocks for row, (_, text) in zip(block.rows, records([block]), strict=True)] == [
+    assert [
+        (int(row), text) for block in blocks for row, (_, text) in zip(block.rows, records([block]), strict=True)
+    ] == [
         (0, b"1"),
         (2, b"2"),
     ]

@@ -1,0 +1,110 @@
+"""Writing JSONL parts: encoded lines go out as they are, or as one compressed member per append.
+
+Because members stand alone, parts written separately and joined by copying have the bytes of one written in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill.errors import UsageError
+from gristmill.storage.compression import Codec, codec_named, codec_of, compress_member, open_raw
+from gristmill.storage.part_sink import HashedFile, WrittenFile, total_rows
+from gristmill.storage.remote import StorageOptions
+
+
+class JsonlSink:
+    """A JSONL file under construction.
+
+    Args:
+        path: Where it will appear.
+        compression: None, "gzip", "zstd" or "bz2"; by default what the suffix of `path` says.
+        token: Marks the temporary file of this run.
+        fsync: Wait until the file is on the disk.
+        storage_options: Handed to fsspec for URLs.
+
+    Example:
+        >>> sink = JsonlSink("out/part.jsonl.zst")  # doctest: +SKIP
+        >>> sink.append(b'{"text": "hello"}\\n')  # doctest: +SKIP
+        >>> sink.close().rows  # doctest: +SKIP
+        1
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        compression: str | None = "infer",
+        token: str = "x",
+        fsync: bool = False,
+        storage_options: StorageOptions = None,
+    ) -> None:
+        self._codec: Codec = codec_of(path) if compression == "infer" else codec_named(compression)
+        self._file = HashedFile(path, token=token, fsync=fsync, storage_options=storage_options)
+        self._rows = 0
+
+    def append(self, data: Any, /, *, rows: int | None = None) -> None:
+        """Add whole lines, the last one with its newline.
+
+        Args:
+            data: A uint8 array or any bytes-like object.
+            rows: How many lines these are; counted when None.
+        """
+        view = memoryview(data).cast("B")
+        if not view:
+            return
+        if view[-1] != 10:
+            raise UsageError(
+                "The bytes appended to a JSONL file must end with a newline, or the next record would join the last."
+            )
+        if rows is None:
+            rows = int(np.count_nonzero(np.frombuffer(view, np.uint8) == 10))
+        self._file.write(compress_member(view, self._codec))
+        self._rows += rows
+
+    def close(self) -> WrittenFile:
+        """Publish the file; without any append it is empty and still readable."""
+        if not self._file.size:
+            self._file.write(compress_member(b"", self._codec))
+        return self._file.publish(rows=self._rows)
+
+    def abort(self) -> None:
+        """Throw away what was appended."""
+        self._file.discard()
+
+
+def concatenate_jsonl(
+    pieces: Sequence[WrittenFile],
+    path: str,
+    *,
+    compression: str | None = "infer",
+    token: str = "x",
+    fsync: bool = False,
+    storage_options: StorageOptions = None,
+) -> WrittenFile:
+    """One file with the bytes that appending to it directly would have given.
+
+    Args:
+        pieces: Files from `JsonlSink` with the same compression.
+        path: Where the result appears; the pieces stay.
+        compression: As for `JsonlSink`.
+        token: As for `JsonlSink`.
+        fsync: As for `JsonlSink`.
+        storage_options: Handed to fsspec for URLs.
+    """
+    codec = codec_of(path) if compression == "infer" else codec_named(compression)
+    target = HashedFile(path, token=token, fsync=fsync, storage_options=storage_options)
+    try:
+        for piece in pieces:
+            if piece.rows:  # an empty piece is a member that direct writing would not have made
+                with open_raw(piece.path, storage_options=storage_options) as source:
+                    target.copy(source)
+        if not target.size:
+            target.write(compress_member(b"", codec))
+        return target.publish(rows=total_rows(pieces))
+    except BaseException:
+        target.discard()
+        raise

@@ -1,0 +1,253 @@
+"""Reading Parquet partitions as bounded tables, and what footers alone can tell.
+
+Block borders follow from footers and `block_bytes` only. A damaged row group costs its own rows, not the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.errors import InputError, UsageError, did_you_mean
+from gristmill.storage.compression import open_raw
+from gristmill.storage.files import InputFile
+from gristmill.storage.partitions import FileRange, Partition
+from gristmill.storage.records import BadRecord, SourceFile
+from gristmill.storage.remote import StorageOptions, is_local, local_path
+from gristmill.storage.schema_casts import conform
+from gristmill.storage.schemas import clean_schema, merge_schemas
+
+DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
+
+_STREAM_BYTES = 1 << 20
+_REMOTE_FOOTER_THREADS = 16
+_DAMAGE = (pa.ArrowException, OSError, EOFError)
+
+
+@dataclass(slots=True)
+class TableBlock:
+    """Rows of one Parquet file.
+
+    Attributes:
+        first_row: Row number in the partition of the table's first row.
+        table: The rows; empty where only bad records are reported.
+        file: The source.
+        bad: Rows that could not be read, before or after those of the table.
+    """
+
+    first_row: int
+    table: pa.Table
+    file: SourceFile
+    bad: list[BadRecord] = field(default_factory=list)
+
+
+def open_parquet(path: str, *, storage_options: StorageOptions = None) -> pq.ParquetFile:
+    """The file with its footer read; its pages are streamed and their checksums verified where there are any."""
+    source: Any = open_raw(path, storage_options=storage_options)
+    if is_local(path):
+        source.close()
+        source = local_path(path)
+    return pq.ParquetFile(source, pre_buffer=False, buffer_size=_STREAM_BYTES, page_checksum_verification=True)
+
+
+def unified_schema(files: Iterable[InputFile | FileRange], *, storage_options: StorageOptions = None) -> pa.Schema:
+    """The schema that all `files` can be read as, from their footers alone.
+
+    Files whose footer is damaged take no part; reading reports them.
+
+    Raises:
+        SchemaConflictError: Two files give a column types that no type holds exactly.
+        InputError: Not one footer can be read.
+    """
+    ordered = sorted({file.path: file for file in files}.values(), key=lambda file: file.relative)
+    threads = 1 if all(is_local(file.path) for file in ordered) else _REMOTE_FOOTER_THREADS
+    problem: tuple[str, Exception] | None = None
+    schemas: list[tuple[str, pa.Schema]] = []
+
+    def read(file: InputFile | FileRange) -> pa.Schema | Exception:
+        try:
+            with open_parquet(file.path, storage_options=storage_options) as opened:
+                return opened.schema_arrow
+        except _DAMAGE as error:
+            return error
+
+    with ThreadPoolExecutor(threads) as pool:
+        for file, result in zip(ordered, pool.map(read, ordered), strict=True):
+            if isinstance(result, Exception):
+                problem = problem or (file.path, result)
+            else:
+                schemas.append((file.path, result))
+    if not schemas and problem is not None:
+        raise InputError(
+            f"None of the {len(ordered)} Parquet inputs has a footer that can be read; the first, {problem[0]!r}: "
+            f"{_first_line(problem[1])} Check that these are Parquet files.",
+            path=problem[0],
+        )
+    return merge_schemas(schemas)
+
+
+def row_group_cuts(path: str, *, block_bytes: int, storage_options: StorageOptions = None) -> list[int]:
+    """Row group numbers at which the file is cut into parts of about `block_bytes` stored bytes.
+
+    The first is 0 and the last the number of row groups; empty where the footer is damaged.
+    """
+    try:
+        with open_parquet(path, storage_options=storage_options) as opened:
+            metadata = opened.metadata
+            sizes = [_stored_bytes(metadata.row_group(at)) for at in range(metadata.num_row_groups)]
+    except _DAMAGE:
+        return []
+    cuts, filled = [0], 0
+    for at, size in enumerate(sizes):
+        if filled and filled + size > block_bytes:
+            cuts.append(at)
+            filled = 0
+        filled += size
+    return [*cuts, len(sizes)] if sizes else []
+
+
+def _stored_bytes(group: Any) -> int:
+    return sum(group.column(at).total_compressed_size for at in range(group.num_columns))
+
+
+def read_parquet_blocks(
+    partition: Partition,
+    *,
+    schema: pa.Schema | None = None,
+    fields: Sequence[str] | None = None,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    storage_options: StorageOptions = None,
+) -> Iterator[TableBlock]:
+    """The rows of `partition`, block by block, file by file, all with one schema.
+
+    Args:
+        partition: What to read.
+        schema: What `unified_schema` gave; by default that of the partition's own files.
+        fields: Columns to read, in this order; by default all.
+        block_bytes: Uncompressed bytes per block, by the footers' estimate.
+        storage_options: Handed to fsspec for URLs.
+
+    Raises:
+        UsageError: A field is not in the schema.
+    """
+    if block_bytes < 1:
+        raise UsageError(f"block_bytes={block_bytes} must be at least 1.", value=block_bytes)
+    if schema is None:
+        schema = unified_schema(partition.ranges, storage_options=storage_options)
+    if fields is not None:
+        for name in fields:
+            if name not in schema.names:
+                known = ", ".join(schema.names)
+                raise UsageError(
+                    f"The column {name!r} of fields is not in the input.{did_you_mean(name, schema.names)} There are: {known}.",
+                    column=name,
+                )
+        schema = pa.schema([schema.field(name) for name in dict.fromkeys(fields)], metadata=schema.metadata)
+    row = 0
+    for part in partition.ranges:
+        reader = _FileReader(part, row, schema, block_bytes, storage_options)
+        yield from reader.blocks()
+        row = reader.row
+
+
+class _FileReader:
+    """One pass over the row groups of one range."""
+
+    def __init__(
+        self, part: FileRange, row: int, schema: pa.Schema, block_bytes: int, storage_options: StorageOptions
+    ) -> None:
+        self.row = row
+        self._part = part
+        self._file = SourceFile(part.path, part.relative)
+        self._schema = schema
+        self._block_bytes = block_bytes
+        self._storage_options = storage_options
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0.0
+        self._bad: list[BadRecord] = []
+
+    def blocks(self) -> Iterator[TableBlock]:
+        """Blocks in file order; `row` is the next row number afterwards."""
+        try:
+            opened = open_parquet(self._part.path, storage_options=self._storage_options)
+        except _DAMAGE as error:
+            self._report(error, count=1, what="the footer can't be read")
+            yield from self._flush()
+            return
+        with opened:
+            end = self._part.end if self._part.end >= 0 else opened.metadata.num_row_groups
+            there = clean_schema(opened.schema_arrow)
+            names = [name for name in self._schema.names if name in there.names]
+            for number in range(self._part.start, min(end, opened.metadata.num_row_groups)):
+                yield from self._row_group(opened, number, names)
+        yield from self._flush()
+
+    def _row_group(self, opened: pq.ParquetFile, number: int, names: list[str]) -> Iterator[TableBlock]:
+        group = opened.metadata.row_group(number)
+        left = group.num_rows
+        if not left:
+            return
+        row_bytes = max(group.total_byte_size, 1) / left
+        batch_rows = max(1, min(left, int(self._block_bytes / row_bytes)))
+        try:
+            # Without a column there is nothing to iterate over, but the rows are still there.
+            batches: Iterable[pa.RecordBatch | None] = (
+                opened.iter_batches(batch_size=batch_rows, row_groups=[number], columns=names, use_threads=False)
+                if names
+                else [None]
+            )
+            for batch in batches:
+                table = pa.Table.from_batches([batch]) if batch is not None else None
+                rows = left if table is None else table.num_rows
+                shaped = conform(table, self._schema) if table is not None else _null_rows(self._schema, rows)
+                if self._pending and self._pending_bytes + rows * row_bytes > self._block_bytes:
+                    yield from self._flush()
+                self._pending.append(shaped)
+                self._pending_rows += rows
+                self._pending_bytes += rows * row_bytes
+                self.row += rows
+                left -= rows
+        except _DAMAGE as error:
+            yield from self._flush()
+            self._report(
+                error, count=left, what=f"{left} of the {group.num_rows} rows of row group {number} can't be read"
+            )
+        else:
+            if left > 0:
+                yield from self._flush()
+                self._report(None, count=left, what=f"row group {number} holds {left} rows fewer than its footer says")
+
+    def _report(self, error: Exception | None, *, count: int, what: str) -> None:
+        detail = what if error is None else f"{what}: {_first_line(error)}"
+        self._bad.append(BadRecord(self.row, self._file, -1, "corrupt_parquet", b"", 0, detail, count))
+        self.row += count
+
+    def _flush(self) -> Iterator[TableBlock]:
+        if not self._pending and not self._bad:
+            return
+        if self._pending:
+            table = pa.concat_tables(self._pending)
+            if len(self._pending) > 1:
+                table = table.combine_chunks()
+            first_row = self.row - self._pending_rows
+        else:
+            table = self._schema.empty_table()
+            first_row = self._bad[0].row
+        bad, self._bad = self._bad, []
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0.0
+        yield TableBlock(first_row, table, self._file, bad)
+
+
+def _null_rows(schema: pa.Schema, rows: int) -> pa.Table:
+    return pa.table([pa.nulls(rows, field.type) for field in schema], schema=schema)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

@@ -1,0 +1,197 @@
+"""Bringing the schemas of several files together, without losing a value.
+
+Columns that are missing somewhere become nullable; types widen only where every value stays exact. A column that one
+file holds as JSON text (field metadata ``gristmill.type`` = ``json``) becomes JSON text everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from gristmill.errors import SchemaConflictError
+
+JSON_KEY = b"gristmill.type"
+JSON_VALUE = b"json"
+
+_SIGNED = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+_UNSIGNED = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
+_FLOATS = {16: pa.float16(), 32: pa.float32(), 64: pa.float64()}
+# The largest whole numbers, in bits, that a float of this width holds exactly.
+_EXACT_BITS = {16: 11, 32: 24, 64: 53}
+_TIME_UNITS = ("s", "ms", "us", "ns")
+
+
+def is_json_field(field: pa.Field) -> bool:
+    """Whether the column holds JSON text instead of plain strings."""
+    return bool((field.metadata or {}).get(JSON_KEY) == JSON_VALUE)
+
+
+def clean_schema(schema: pa.Schema) -> pa.Schema:
+    """`schema` as users mean it: no field numbers of the file, no pandas index.
+
+    An index that pandas stored as a column stays, as an ordinary column; a range index was never one.
+    """
+    fields = []
+    for field in schema:
+        kept = {key: value for key, value in (field.metadata or {}).items() if key != b"PARQUET:field_id"}
+        fields.append(field.with_metadata(kept or None))
+    metadata = dict(schema.metadata or {})
+    if b"pandas" in metadata:
+        try:
+            described = json.loads(metadata[b"pandas"])
+            described["index_columns"] = []
+            metadata[b"pandas"] = json.dumps(described).encode()
+        except (ValueError, TypeError):
+            del metadata[b"pandas"]
+    return pa.schema(fields, metadata=metadata or None)
+
+
+@dataclass(slots=True)
+class _Column:
+    field: pa.Field
+    source: str
+    seen: int
+
+
+def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """One schema for all of `schemas`, given as (file, schema) in their order.
+
+    Columns come in the order in which they are first met. File-level metadata stays where all files agree.
+
+    Raises:
+        SchemaConflictError: A column has types that can't be brought together; names both files.
+    """
+    columns: dict[str, _Column] = {}
+    metadata: dict[bytes, bytes] | None = None
+    total = 0
+    previous: pa.Schema | None = None
+    for source, raw in schemas:
+        total += 1
+        if previous is not None and raw.equals(previous, check_metadata=True):
+            for name in raw.names:
+                columns[name].seen += 1
+            continue
+        previous = raw
+        schema = clean_schema(raw)
+        here = dict(schema.metadata or {})
+        metadata = here if metadata is None else {k: v for k, v in metadata.items() if here.get(k) == v}
+        for field in schema:
+            known = columns.get(field.name)
+            if known is None:
+                columns[field.name] = _Column(field, source, 1)
+            else:
+                known.field = _merge_fields(known.field, field, known.source, source)
+                known.seen += 1
+    fields = [column.field if column.seen == total else column.field.with_nullable(True) for column in columns.values()]
+    return pa.schema(fields, metadata=metadata or None)
+
+
+def _merge_fields(left: pa.Field, right: pa.Field, left_file: str, right_file: str) -> pa.Field:
+    if left.equals(right, check_metadata=True):
+        return left
+    nullable = left.nullable or right.nullable
+    if is_json_field(left) or is_json_field(right):
+        marked = left if is_json_field(left) else right
+        both_text = pa.types.is_large_string(left.type) or pa.types.is_large_string(right.type)
+        return marked.with_type(pa.large_string() if both_text else pa.string()).with_nullable(True)
+    merged = merge_types(left.type, right.type)
+    if merged is None:
+        raise SchemaConflictError(
+            f"The column {left.name!r} is {left.type} in {left_file!r} and {right.type} in {right_file!r}, and no type holds "
+            "both exactly. Rewrite one of the files, read them in separate runs, or leave the column out with fields=[…].",
+            column=left.name,
+            first_file=left_file,
+            first_type=str(left.type),
+            second_file=right_file,
+            second_type=str(right.type),
+        )
+    return left.with_type(merged).with_nullable(nullable)
+
+
+def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The narrowest type that holds every value of both exactly; None when there is none."""
+    if left.equals(right):
+        return left
+    types = pa.types
+    if types.is_null(left):
+        return right
+    if types.is_null(right):
+        return left
+    if types.is_dictionary(left) and types.is_dictionary(right):
+        value = merge_types(left.value_type, right.value_type)
+        # Indices of the wider width: a dictionary of few values still fits.
+        wide = max(left.index_type, right.index_type, key=lambda index: int(index.bit_width))
+        return None if value is None else pa.dictionary(wide, value)
+    if types.is_dictionary(left):
+        return merge_types(left.value_type, right)
+    if types.is_dictionary(right):
+        return merge_types(left, right.value_type)
+    if _is_text(left) and _is_text(right):
+        return pa.large_string()
+    if _is_bytes(left) and _is_bytes(right):
+        return pa.large_binary()
+    if types.is_integer(left) and types.is_integer(right):
+        return _merge_integers(left, right)
+    if types.is_floating(left) and types.is_floating(right):
+        return _FLOATS[max(left.bit_width, right.bit_width)]
+    if types.is_integer(left) and types.is_floating(right):
+        return _merge_integer_float(left, right)
+    if types.is_floating(left) and types.is_integer(right):
+        return _merge_integer_float(right, left)
+    if types.is_timestamp(left) and types.is_timestamp(right) and left.tz == right.tz:
+        return pa.timestamp(max(left.unit, right.unit, key=_TIME_UNITS.index), left.tz)
+    if types.is_decimal(left) and types.is_decimal(right):
+        scale = max(left.scale, right.scale)
+        digits = max(left.precision - left.scale, right.precision - right.scale) + scale
+        return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale) if digits <= 76 else None
+    if _is_list(left) and _is_list(right):
+        item = merge_types(left.value_type, right.value_type)
+        return None if item is None else pa.large_list(item)
+    if types.is_struct(left) and types.is_struct(right):
+        return _merge_structs(left, right)
+    return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _merge_integers(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    signed = pa.types.is_signed_integer(left), pa.types.is_signed_integer(right)
+    wide = max(left.bit_width, right.bit_width)
+    if signed[0] == signed[1]:
+        return _SIGNED[wide] if signed[0] else _UNSIGNED[wide]
+    unsigned_bits = right.bit_width if signed[0] else left.bit_width
+    return _SIGNED.get(max(wide, unsigned_bits * 2))
+
+
+def _merge_integer_float(integer: pa.DataType, floating: pa.DataType) -> pa.DataType | None:
+    bits = integer.bit_width - (1 if pa.types.is_signed_integer(integer) else 0)
+    return next((_FLOATS[w] for w, exact in _EXACT_BITS.items() if w >= floating.bit_width and bits <= exact), None)
+
+
+def _merge_structs(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    fields = {field.name: field for field in left}
+    for field in right:
+        known = fields.get(field.name)
+        if known is None:
+            fields[field.name] = field.with_nullable(True)
+            continue
+        kind = merge_types(known.type, field.type)
+        if kind is None:
+            return None
+        fields[field.name] = known.with_type(kind).with_nullable(known.nullable or field.nullable)
+    there = {field.name for field in right}
+    return pa.struct([field if name in there else field.with_nullable(True) for name, field in fields.items()])

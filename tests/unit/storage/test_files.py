@@ -1,0 +1,169 @@
+"""Listing inputs: the same files for every way of naming them, and errors that help when there are none."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from gristmill.errors import InputError, InputNotFoundError, InputPermissionError, UsageError
+from gristmill.storage.files import InputFile, list_files
+
+TREE = [
+    "b.jsonl",
+    "a.jsonl",
+    "sub/c.jsonl.gz",
+    "sub/deep/d.JSON",
+    "sub/x.txt",
+    "_gristmill/run.jsonl",
+    ".hidden.jsonl",
+    "sub/_skip/e.jsonl",
+]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "corpus"
+    for name in TREE:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+def names(files: list[InputFile]) -> list[str]:
+    return [file.relative for file in files]
+
+
+def test_a_folder_is_searched_recursively_and_sorted(tree):
+    files = list_files(tree, extensions=[".jsonl", "json"])
+    assert names(files) == ["a.jsonl", "b.jsonl", "sub/c.jsonl.gz", "sub/deep/d.JSON"]
+    first = files[0]
+    assert first == InputFile(str(tree / "a.jsonl"), "a.jsonl", 7, str((tree / "a.jsonl").stat().st_mtime_ns))
+
+
+def test_a_trailing_slash_a_file_url_and_a_relative_path_change_nothing(tree, monkeypatch):
+    expected = list_files(tree, extensions=".jsonl")
+    assert list_files(f"{tree}/", extensions=".jsonl") == expected
+    assert list_files(f"file://{tree}", extensions=".jsonl") == expected
+    monkeypatch.chdir(tree.parent)
+    assert list_files("corpus", extensions=".jsonl") == expected
+    assert list_files("./corpus/../corpus", extensions=".jsonl") == expected
+
+
+def test_a_named_file_is_taken_whatever_its_extension(tree):
+    assert names(list_files(tree / "sub" / "x.txt", extensions=".jsonl")) == ["x.txt"]
+    assert names(list_files(tree / ".hidden.jsonl", extensions=".jsonl")) == [".hidden.jsonl"]
+
+
+def test_globs(tree):
+    assert names(list_files(f"{tree}/*.jsonl", extensions=".jsonl")) == ["a.jsonl", "b.jsonl"]
+    assert names(list_files(f"{tree}/**/*.jsonl*", extensions=".jsonl")) == ["a.jsonl", "b.jsonl", "sub/c.jsonl.gz"]
+    assert names(list_files(f"{tree}/s*", extensions=".jsonl")) == ["sub/c.jsonl.gz"]
+    assert names(list_files(f"{tree}/_grist*/*", extensions=".jsonl")) == ["_gristmill/run.jsonl"]
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_found(tmp_path):
+    (tmp_path / "a[1].jsonl").write_bytes(b"")
+    assert names(list_files(tmp_path / "a[1].jsonl", extensions=".jsonl")) == ["a[1].jsonl"]
+
+
+def test_lists_are_relative_to_their_common_root_without_duplicates(tree):
+    files = list_files(
+        [tree / "sub" / "deep", tree / "b.jsonl", f"{tree}/*.jsonl", tree / "b.jsonl"], extensions=[".jsonl", ".json"]
+    )
+    assert names(files) == ["a.jsonl", "b.jsonl", "sub/deep/d.JSON"]
+    assert names(list_files([tree / "b.jsonl"], extensions=".jsonl")) == ["b.jsonl"]
+    other = tree.parent / "other"
+    other.mkdir()
+    (other / "b.jsonl").write_bytes(b"")
+    assert names(list_files([tree / "b.jsonl", other], extensions=".jsonl")) == ["corpus/b.jsonl", "other/b.jsonl"]
+
+
+def test_links_are_followed_and_loops_end(tree):
+    (tree / "sub" / "back").symlink_to(tree)
+    (tree / "link").symlink_to(tree / "sub" / "deep")
+    found = names(list_files(tree, extensions=".json"))
+    assert found == ["link/d.JSON", "sub/deep/d.JSON"]
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("corpas", ["corpas", "Did you mean", "corpus"]),
+        ("corpus/a.json", ["a.json", "a.jsonl"]),
+        ("corpus/zzz/q.jsonl", ["zzz", "holds"]),
+        ("corpus/*.parquet", ["pattern", "*.parquet"]),
+        ("empty", ["empty", ".jsonl"]),
+        ("texts", ["2 × .txt", "1 × .csv", "file_extensions=['.txt']"]),
+    ],
+)
+def test_nothing_found_says_what_is_there(tree, path, parts):
+    (tree.parent / "empty").mkdir()
+    for name in ("a.txt", "b.txt", "c.csv"):
+        (tree.parent / "texts").mkdir(exist_ok=True)
+        (tree.parent / "texts" / name).touch()
+    with pytest.raises(InputNotFoundError) as caught:
+        list_files(str(tree.parent / path), extensions=".jsonl")
+    for part in parts:
+        assert part in str(caught.value)
+    assert isinstance(caught.value, FileNotFoundError)
+    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert str(copy) == str(caught.value)
+
+
+def test_one_missing_path_of_a_list_is_an_error(tree):
+    with pytest.raises(InputNotFoundError, match=r"nope\.jsonl"):
+        list_files([tree, tree / "nope.jsonl"], extensions=".jsonl")
+
+
+def test_useless_arguments_are_refused(tree):
+    for arguments in ({"file_paths": []}, {"file_paths": [""]}, {"file_paths": tree, "extensions": []}):
+        with pytest.raises(UsageError):
+            list_files(**{"extensions": ".jsonl", **arguments})
+    with pytest.raises(UsageError, match="nosuchscheme"):
+        list_files("nosuchscheme://x/y", extensions=".jsonl")
+
+
+def test_pipes_and_dangling_links_are_said(tree):
+    os.mkfifo(tree / "pipe.jsonl")
+    with pytest.raises(InputError, match="not a regular file"):
+        list_files(tree, extensions=".jsonl")
+    (tree / "pipe.jsonl").unlink()
+    (tree / "gone.jsonl").symlink_to(tree / "nowhere")
+    with pytest.raises(InputNotFoundError, match="link to a file that does not exist"):
+        list_files(tree, extensions=".jsonl")
+
+
+def test_unreadable_files_are_said(tree, monkeypatch):
+    # Root may read everything, so the answer of the system is played here.
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("a.jsonl"))
+    with pytest.raises(InputPermissionError, match=r"a\.jsonl.*may not be read") as caught:
+        list_files(tree, extensions=".jsonl")
+    assert isinstance(caught.value, PermissionError)
+
+
+def test_other_stores():
+    fs = fsspec.filesystem("memory")
+    for name in TREE:
+        fs.pipe(f"/listing/{name}", name.encode())
+    files = list_files("memory://listing", extensions=[".jsonl", ".json"])
+    assert names(files) == ["a.jsonl", "b.jsonl", "sub/c.jsonl.gz", "sub/deep/d.JSON"]
+    assert files[0].path == "memory:///listing/a.jsonl" or files[0].path == "memory://listing/a.jsonl"
+    assert files[0].size == 7
+    assert names(list_files("memory://listing/*.jsonl", extensions=".jsonl")) == ["a.jsonl", "b.jsonl"]
+    assert names(list_files("memory://listing/sub/x.txt", extensions=".jsonl")) == ["x.txt"]
+    with pytest.raises(InputNotFoundError, match="Did you mean"):
+        list_files("memory://listing/c.jsonl", extensions=".jsonl")
+    before = files[0].stamp
+    fs.pipe("/listing/a.jsonl", b"changed")
+    assert list_files("memory://listing", extensions=".jsonl")[0].stamp != before
+
+
+def test_stores_can_be_mixed(tree):
+    fsspec.filesystem("memory").pipe("/mixed/a.jsonl", b"1\n")
+    files = list_files([tree / "a.jsonl", "memory://mixed"], extensions=".jsonl")
+    assert len({file.relative for file in files}) == 2
+    assert files[1].relative == "memory/mixed/a.jsonl"
