@@ -28,6 +28,19 @@ def inlined(function: F) -> F:
     return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy"))
 
 
+def leaf(function: F) -> F:
+    """Compile `function` into the kernels that call it, without counting references to the arrays it is given.
+
+    Counting costs more than a short helper does: four atomic operations per array and call. A leaf must not allocate.
+    """
+    return cast(F, numba.njit(function, forceinline=True, nogil=True, error_model="numpy", _nrt=False))
+
+
+def routine(function: F) -> F:
+    """Compile `function` once and call it from kernels, without counting references; the longer kind of leaf."""
+    return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy", _nrt=False))
+
+
 def _watch_helpers(dispatcher: Any, function: Callable[..., object]) -> None:
     """Make the kernel's cache stale when a file changes that its helpers come from; numba watches only its own file."""
     files = _helper_files(function, set()) - {function.__code__.co_filename}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import inlined, kernel
+from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Mask, TextColumn
 from gristmill.kernels.text_loads import load8
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
@@ -60,7 +60,7 @@ _PACKED = _packed_counters()
 _URL = _url_bytes()
 
 
-@inlined
+@leaf
 def _url_at(data, colon, floor, end):
     """Start and end of the URL whose scheme ends at `colon`; the end is 0 when there is none."""
     if colon + 3 >= end or data[colon + 1] != 47 or data[colon + 2] != 47:
@@ -90,7 +90,7 @@ def _url_at(data, colon, floor, end):
     return start, stop
 
 
-@inlined
+@routine
 def _count_urls(data, begin, end, out):
     """The characters in URLs and whether a URL names adult content."""
     free = begin
@@ -107,7 +107,7 @@ def _count_urls(data, begin, end, out):
                     break
 
 
-@inlined
+@routine
 def _count_wide(data, begin, end, pages, flags, out):
     """What characters beyond ASCII add: the angle brackets and the alphabetic ones."""
     brackets = 0

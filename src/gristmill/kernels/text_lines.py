@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import inlined, kernel
+from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Mask, TextColumn
 from gristmill.kernels.text_loads import bit_count, load8, trailing_zeros
+from gristmill.kernels.text_split import load_part, space_width
 
 # Columns of the result.
 N_LINES = 0
@@ -34,80 +35,34 @@ _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 _ONE = np.uint64(1)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(29)
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
-_SPACE = 1
-_MAYBE_SPACE = 2
-
-
-def _byte_kinds() -> np.ndarray:
-    table = np.zeros(256, dtype=np.uint8)
-    for byte in b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f ":
-        table[byte] |= _SPACE
-    for byte in b"\xc2\xe1\xe2\xe3":
-        table[byte] |= _MAYBE_SPACE
-    return table
-
-
-_KINDS = _byte_kinds()
 _BULLETS = np.array(sorted(map(ord, "•‣⁃⁌⁍∙○●◘◦⦾⦿")), dtype=np.int64)
 _READ_MORE = np.frombuffer(b"read more", dtype=np.uint8)
 
 
-@inlined
-def _space_width(data, at, end):
-    """Bytes of the white space character at `at`, 0 when it is another one."""
-    kind = _KINDS[data[at]]
-    if kind & _SPACE:
-        return 1
-    if not kind & _MAYBE_SPACE:
-        return 0
-    first = data[at]
-    if first == 0xC2:
-        if at + 1 < end and (data[at + 1] == 0x85 or data[at + 1] == 0xA0):
-            return 2
-        return 0
-    if at + 2 >= end:
-        return 0
-    second = data[at + 1]
-    third = data[at + 2]
-    if first == 0xE2:
-        if second == 0x80:
-            if 0x80 <= third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF:
-                return 3
-        elif second == 0x81 and third == 0x9F:
-            return 3
-    elif first == 0xE3:
-        if second == 0x80 and third == 0x80:
-            return 3
-    elif second == 0x9A and third == 0x80:
-        return 3
-    return 0
-
-
-@inlined
+@routine
 def _strip_left(data, begin, end):
     while begin < end:
-        width = _space_width(data, begin, end)
+        width = space_width(data, begin, end)
         if not width:
             break
         begin += width
     return begin
 
 
-@inlined
+@routine
 def _strip_right(data, begin, end):
     while end > begin:
         last = end - 1
         while last > begin and data[last] & 0xC0 == 0x80:
             last -= 1
-        if not _space_width(data, last, end):
+        if not space_width(data, last, end):
             break
         end = last
     return end
 
 
-@inlined
+@routine
 def _hash_and_count(data, begin, end):
     """A 64-bit hash of a byte range and its number of characters."""
     mixed = np.uint64(end - begin) * _MIX
@@ -120,19 +75,14 @@ def _hash_and_count(data, begin, end):
         mixed ^= mixed >> _HALF
         at += 8
     if at < end:
-        if at + 8 <= len(data):
-            chunk = load8(data, at) & (_ALL >> np.uint64(64 - 8 * (end - at)))
-        else:
-            chunk = np.uint64(0)
-            for position in range(at, end):
-                chunk |= np.uint64(data[position]) << np.uint64(8 * (position - at))
+        chunk = load_part(data, at, end - at)
         continuations += bit_count(chunk & ~(chunk << _ONE) & _HIGH_BITS)
         mixed = (mixed ^ chunk) * _MIX
         mixed ^= mixed >> _HALF
     return mixed, end - begin - continuations
 
 
-@inlined
+@routine
 def _same(data, one, other, length):
     at = 0
     while at + 8 <= length:
@@ -146,7 +96,7 @@ def _same(data, one, other, length):
     return True
 
 
-@inlined
+@routine
 def _unique(data, starts, lengths, hashes, chars, count, slots):
     """How many of the first `count` pieces are distinct, and their characters."""
     if count == 1:
@@ -177,7 +127,7 @@ def _unique(data, starts, lengths, hashes, chars, count, slots):
     return distinct, total
 
 
-@inlined
+@routine
 def _ends_with_ellipsis(data, begin, end):
     """Whether stripped, lower-cased text ends in ... [...] (...) … […] -» "read more" or "read more.."."""
     length = end - begin
@@ -208,7 +158,7 @@ def _ends_with_ellipsis(data, begin, end):
     return _ends_with_read_more(data, begin, end)
 
 
-@inlined
+@routine
 def _ends_with_read_more(data, begin, end):
     start = end - len(_READ_MORE)
     if start < begin:
@@ -222,7 +172,7 @@ def _ends_with_read_more(data, begin, end):
     return True
 
 
-@inlined
+@routine
 def _starts_with_bullet(data, begin, end):
     if data[begin] != 0xE2 or begin + 2 >= end:
         return False
@@ -233,7 +183,7 @@ def _starts_with_bullet(data, begin, end):
     return False
 
 
-@inlined
+@leaf
 def _next_newline(data, at, end):
     """Where the next newline is, or `end`."""
     while at + 8 <= end:
@@ -250,7 +200,7 @@ def _next_newline(data, at, end):
     return end
 
 
-@inlined
+@routine
 def _count_newlines(data, at, end):
     count = 0
     while at + 8 <= end:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import inlined
+from gristmill.kernels.compiler import leaf, routine
 from gristmill.kernels.text_loads import bit_count, load8, trailing_zeros
 
 SPACE = 1  # ASCII white space of str.isspace
@@ -39,7 +39,7 @@ def _byte_kinds() -> np.ndarray:
 _KINDS = _byte_kinds()
 
 
-@inlined
+@routine
 def space_width(data, at, end):
     """Bytes of the white space character at `at`, 0 when it is another one."""
     kind = _KINDS[data[at]]
@@ -70,7 +70,7 @@ def space_width(data, at, end):
     return 0
 
 
-@inlined
+@leaf
 def load_part(data, at, length):
     """The first `length` (1 to 8) bytes from `at` on as one number, also at the very end of the data."""
     if at + 8 <= len(data):
@@ -81,7 +81,7 @@ def load_part(data, at, length):
     return part
 
 
-@inlined
+@leaf
 def block_masks(data, at, end):
     """For the 64 bytes from `at` on: which are ASCII white space (or lie past `end`), and which are not ASCII."""
     spaces = ZERO
@@ -106,12 +106,14 @@ def block_masks(data, at, end):
     return spaces | (ALL << np.uint64(left)), wide
 
 
-@inlined
+@routine
 def add_wide_spaces(data, at, end, spaces, wide, carried):
-    """The space mask with white space beyond ASCII added, and how many bytes of it reach into the next block."""
+    """The space mask with white space beyond ASCII added, the bytes of it that reach into the next block, and how many
+    bytes more than characters it has."""
     if carried:
         spaces |= (ONE << np.uint64(carried)) - ONE
     carried = 0
+    surplus = 0
     while wide:
         bit = trailing_zeros(wide)
         wide &= wide - ONE
@@ -120,26 +122,30 @@ def add_wide_spaces(data, at, end, spaces, wide, carried):
             if width:
                 spaces |= ((ONE << np.uint64(width)) - ONE) << np.uint64(bit)
                 carried = max(0, bit + width - 64)
-    return spaces, carried
+                surplus += width - 1
+    return spaces, carried, surplus
 
 
-@inlined
+@routine
 def split_words(data, begin, end, starts, ends):
-    """Write where each word of the text starts and ends, and return how many there are and whether all is ASCII.
+    """Write where each word of the text starts and ends.
 
-    The two arrays must have room for one more word than half the bytes.
+    The two arrays must have room for one more word than half the bytes. Returns how many words there are, whether all is
+    ASCII, and by how many bytes the white space outnumbers its characters.
     """
     opened = 0
     closed = 0
     before = ONE  # a text begins as if a space came before it
     carried = 0
     high = ZERO
+    surplus = 0
     at = begin
     while at < end:
         spaces, wide = block_masks(data, at, end)
         if wide or carried:
             high |= wide
-            spaces, carried = add_wide_spaces(data, at, end, spaces, wide, carried)
+            spaces, carried, more = add_wide_spaces(data, at, end, spaces, wide, carried)
+            surplus += more
         opening = ~spaces & ((spaces << ONE) | before)
         closing = spaces & ~((spaces << ONE) | before)
         while opening:
@@ -154,10 +160,10 @@ def split_words(data, begin, end, starts, ends):
         at += 64
     if closed < opened:
         ends[closed] = end
-    return opened, high == ZERO
+    return opened, high == ZERO, surplus
 
 
-@inlined
+@leaf
 def count_points(data, begin, end):
     """Characters in a byte range."""
     continuations = 0

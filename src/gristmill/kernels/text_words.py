@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import inlined, kernel
+from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Mask, TextColumn
 from gristmill.kernels.text_split import count_points, load_part, space_width, split_words
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
@@ -60,7 +60,7 @@ def _common_words() -> tuple[np.ndarray, np.ndarray]:
 _COMMON_KEYS, _COMMON_LENGTHS = _common_words()
 
 
-@inlined
+@routine
 def _has_alphabetic(data, begin, end, pages, flags):
     at = begin
     while at < end:
@@ -89,12 +89,13 @@ def _has_alphabetic(data, begin, end, pages, flags):
     return False
 
 
-@inlined
-def _is_symbol(data, begin, end, chars):
+@routine
+def _is_symbol(data, begin, end):
     """Whether the word is an ellipsis mark or has more runs of hash signs than half its characters."""
     length = end - begin
     if data[begin] == 35:
         # More than half the characters in runs of their own: signs and others must alternate, with signs at both ends.
+        chars = count_points(data, begin, end)
         if chars % 2 == 0:
             return False
         runs = 0
@@ -113,30 +114,24 @@ def _is_symbol(data, begin, end, chars):
     return length == 5 and (key == _DOTS_IN_BRACKETS or key == _DOTS_IN_PARENTHESES or key == _ELLIPSIS_IN_BRACKETS)
 
 
-@inlined
-def _is_common(key, length):
-    slot = np.int64((key * _COMMON_MIX) >> _COMMON_SHIFT)
-    return _COMMON_KEYS[slot] == key and _COMMON_LENGTHS[slot] == length
-
-
-@inlined
-def _describe(data, begin, end, chars, pages, flags):
+@leaf
+def _describe(data, begin, length, pages, flags):
     """What the word is, as bits: alphabetic, symbol, common."""
     kind = _KINDS[data[begin]]
     if kind & _LETTER:
-        length = end - begin
-        if _is_common(load_part(data, begin, min(length, 8)), length):
-            return 5
-        return 1
+        key = load_part(data, begin, min(length, 8))
+        slot = np.int64((key * _COMMON_MIX) >> _COMMON_SHIFT)
+        # Without a branch: about every fifth word is common, in no order that could be guessed.
+        return 1 + 4 * (np.int64(_COMMON_KEYS[slot] == key) & np.int64(_COMMON_LENGTHS[slot] == length))
     bits = 0
-    if kind & _MARK and _is_symbol(data, begin, end, chars):
+    if kind & _MARK and _is_symbol(data, begin, begin + length):
         bits = 2
-    if _has_alphabetic(data, begin, end, pages, flags):
+    if _has_alphabetic(data, begin, begin + length, pages, flags):
         bits |= 1
     return bits
 
 
-@inlined
+@leaf
 def _store(counts, words, total, longest, symbols, alphabetic, common, first_common):
     counts[N_WORDS] = words
     counts[WORD_CHARS] = total
@@ -162,21 +157,23 @@ def _words(data, offsets, alive, pages, flags, out):
             stop = min(at + _PIECE, end)
             while stop < end and not space_width(data, stop, end):
                 stop += 1
-            found, ascii_only = split_words(data, at, stop, starts, ends)
+            found, ascii_only, surplus = split_words(data, at, stop, starts, ends)
+            in_words = 0
             for word in range(found):
                 begin = starts[word]
-                chars = ends[word] - begin
-                if not ascii_only:
-                    chars = count_points(data, begin, ends[word])
-                total += chars
-                longest = max(longest, chars)
-                bits = _describe(data, begin, ends[word], chars, pages, flags)
+                length = ends[word] - begin
+                in_words += length
+                if length > longest:
+                    longest = max(longest, length if ascii_only else count_points(data, begin, begin + length))
+                bits = _describe(data, begin, length, pages, flags)
                 alphabetic += bits & 1
                 symbols += (bits >> 1) & 1
                 common += bits >> 2
                 if words + word == 0:
                     first_common = bits >> 2
             words += found
+            # What is not in words is white space, one character per byte but for the wide ones.
+            total += in_words if ascii_only else count_points(data, at, stop) - (stop - at - in_words - surplus)
             at = stop
         _store(out[row], words, total, longest, symbols, alphabetic, common, first_common)
 
@@ -197,7 +194,7 @@ def _given_words(data, word_offsets, document_words, alive, pages, flags, out):
             chars = count_points(data, begin, end)
             total += chars
             longest = max(longest, chars)
-            bits = _describe(data, begin, end, chars, pages, flags)
+            bits = _describe(data, begin, end - begin, pages, flags)
             alphabetic += bits & 1
             symbols += (bits >> 1) & 1
             common += bits >> 2
