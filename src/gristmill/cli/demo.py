@@ -35,7 +35,8 @@ def command(
 ) -> None:
     """Curate the shipped sample.
 
-    The documents that are kept go to the folder OUTPUT (default: demo-output). Shows what was kept and dropped and why, where the files are, and what to try next.
+    The documents that are kept go to the folder OUTPUT (default: demo-output). Shows what was kept and dropped and
+    why, where the files are, and what to try next.
     """
     from gristmill.cli.report_view import exit_code, print_report
     from gristmill.recipes.shipped_recipes import sample_file

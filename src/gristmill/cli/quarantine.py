@@ -25,7 +25,8 @@ EXCERPT_CHARS = 100
 def command(output: str, cause: str | None, stage: str | None, as_json: bool) -> None:
     """List the records that failed.
 
-    These records of OUTPUT could not be processed and were set aside, here by cause and stage. With --cause or --stage each record is shown with its file, place and first characters.
+    They could not be processed and were set aside below OUTPUT. By cause and stage; with --cause or --stage one by one,
+    each with its file, place and first characters.
     """
     if cause is not None or stage is not None:
         _print_records(output, cause, stage, as_json=as_json)

@@ -68,8 +68,8 @@ def command(
 ) -> None:
     """Run a recipe.
 
-    RECIPE is a YAML file, or the name of a shipped one (see 'gristmill recipes'). INPUT and OUTPUT set the recipe's variables input_path and output_path. Interrupt a run at any time: the same
-    command takes it up where it stopped.
+    RECIPE is a YAML file, or the name of a shipped one (see 'gristmill recipes'). INPUT and OUTPUT set its variables
+    input_path and output_path. Interrupt a run at any time: the same command takes it up where it stopped.
 
     \b
     gristmill run english crawl/ clean/

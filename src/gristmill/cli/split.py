@@ -20,7 +20,8 @@ from gristmill.cli.edge import before_the_run, common_options, json_option, prin
 def command(file: str, output: str, size: str, as_json: bool) -> None:
     """Cut a large file into parts.
 
-    FILE is JSONL or Parquet, also compressed; the parts go to the folder OUTPUT. Readers split large files on their own; this is for tools that do not.
+    FILE is JSONL or Parquet, also compressed; the parts go to the folder OUTPUT. Readers split large files on their
+    own; this is for tools that do not.
 
     \b
     gristmill split crawl.jsonl.gz parts/ --size 500MB

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from gristmill.errors import RecipeError, UnknownNameError, did_you_mean
 from gristmill.recipes.building import build_stage
 from gristmill.recipes.registry import registered
 from gristmill.recipes.variables import is_variable_name, substitute, used_variables
-from gristmill.recipes.yaml_source import Path, Source, parse_yaml
+from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml
 
 if TYPE_CHECKING:
     from gristmill.pipeline import Pipeline
@@ -85,7 +83,7 @@ class Recipe:
         ]
         if self.executor:
             whole["executor"] = {"name": self.executor, "config": _escaped(dict(self.executor_config))}
-        return yaml.dump(whole, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True, width=120)
+        return dump_yaml(whole)
 
 
 def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = None) -> Recipe:

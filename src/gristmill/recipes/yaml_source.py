@@ -30,19 +30,24 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (declared so by PyYAML)
 
 
-_Loader.add_implicit_resolver(_TAG + "null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-_Loader.add_implicit_resolver(_TAG + "bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-_Loader.add_implicit_resolver(
-    _TAG + "int", re.compile(r"^(?:[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")
-)
-_Loader.add_implicit_resolver(
-    _TAG + "float",
-    re.compile(
-        r"^(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+class _Dumper(yaml.SafeDumper):
+    """The safe dumper; quotes what either version of YAML would take for something else than text."""
+
+
+_SCALAR_FORMS = (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^(?:[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+)$", list("-+0123456789")),
+    (
+        "float",
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        list("-+.0123456789"),
     ),
-    list("-+.0123456789"),
+    ("merge", r"^<<$", ["<"]),
 )
-_Loader.add_implicit_resolver(_TAG + "merge", re.compile(r"^<<$"), ["<"])
+for _tag, _form, _first in _SCALAR_FORMS:
+    _Loader.add_implicit_resolver(_TAG + _tag, re.compile(_form), _first)
+    _Dumper.add_implicit_resolver(_TAG + _tag, re.compile(_form), _first)
 
 
 def _integer(text: str) -> int:
@@ -119,6 +124,23 @@ def parse_yaml(text: str, *, origin: str = "recipe") -> Source:
 def parse_scalar_text(text: str, *, origin: str) -> Any:
     """The value of a short YAML text such as the one after `=` in `--set key=value`."""
     return parse_yaml(text, origin=origin).value
+
+
+def dump_yaml(value: Any) -> str:
+    r"""`value` as text that `parse_yaml` reads back to the same value.
+
+    Example:
+        >>> dump_yaml({"lang": "no", "share": "1e-3"})
+        "lang: 'no'\nshare: '1e-3'\n"
+    """
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    try:
+        if parse_yaml(text).value == value:
+            return text
+    except RecipeError:
+        pass
+    # Some control characters survive only as escapes.
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 def _refusal(message: str) -> RecipeError:

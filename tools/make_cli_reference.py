@@ -1,0 +1,50 @@
+"""Make docs/reference/cli.md from the command line's own help; a test compares the two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gristmill.cli.main import cli
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
+WIDTH = 100
+
+HEAD = """# The command line
+
+Made from `gristmill --help` by `tools/make_cli_reference.py`; change the commands, not this page.
+
+## Exit codes
+
+| code | meaning |
+|---:|---|
+| 0 | done |
+| 1 | failed: the message says why; for `verify`, something is wrong with the output |
+| 2 | wrong use: the command line or the recipe cannot work; nothing was run |
+| 3 | done, with quarantined records: `gristmill quarantine OUTPUT` lists them |
+| 130 | interrupted; the same command takes the run up where it stopped |
+
+The answer is on stdout; progress, warnings and errors are on stderr. With `--json`, stdout holds one JSON object, also
+when the command fails: `{"status": "failed", "error": {"type": …, "message": …}}`.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    top = click.Context(cli, info_name="gristmill", terminal_width=WIDTH, **cli.context_settings)
+    parts = [HEAD, _section("gristmill", cli.get_help(top))]
+    for name in cli.list_commands(top):
+        command = cli.get_command(top, name)
+        context = click.Context(command, info_name=name, parent=top, terminal_width=WIDTH)
+        parts.append(_section(f"gristmill {name}", command.get_help(context)))
+    return "\n".join(parts)
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n\n```text\n{text.rstrip()}\n```\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
+    print(PAGE)
