@@ -64,9 +64,9 @@ def output_error(path: str, error: OSError) -> OutputError:
         facts["free_bytes"] = free
         known = "" if free is None else f"; {format_size(free)} are free there"
         kind = "the disk is full" if error.errno == errno.ENOSPC else "the quota is used up"
-        text = f"Could not write {path!r}: {kind} (No space left on device{known}). Free some space or choose another output path."
+        text = f"Could not write {path!r}: {kind}{known}. Free some space or choose another output path."
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        text = f"Could not write {path!r}: {error.strerror}. Grant write access to its folder or choose another output path."
+        text = f"Could not write {path!r}: {error.strerror}. Grant access to its folder or choose another output path."
     else:
         text = f"Could not write {path!r}: {error.strerror or error}. Check the output path."
     return OutputError(text, **facts)
@@ -80,14 +80,14 @@ def _free_bytes(path: str) -> int | None:
 
 
 class AtomicFile:
-    """A binary file under construction that appears at `path` when it is complete.
+    r"""A binary file under construction that appears at `path` when it is complete.
 
     As a context manager it is published at the end of the block and thrown away when the block raises. Compression
     follows the suffix of `path` (one member); ``compressed=False`` writes bytes as they are.
 
     Example:
         >>> with AtomicFile("out/part.jsonl.gz") as file:  # doctest: +SKIP
-        ...     file.write(b'{"text": "hello"}\\n')
+        ...     file.write(b'{"text": "hello"}\n')
     """
 
     def __init__(
@@ -211,7 +211,7 @@ def write_json_atomic(
     fsync: bool = False,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Put `value` as JSON at `path` in one step: sorted keys, two spaces, a final newline, so that equal values give equal bytes."""
+    """Put `value` as JSON at `path` in one step; sorted keys and fixed spacing make equal values equal bytes."""
     text = json.dumps(value, sort_keys=True, indent=2, allow_nan=False) + "\n"
     write_bytes_atomic(path, text.encode(), token=token, fsync=fsync, storage_options=storage_options)
 

@@ -53,12 +53,12 @@ class _Found:
 
 def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
     """`extensions` in lower case, each with its dot."""
-    given = [extensions] if isinstance(extensions, str) else list(extensions)
+    given: list[object] = [extensions] if isinstance(extensions, str) else list(extensions)
     if not given or not all(isinstance(item, str) and item.strip(". ") for item in given):
         raise UsageError(
             f"file_extensions={extensions!r} must be a list such as ['.jsonl', '.json'].", value=extensions
         )
-    return tuple(dict.fromkeys("." + item.strip().lstrip(".").lower() for item in given))
+    return tuple(dict.fromkeys("." + str(item).strip().lstrip(".").lower() for item in given))
 
 
 def has_extension(name: str, extensions: Sequence[str]) -> bool:
@@ -97,14 +97,14 @@ def list_files(
     """
     allowed = normalize_extensions(extensions)
     if isinstance(file_paths, (str, os.PathLike)):
-        given = [file_paths]
+        given: list[object] = [file_paths]
     else:
         given = list(file_paths)
         if not given:
             raise UsageError("file_paths is an empty list. Name at least one file, folder, glob or URL.")
     found: dict[tuple[str, str], _Found] = {}
     for entry in given:
-        text = os.fspath(entry)
+        text = os.fspath(entry) if isinstance(entry, (str, os.PathLike)) else None
         if not isinstance(text, str) or not text:
             raise UsageError(
                 f"file_paths contains {entry!r}, which is not a path. Give text or a pathlib.Path.", value=entry

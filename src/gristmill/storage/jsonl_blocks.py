@@ -209,13 +209,14 @@ class _FileReader:
         return RecordBlock(buffer[:0].copy(), none, none, bad[0].row, none, none, self._file, bad)
 
     def _oversized(self, row: int, offset: int, raw: bytes, size: int) -> BadRecord:
-        detail = f"the line has {size} bytes, over max_record_bytes={self._max_record_bytes} ({format_size(self._max_record_bytes)})"
+        limit = self._max_record_bytes
+        detail = f"the line has {size} bytes, over max_record_bytes={limit} ({format_size(limit)})"
         return BadRecord(row, self._file, offset, "record_too_large", raw, size, detail)
 
     def _skip_oversized(
         self, source: ByteSource, head: NDArray[np.uint8], offset: int
     ) -> tuple[NDArray[np.uint8], int, int]:
-        """Pass over the rest of the line that starts with `head`; returns what was read behind it, as for the next block."""
+        """Pass over the rest of the line that starts with `head`; what was read behind it opens the next buffer."""
         raw, size, blank = head[:MAX_RAW_BYTES].tobytes(), len(head), bool(is_space(head).all())
         buffer = np.empty(self._block_bytes, np.uint8)
         while True:

@@ -17,7 +17,7 @@ from gristmill.storage.remote import StorageOptions
 
 
 class JsonlSink:
-    """A JSONL file under construction.
+    r"""A JSONL file under construction.
 
     Args:
         path: Where it will appear.
@@ -28,7 +28,7 @@ class JsonlSink:
 
     Example:
         >>> sink = JsonlSink("out/part.jsonl.zst")  # doctest: +SKIP
-        >>> sink.append(b'{"text": "hello"}\\n')  # doctest: +SKIP
+        >>> sink.append(b'{"text": "hello"}\n')  # doctest: +SKIP
         >>> sink.close().rows  # doctest: +SKIP
         1
     """

@@ -50,7 +50,7 @@ class _RangeSource:
                 self._finished = True
                 if self._part.end > self._part.start:
                     raise DamagedArchiveError(
-                        f"the file had {self._part.size} bytes when the run was planned and now ends at byte {self._at}",
+                        f"the file had {self._part.size} bytes when the run was planned and ends at byte {self._at}",
                         cause="truncated_file",
                         path=self._part.path,
                     )

@@ -25,7 +25,7 @@ def missing_input_error(asked: str, path: str, extensions: tuple[str, ...], *, f
     if _is_folder(path, fs):
         others = Counter(os.path.splitext(name)[1] or "(none)" for name in _files_below(path, fs))
         if not others:
-            text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at the folder with the data."
+            text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at a folder with data."
         else:
             listing = ", ".join(f"{count} × {suffix}" for suffix, count in others.most_common(5))
             best = next((suffix for suffix, _ in others.most_common() if suffix.startswith(".")), None)

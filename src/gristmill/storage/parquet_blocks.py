@@ -5,6 +5,7 @@ Block borders follow from footers and `block_bytes` only. A damaged row group co
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gristmill.errors import InputError, UsageError, did_you_mean
+from gristmill.errors import GristmillError, InputError, UsageError, did_you_mean
 from gristmill.storage.compression import open_raw
 from gristmill.storage.files import InputFile
 from gristmill.storage.partitions import FileRange, Partition
@@ -46,13 +47,14 @@ class TableBlock:
     bad: list[BadRecord] = field(default_factory=list)
 
 
-def open_parquet(path: str, *, storage_options: StorageOptions = None) -> pq.ParquetFile:
+@contextlib.contextmanager
+def open_parquet(path: str, *, storage_options: StorageOptions = None) -> Iterator[pq.ParquetFile]:
     """The file with its footer read; its pages are streamed and their checksums verified where there are any."""
-    source: Any = open_raw(path, storage_options=storage_options)
-    if is_local(path):
-        source.close()
-        source = local_path(path)
-    return pq.ParquetFile(source, pre_buffer=False, buffer_size=_STREAM_BYTES, page_checksum_verification=True)
+    with open_raw(path, storage_options=storage_options) as raw:
+        source: Any = local_path(path) if is_local(path) else raw
+        options = {"pre_buffer": False, "buffer_size": _STREAM_BYTES, "page_checksum_verification": True}
+        with pq.ParquetFile(source, **options) as opened:
+            yield opened
 
 
 def unified_schema(files: Iterable[InputFile | FileRange], *, storage_options: StorageOptions = None) -> pa.Schema:
@@ -74,6 +76,7 @@ def unified_schema(files: Iterable[InputFile | FileRange], *, storage_options: S
             with open_parquet(file.path, storage_options=storage_options) as opened:
                 return opened.schema_arrow
         except _DAMAGE as error:
+            _raise_unless_damage(error)
             return error
 
     with ThreadPoolExecutor(threads) as pool:
@@ -100,7 +103,8 @@ def row_group_cuts(path: str, *, block_bytes: int, storage_options: StorageOptio
         with open_parquet(path, storage_options=storage_options) as opened:
             metadata = opened.metadata
             sizes = [_stored_bytes(metadata.row_group(at)) for at in range(metadata.num_row_groups)]
-    except _DAMAGE:
+    except _DAMAGE as error:
+        _raise_unless_damage(error)
         return []
     cuts, filled = [0], 0
     for at, size in enumerate(sizes):
@@ -140,11 +144,14 @@ def read_parquet_blocks(
     if schema is None:
         schema = unified_schema(partition.ranges, storage_options=storage_options)
     if fields is not None:
+        if not fields:
+            raise UsageError("fields=[] leaves no column. Name at least one, or leave it out to read all.")
         for name in fields:
             if name not in schema.names:
                 known = ", ".join(schema.names)
                 raise UsageError(
-                    f"The column {name!r} of fields is not in the input.{did_you_mean(name, schema.names)} There are: {known}.",
+                    f"The column {name!r} of fields is not in the input.{did_you_mean(name, schema.names)} "
+                    f"There are: {known}.",
                     column=name,
                 )
         schema = pa.schema([schema.field(name) for name in dict.fromkeys(fields)], metadata=schema.metadata)
@@ -174,13 +181,14 @@ class _FileReader:
 
     def blocks(self) -> Iterator[TableBlock]:
         """Blocks in file order; `row` is the next row number afterwards."""
-        try:
-            opened = open_parquet(self._part.path, storage_options=self._storage_options)
-        except _DAMAGE as error:
-            self._report(error, count=1, what="the footer can't be read")
-            yield from self._flush()
-            return
-        with opened:
+        with contextlib.ExitStack() as stack:
+            try:
+                opened = stack.enter_context(open_parquet(self._part.path, storage_options=self._storage_options))
+            except _DAMAGE as error:
+                _raise_unless_damage(error)
+                self._report(error, count=1, what="the footer can't be read")
+                yield from self._flush()
+                return
             end = self._part.end if self._part.end >= 0 else opened.metadata.num_row_groups
             there = clean_schema(opened.schema_arrow)
             names = [name for name in self._schema.names if name in there.names]
@@ -214,6 +222,7 @@ class _FileReader:
                 self.row += rows
                 left -= rows
         except _DAMAGE as error:
+            _raise_unless_damage(error)
             yield from self._flush()
             self._report(
                 error, count=left, what=f"{left} of the {group.num_rows} rows of row group {number} can't be read"
@@ -242,6 +251,12 @@ class _FileReader:
         bad, self._bad = self._bad, []
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0.0
         yield TableBlock(first_row, table, self._file, bad)
+
+
+def _raise_unless_damage(error: Exception) -> None:
+    """Let through what says nothing about the data: a file that is gone, a disk or network that fails."""
+    if isinstance(error, GristmillError) or (isinstance(error, OSError) and error.errno is not None):
+        raise error
 
 
 def _null_rows(schema: pa.Schema, rows: int) -> pa.Table:

@@ -61,8 +61,8 @@ def joined_footer(footers: Sequence[Struct], moves: Sequence[int], *, paths: Seq
     for footer, move, path in zip(footers, moves, paths, strict=True):
         if _unchanging(footer) != _unchanging(joined):
             raise InputError(
-                f"{paths[0]!r} and {path!r} differ in schema, metadata or writer and can't be joined. Write both with one version "
-                "and one schema.",
+                f"{paths[0]!r} and {path!r} differ in schema, metadata or writer and can't be joined. "
+                "Write both with one version and one schema.",
                 path=path,
             )
         rows += _get(footer, _FILE_ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,8 +66,8 @@ class ParquetSink:
             self._schema = data.schema
         if not data.schema.equals(self._schema):
             raise UsageError(
-                f"A table with the columns {_columns(data.schema)} was appended to a Parquet file with {_columns(self._schema)}. "
-                "Bring it to that schema first.",
+                f"A table with the columns {_columns(data.schema)} was appended to a Parquet file with "
+                f"{_columns(self._schema)}. Bring it to that schema first.",
                 path=self._file.path,
             )
         if not data.num_rows:
@@ -91,9 +92,12 @@ class ParquetSink:
 
     def abort(self) -> None:
         """Throw away what was appended."""
-        if self._writer is not None:
-            self._writer.close()
         self._file.discard()
+        if self._writer is not None:
+            # Closed now, into nothing: its destructor would raise after a failed write.
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+            self._writer.is_open = False
 
     def _open(self) -> pq.ParquetWriter:
         if self._schema is None:

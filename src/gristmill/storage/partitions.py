@@ -89,7 +89,7 @@ def is_compressed(path: str) -> bool:
 def make_partitions(
     files: Iterable[InputFile],
     *,
-    format: Format,
+    format: Format,  # noqa: A002 — the name users know
     files_per_partition: int | None = None,
     blocksize: str | int | None = None,
     limit: int | None = None,
@@ -111,11 +111,12 @@ def make_partitions(
     """
     if files_per_partition is not None and blocksize is not None:
         raise UsageError(
-            f"files_per_partition={files_per_partition} and blocksize={blocksize!r} exclude each other. Give one of them.",
+            f"files_per_partition={files_per_partition} and blocksize={blocksize!r} exclude each other. Give one.",
             files_per_partition=files_per_partition,
             blocksize=blocksize,
         )
-    for name, value, least in (("files_per_partition", files_per_partition, 1), ("limit", limit, 0)):
+    counts: list[tuple[str, object, int]] = [("files_per_partition", files_per_partition, 1), ("limit", limit, 0)]
+    for name, value, least in counts:
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise UsageError(f"{name}={value!r} must be a whole number of at least {least}.", value=value)
     block_bytes = None if blocksize is None else parse_size(blocksize, name="blocksize")
@@ -129,8 +130,8 @@ def make_partitions(
     ordered = sorted(files, key=lambda file: file.relative)
     groups: list[tuple[str, tuple[FileRange, ...]]] = []
     if files_per_partition is not None:
-        for at in range(0, len(ordered), files_per_partition):
-            groups.append(_file_group(ordered[at : at + files_per_partition], format))
+        starts = range(0, len(ordered), files_per_partition)
+        groups += [_file_group(ordered[at : at + files_per_partition], format) for at in starts]
     else:
         pending: list[InputFile] = []
         pending_bytes = 0
@@ -158,42 +159,42 @@ def make_partitions(
     return partitions
 
 
-def _whole(file: InputFile, format: Format) -> FileRange:
-    end = file.size if format == "jsonl" else -1
+def _whole(file: InputFile, kind: Format) -> FileRange:
+    end = file.size if kind == "jsonl" else -1
     return FileRange(file.path, file.relative, file.size, file.stamp, 0, end, True)
 
 
-def _file_group(files: Sequence[InputFile], format: Format) -> tuple[str, tuple[FileRange, ...]]:
-    first = partition_stem(files[0].relative, format=format)
+def _file_group(files: Sequence[InputFile], kind: Format) -> tuple[str, tuple[FileRange, ...]]:
+    first = partition_stem(files[0].relative, format=kind)
     if len(files) > 1:
         members = hashlib.sha256(
             "\0".join(file.relative for file in files).encode("utf-8", "surrogatepass")
         ).hexdigest()
         first = f"{first}.n{len(files)}-{members[:10]}"
-    return first, tuple(_whole(file, format) for file in files)
+    return first, tuple(_whole(file, kind) for file in files)
 
 
 def _blocks(
-    file: InputFile, format: Format, block_bytes: int, storage_options: StorageOptions
+    file: InputFile, kind: Format, block_bytes: int, storage_options: StorageOptions
 ) -> list[tuple[str, tuple[FileRange, ...]]]:
-    stem = partition_stem(file.relative, format=format)
+    stem = partition_stem(file.relative, format=kind)
     cuts: list[int] = []
     if file.size > block_bytes and not is_compressed(file.path):
-        if format == "jsonl":
+        if kind == "jsonl":
             cuts = [*range(0, file.size, block_bytes), file.size]
         else:
             from gristmill.storage.parquet_blocks import row_group_cuts
 
             cuts = row_group_cuts(file.path, block_bytes=block_bytes, storage_options=storage_options)
     if len(cuts) <= 2:
-        return [(stem, (_whole(file, format),))]
+        return [(stem, (_whole(file, kind),))]
     return [
         (f"{stem}.b{block:04d}", (FileRange(file.path, file.relative, file.size, file.stamp, start, end, False),))
         for block, (start, end) in enumerate(itertools.pairwise(cuts))
     ]
 
 
-def partition_stem(relative: str, *, format: Format) -> str:
+def partition_stem(relative: str, *, format: Format) -> str:  # noqa: A002
     """A readable, file-system-safe name for the file at `relative`; different paths get different names.
 
     ``sub/corpus-00000.jsonl`` becomes ``sub__corpus-00000``, a further or other suffix follows a tilde

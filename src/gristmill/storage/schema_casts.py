@@ -57,7 +57,8 @@ def _cast_struct(array: pa.StructArray, kind: pa.DataType) -> pa.StructArray:
 def as_json_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Each value as the JSON text that stands for it; null stays null.
 
-    Bytes become base64 text by Arrow's rules only where they are valid UTF-8; dates and times become ISO text.
+    What JSON has no value for becomes text: dates and times in ISO form, decimals by their digits, bytes as UTF-8 with
+    backslash escapes; NaN and infinities become JSON's null.
     """
     return pa.chunked_array(
         [[_json_text(value) for value in chunk.to_pylist()] for chunk in column.chunks], pa.large_string()

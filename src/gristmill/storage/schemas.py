@@ -101,8 +101,8 @@ def _merge_fields(left: pa.Field, right: pa.Field, left_file: str, right_file: s
     merged = merge_types(left.type, right.type)
     if merged is None:
         raise SchemaConflictError(
-            f"The column {left.name!r} is {left.type} in {left_file!r} and {right.type} in {right_file!r}, and no type holds "
-            "both exactly. Rewrite one of the files, read them in separate runs, or leave the column out with fields=[…].",
+            f"The column {left.name!r} is {left.type} in {left_file!r} and {right.type} in {right_file!r}, and no type "
+            "holds both exactly. Rewrite one of the files, read them in separate runs, or set fields=[…] without it.",
             column=left.name,
             first_file=left_file,
             first_type=str(left.type),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.errors import InputError, SchemaConflictError, UsageError
+from gristmill.errors import InputError, InputNotFoundError, SchemaConflictError, UsageError
 from gristmill.storage.files import InputFile, list_files
 from gristmill.storage.parquet_blocks import read_parquet_blocks, row_group_cuts, unified_schema
 from gristmill.storage.parquet_sink import ParquetSink
@@ -205,6 +205,17 @@ def test_a_corrupt_row_group_costs_only_its_rows(tmp_path):
     assert set(ids) | set(range(bad.row, bad.row + bad.count)) == set(range(150))
     assert len(ids) + bad.count == 150
     assert set(ids) >= set(range(50)) | set(range(100, 150))
+
+
+def test_a_file_that_is_gone_is_not_taken_for_a_corrupt_one(tmp_path):
+    write(tmp_path / "a.parquet", table_of(5))
+    partition = partition_of(tmp_path)
+    schema = unified_schema(partition.ranges)
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(InputNotFoundError, match="gone"):
+        list(read_parquet_blocks(partition, schema=schema))
+    with pytest.raises(UsageError, match="no column"):
+        list(read_parquet_blocks(partition, schema=schema, fields=[]))
 
 
 def test_only_unreadable_files_are_an_error(tmp_path):

@@ -80,7 +80,7 @@ def test_cuts_tile_the_files_for_any_listing_order(sizes, blocksize, seed):
     files = [file(f"sub{n % 3}/f{n}.jsonl", size) for n, size in enumerate(sizes)]
     partitions = make_partitions(files, format="jsonl", blocksize=blocksize)
     shuffled = list(files)
-    random.Random(seed).shuffle(shuffled)  # noqa: S311
+    random.Random(seed).shuffle(shuffled)
     assert make_partitions(shuffled, format="jsonl", blocksize=blocksize) == partitions
     covered: dict[str, int] = {}
     for partition in partitions:

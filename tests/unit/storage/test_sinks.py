@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.errors import InputError, UsageError
+from gristmill.errors import InputError, OutputError, UsageError
+from gristmill.storage.atomic import output_errors
 from gristmill.storage.compression import open_source
 from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
 from gristmill.storage.parquet_sink import ParquetSink, concatenate_parquet
@@ -175,6 +177,22 @@ def test_pieces_of_different_schemas_are_not_joined(tmp_path):
     with pytest.raises(InputError, match="differ in schema"):
         concatenate_parquet(pieces, str(tmp_path / "c.parquet"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet", "b.parquet"]
+
+
+def test_a_full_disk_while_writing_parquet_is_said_and_cleaned_up(tmp_path, monkeypatch):
+    sink = ParquetSink(str(tmp_path / "a.parquet"))
+    sink.append(TABLES[2])
+    descriptor = sink._file._file
+
+    def full(data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(descriptor, "_put", output_errors(str(tmp_path))(full))
+    with pytest.raises(OutputError, match="disk is full"):
+        sink.append(TABLES[3])
+    sink.abort()
+    del sink
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sinks_write_to_other_stores():

@@ -70,7 +70,7 @@ def test_parquet_is_cut_at_row_groups(tmp_path):
     assert all(part.num_rows % 100 == 0 for part in tables)
     assert pa.concat_tables(tables).equals(table)
     assert sum(part.rows for part in parts) == 1000
-    assert [Path(part.path).name for part in parts][0] == "big-00000.parquet"
+    assert Path(parts[0].path).name == "big-00000.parquet"
 
 
 def test_useless_sizes_and_files_are_refused(tmp_path):
