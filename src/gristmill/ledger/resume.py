@@ -1,0 +1,163 @@
+"""What is left to do: holds the committed partitions of an output against the partitions of a new run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gristmill.errors import ResumeError
+from gristmill.ledger.commit import remove_partition
+from gristmill.ledger.manifest import Manifest, ManifestEntry, source_of
+from gristmill.storage.partitions import Partition
+from gristmill.storage.remote import is_local, local_path
+
+_NAMED = 5
+
+
+@dataclass(slots=True)
+class Resume:
+    """How the partitions of a run stand.
+
+    Attributes:
+        done: Ids of partitions that are committed and need nothing.
+        changed: Ids whose input is not what it was; they are done again and their outputs replaced.
+        damaged: Ids whose output files are missing or have another size; they are done again.
+        new: Ids that were never committed.
+        vanished: Ids of committed partitions that the run does not have any more and whose outputs were removed.
+        reasons: For changed and damaged ids, what was found.
+    """
+
+    done: set[str] = field(default_factory=set)
+    changed: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    vanished: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def todo(self) -> set[str]:
+        """Ids of the partitions to process."""
+        return {*self.changed, *self.damaged, *self.new}
+
+
+def decide(
+    manifest: Manifest | Mapping[str, ManifestEntry],
+    partitions: Sequence[Partition],
+    plan_digest: str,
+    *,
+    remove_vanished: bool = False,
+) -> Resume:
+    """Which partitions are done, and which must be processed (again).
+
+    Committed partitions that the run does not have any more are an error, because their rows would stay in the output
+    although nothing in the input stands for them.
+
+    Args:
+        manifest: The committed entries. A `Manifest` is also held against the files in its folder, its entries are
+            given the index they have now, and leftovers of commits that did not finish are removed where their
+            partition is gone.
+        partitions: All partitions of the run.
+        plan_digest: The digest of the plan.
+        remove_vanished: Remove the outputs of vanished partitions instead of raising.
+
+    Raises:
+        ResumeError: Some partitions have vanished, or were made by another plan.
+    """
+    folder = manifest.folder if isinstance(manifest, Manifest) else None
+    entries = manifest.load() if isinstance(manifest, Manifest) else dict(manifest)
+    pending = dict(manifest.pending) if isinstance(manifest, Manifest) else {}
+    other = [entry.partition for entry in entries.values() if entry.plan != plan_digest]
+    if other:
+        raise ResumeError(
+            f"{len(other)} of {len(entries)} finished partitions ({_some(other)}) were made by another plan. Start "
+            "over with --fresh (fresh=True) or write to another folder.",
+            partitions=other,
+        )
+    result = Resume()
+    here = {partition.id: partition for partition in partitions}
+    vanished = [entry for key, entry in entries.items() if key not in here]
+    if vanished and not remove_vanished:
+        raise _vanished_error(vanished, len(entries), len(partitions))
+    if folder is not None:
+        for key in [*(entry.partition for entry in vanished), *(key for key in pending if key not in here)]:
+            remove_partition(folder, key)
+    result.vanished = [entry.partition for entry in vanished]
+    sizes = folder.walk() if folder is not None and entries else None
+    for partition in partitions:
+        entry = entries.get(partition.id)
+        if entry is None:
+            result.new.append(partition.id)
+        elif entry.fingerprint != partition.fingerprint():
+            result.changed.append(partition.id)
+            result.reasons[partition.id] = _what_changed(entry, partition)
+        elif sizes is not None and (damage := _damage(entry, sizes)):
+            result.damaged.append(partition.id)
+            result.reasons[partition.id] = damage
+        else:
+            result.done.add(partition.id)
+    if isinstance(manifest, Manifest) and any(entries[key].index != here[key].index for key in result.done):
+        manifest.renumber({partition.id: partition.index for partition in partitions})
+    return result
+
+
+def _what_changed(entry: ManifestEntry, partition: Partition) -> str:
+    was = {part["relative"]: part for part in entry.source}
+    now = {part["relative"]: part for part in source_of(partition)}
+    for name in now:
+        if name not in was:
+            return f"{name} is new in it"
+    for name, before in was.items():
+        after = now.get(name)
+        if after is None:
+            return f"{name} is no longer in it"
+        if before["size"] != after["size"]:
+            return f"{name} had {before['size']} bytes and now has {after['size']}"
+        if before["stamp"] != after["stamp"]:
+            return f"{name} was modified since"
+        if (before["start"], before["end"]) != (after["start"], after["end"]):
+            return f"{name} is cut elsewhere"
+    return "its files come in another order"
+
+
+def _damage(entry: ManifestEntry, sizes: Mapping[str, int]) -> str | None:
+    for file in entry.all_files:
+        if file.path not in sizes:
+            return f"{file.path} is missing from the output"
+        if sizes[file.path] != file.size:
+            return f"{file.path} should have {file.size} bytes and has {sizes[file.path]}"
+    return None
+
+
+def _vanished_error(vanished: Sequence[ManifestEntry], committed: int, partitions: int) -> ResumeError:
+    names = [entry.partition for entry in vanished]
+    paths = list(dict.fromkeys(part["path"] for entry in vanished for part in entry.source))
+    local = [path for path in paths if is_local(path)]
+    there = [path for path in local if os.path.exists(local_path(path))]
+    if local and len(there) == len(local):
+        cause = (
+            "Their input files still exist, so this run selects less or cuts differently: look at limit, file_paths, "
+            "blocksize and files_per_partition"
+        )
+    elif local and not there:
+        cause = f"Their input files no longer exist ({_some(paths)})"
+    elif local:
+        gone = [path for path in local if path not in there]
+        cause = f"Some of their input files no longer exist ({_some(gone)}), the others are not selected by this run"
+    else:
+        cause = f"Their input was {_some(paths)}"
+    rows = sum(entry.rows_written for entry in vanished)
+    return ResumeError(
+        f"{len(vanished)} of {committed} finished partitions in the output ({_some(names)}; {rows} rows written) are "
+        f"not among the {partitions} partitions of this run. {cause}. Their rows are not kept silently: give the same "
+        "input as before, write to another folder, start over with --fresh (fresh=True), or remove just them "
+        "(remove_vanished=True).",
+        partitions=names,
+        inputs=paths,
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    known = list(names)
+    shown = ", ".join(known[:_NAMED])
+    return shown if len(known) <= _NAMED else f"{shown} and {len(known) - _NAMED} more"

@@ -1,0 +1,217 @@
+"""`run.json`: what a run did and what it cost, gathered from its events and from the manifest."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gristmill import __version__
+from gristmill.errors import VerificationError
+from gristmill.ledger.alarms import AlarmLimits, find_alarms
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.manifest import Manifest, ManifestEntry, totals
+from gristmill.ledger.trail import StageCount, StageTime
+from gristmill.observe.events import (
+    Event,
+    Notice,
+    PartitionCommitted,
+    RunFinished,
+    RunStarted,
+    Sample,
+    TaskFinished,
+    WorkerStarted,
+    WorkerStopped,
+)
+from gristmill.storage.atomic import write_json_atomic
+
+RUNNING = "running"
+_MAX_NOTICES = 100
+
+
+def read_run(folder: RunFolder) -> dict[str, Any] | None:
+    """The record of the last run; None if there is none.
+
+    Raises:
+        VerificationError: The file is damaged.
+    """
+    try:
+        record = json.loads(folder.read(folder.run_file))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise VerificationError(f"{folder.run_file} is damaged: {error}.", path=folder.run_file) from error
+    if not isinstance(record, dict):
+        raise VerificationError(f"{folder.run_file} is not the record of a run.", path=folder.run_file)
+    return record
+
+
+class RunRecorder:
+    """Listens to a run and keeps its record: add it to the `EventStream`, then read `record()`.
+
+    With a folder, `run.json` is written when the run starts and when it ends. Rows are those of all committed
+    partitions, also of earlier runs that this one resumed; times, bytes and memory are those of this run alone.
+
+    Args:
+        folder: The output folder; None keeps the record in memory only.
+        limits: When to raise an alarm.
+        quiet_stages: Stages that are not meant to drop or change anything.
+        peak_memory: Bytes already known to have been used, for executors that send no samples.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder | None = None,
+        *,
+        limits: AlarmLimits | None = None,
+        quiet_stages: Iterable[str] = (),
+        peak_memory: int = 0,
+    ) -> None:
+        self.folder = folder
+        self.peak_memory = peak_memory
+        self._limits = limits
+        self._quiet = frozenset(quiet_stages)
+        self._previous: dict[str, Any] | None = None
+        self._started: RunStarted | None = None
+        self._finished: RunFinished | None = None
+        self._first_output: float | None = None
+        self._counts: dict[str, StageCount] = {}
+        self._times: dict[str, StageTime] = {}
+        self._committed = 0
+        self._notices: list[dict[str, str]] = []
+        self._alive: dict[int, set[int]] = {}
+        self._most_workers: dict[int, int] = {}
+        self._deaths: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        if isinstance(event, TaskFinished):
+            for stage, counts in event.counts.items():
+                self._counts.setdefault(stage, StageCount()).add(counts)
+            for stage, times in event.times.items():
+                self._times.setdefault(stage, StageTime()).add(times)
+            self._saw_workers(event.segment, 1)
+        elif isinstance(event, PartitionCommitted):
+            self._committed += 1
+            if self._first_output is None and event.files:
+                self._first_output = event.at
+        elif isinstance(event, Sample):
+            self.peak_memory = max(self.peak_memory, event.memory_bytes)
+            for segment, workers in enumerate(event.workers):
+                self._saw_workers(segment, workers)
+        elif isinstance(event, WorkerStarted):
+            alive = self._alive.setdefault(event.segment, set())
+            alive.add(event.worker)
+            self._saw_workers(event.segment, len(alive))
+        elif isinstance(event, WorkerStopped):
+            self._alive.setdefault(event.segment, set()).discard(event.worker)
+            if not event.expected:
+                self._deaths[event.cause] = self._deaths.get(event.cause, 0) + 1
+        elif isinstance(event, Notice):
+            if event.level != "info" and len(self._notices) < _MAX_NOTICES:
+                self._notices.append({"level": event.level, "message": event.message})
+        elif isinstance(event, RunStarted):
+            self._begin(event)
+        elif isinstance(event, RunFinished):
+            self._finished = event
+            self.write()
+
+    def _begin(self, event: RunStarted) -> None:
+        self._started = event
+        if self.folder is not None:
+            try:
+                self._previous = read_run(self.folder)
+            except VerificationError:
+                self._previous = None  # it is replaced now
+            self.write()
+
+    def _saw_workers(self, segment: int, workers: int) -> None:
+        self._most_workers[segment] = max(self._most_workers.get(segment, 0), workers)
+
+    def write(self) -> None:
+        """Put the record as it stands at `run.json`."""
+        if self.folder is not None:
+            write_json_atomic(self.folder.run_file, self.record(), storage_options=self.folder.storage_options)
+
+    def record(self) -> dict[str, Any]:
+        """The record as plain values."""
+        started, finished = self._started, self._finished
+        entries = Manifest(self.folder).load() if self.folder is not None and finished is not None else {}
+        rows = totals(entries) if entries else self._counts
+        order = [name for name in (started.stages if started else ()) if name in rows or name in self._times]
+        order += [name for name in rows if name not in order]
+        counts = {name: rows.get(name, StageCount()) for name in order}
+        begin = started.at if started else None
+        record: dict[str, Any] = {
+            "format": 1,
+            "version": __version__,
+            "status": finished.status if finished else RUNNING,
+            "error": finished.error if finished else None,
+            "pipeline": started.pipeline if started else "",
+            "executor": started.executor if started else "",
+            "started": _time(begin),
+            "finished": _time(finished.at if finished else None),
+            "wall_seconds": _span(begin, finished.at if finished else None),
+            "time_to_first_output_seconds": _span(begin, self._first_output),
+            "peak_memory_bytes": self.peak_memory,
+            "partitions": started.partitions if started else 0,
+            "partitions_done_before": started.partitions_done_before if started else 0,
+            "partitions_committed": self._committed,
+            "input_bytes": started.input_bytes if started else 0,
+            "output_bytes": sum(entry.bytes_written for entry in entries.values()),
+            **_row_totals(entries, counts),
+            "stages": [self._stage(name, counts[name]) for name in order],
+            "worker_deaths": dict(sorted(self._deaths.items())),
+            "notices": list(self._notices),
+        }
+        complete = finished is not None and finished.status == "done"
+        before = self._previous if self._previous and self._previous.get("status") == "done" else None
+        record["alarms"] = (
+            find_alarms(counts, limits=self._limits, quiet_stages=self._quiet, run=record, previous=before)
+            if complete
+            else []
+        )
+        return record
+
+    def _stage(self, name: str, count: StageCount) -> dict[str, Any]:
+        times = self._times.get(name, StageTime())
+        seen = self._counts.get(name, StageCount())
+        segments = self._started.segments if self._started else ()
+        workers = [self._most_workers.get(segment.index, 0) for segment in segments if name in segment.stages]
+        return {
+            "stage": name,
+            **count.to_dict(),
+            "bytes_in": seen.bytes_in,
+            "bytes_out": seen.bytes_out,
+            "busy_seconds": round(times.busy_s, 6),
+            "calls": times.calls,
+            "workers": max(workers, default=0),
+            "custom": {key: value for key, value in sorted(times.custom.items()) if math.isfinite(value)},
+        }
+
+
+def _row_totals(entries: Mapping[str, ManifestEntry], counts: Mapping[str, StageCount]) -> dict[str, int]:
+    if entries:
+        return {
+            "rows_read": sum(entry.rows_read for entry in entries.values()),
+            "rows_written": sum(entry.rows_written for entry in entries.values()),
+            "rows_dropped": sum(entry.rows_dropped for entry in entries.values()),
+            "rows_quarantined": sum(entry.quarantined for entry in entries.values()),
+        }
+    last = list(counts.values())[-1:] or [StageCount()]
+    return {
+        "rows_read": next((count.created for count in counts.values() if count.created), 0),
+        "rows_written": last[0].rows_out,
+        "rows_dropped": sum(sum(count.dropped.values()) for count in counts.values()),
+        "rows_quarantined": sum(sum(count.quarantined.values()) for count in counts.values()),
+    }
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def _span(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else round(max(0.0, end - start), 3)

@@ -1,0 +1,156 @@
+"""The answer to "what became of this document?", as values and as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One decision on a document."""
+
+    stage: str
+    outcome: str
+    reason: str
+    score: float | None = None
+    threshold: float | None = None
+    survivor: str | None = None
+    similarity: float | None = None
+
+    def __str__(self) -> str:
+        verb = {"duplicate": "dropped as a duplicate"}.get(self.outcome, self.outcome)
+        text = f"{verb} by stage {self.stage!r}: {self.reason}"
+        if self.score is not None:
+            text += f" (score {_number(self.score)}"
+            text += f", threshold {_number(self.threshold)})" if self.threshold is not None else ")"
+        if self.survivor is not None:
+            alike = "" if self.similarity is None else f", similarity {_number(self.similarity)}"
+            text += f"; the survivor is {self.survivor!r}{alike}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a stage did to a field of a document."""
+
+    stage: str
+    field: str
+    characters: int
+
+    def __str__(self) -> str:
+        if self.characters == 0:
+            return f"stage {self.stage!r} changed {self.field!r} without changing its length"
+        verb = "added" if self.characters > 0 else "removed"
+        return f"stage {self.stage!r} {verb} {abs(self.characters)} characters in {self.field!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A score of a document, recorded because all scores were asked for."""
+
+    stage: str
+    score: str
+    value: float
+
+
+@dataclass(slots=True)
+class Fate:
+    """What became of one document.
+
+    Attributes:
+        status: `kept`, or the outcome of the decision that ended it: `dropped`, `duplicate`, `quarantined`.
+        partition: The partition it was read in.
+        row: Its row number there.
+        id: Its id, where the ledger has the text.
+        sources: The input files of the partition.
+        files: The output files it is in, when kept.
+        verdicts: The decisions on it, in the order of the stages.
+        changes: What stages did to it before that.
+        scores: All its scores, where they were recorded.
+        quarantine: Cause and detail of each record of it in the quarantine.
+        notes: What limits this answer.
+    """
+
+    status: str
+    partition: str
+    row: int
+    id: str | None = None
+    sources: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+    quarantine: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The fate in sentences."""
+        where = f"row {self.row} of partition {self.partition}"
+        if self.sources:
+            where += f" ({', '.join(self.sources[:3])}{', …' if len(self.sources) > 3 else ''})"
+        if self.status == KEPT:
+            found = [f"kept, in {', '.join(self.files)}" if self.files else "kept"]
+        else:
+            found = [str(verdict) for verdict in self.verdicts]
+        found.append(f"read as {where}")
+        found += [str(change) for change in self.changes]
+        found += [f"quarantined because: {item['detail']}" for item in self.quarantine if item.get("detail")]
+        found += [f"score {item.score!r} of stage {item.stage!r}: {_number(item.value)}" for item in self.scores]
+        return found + self.notes
+
+
+@dataclass(slots=True)
+class Why:
+    """What a ledger knows about an id, a URL or a `partition#row`.
+
+    Attributes:
+        query: What was asked.
+        fates: One for every document that answers to it; empty means that none was ever seen.
+        recorded: What the ledger can be asked for: `ids`, `urls`.
+    """
+
+    query: str
+    fates: list[Fate] = field(default_factory=list)
+    recorded: tuple[str, ...] = ()
+
+    @property
+    def seen(self) -> bool:
+        """Whether any document of the input answers to the query."""
+        return bool(self.fates)
+
+    @property
+    def kept(self) -> bool:
+        """Whether at least one such document is in the output."""
+        return any(fate.status == KEPT for fate in self.fates)
+
+    @property
+    def status(self) -> str:
+        """`kept`, `never seen`, or the outcome for the first document."""
+        if not self.fates:
+            return "never seen"
+        return KEPT if self.kept else self.fates[0].status
+
+    def __str__(self) -> str:
+        if not self.fates:
+            if not self.recorded:
+                return (
+                    f"{self.query}: unknown. This run recorded neither ids nor URLs, because the documents had none in "
+                    "the fields it looked in; ask for a document as PARTITION#ROW."
+                )
+            kinds = " or ".join({"ids": "id", "urls": "URL"}[kind] for kind in self.recorded)
+            return f"{self.query}: never seen. No document of the input has this {kinds}."
+        if len(self.fates) == 1:
+            first, *rest = self.fates[0].lines()
+            return "\n".join([f"{self.query}: {first}", *(f"  {line}" for line in rest)])
+        text = [f"{self.query}: {len(self.fates)} documents"]
+        for number, fate in enumerate(self.fates, start=1):
+            first, *rest = fate.lines()
+            text += [f" {number}. {first}", *(f"    {line}" for line in rest)]
+        return "\n".join(text)
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
