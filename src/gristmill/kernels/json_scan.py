@@ -14,7 +14,7 @@ from gristmill.kernels.compiler import inlined, kernel
 from gristmill.kernels.json_vector import (
     WIDTH,
     address_of,
-    copy_block,
+    copy_backslash,
     copy_bytes,
     first_bit,
     load_byte,
@@ -270,7 +270,7 @@ def _unescape(base: int, i: int, end: int, size: int, target: int) -> int:
     """
     while i < end:
         if i + WIDTH <= size:
-            mask = copy_block(target, base + i)
+            mask = copy_backslash(target, base + i)
             step = first_bit(mask) if mask != 0 else WIDTH
             step = min(step, end - i)
             i += step

@@ -94,25 +94,37 @@ def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+def _specials(builder: Any, block: Any) -> Any:
+    quotes = builder.icmp_unsigned("==", block, _splat(0x22))
+    backslashes = builder.icmp_unsigned("==", block, _splat(0x5C))
+    controls = builder.icmp_unsigned("<", block, _splat(0x20))
+    return _mask(builder, builder.or_(builder.or_(quotes, backslashes), controls))
+
+
 @intrinsic
 def special_mask(typing: Any, address: Any) -> Any:
     """One bit per byte from `address` on that is not plain text in a JSON string: quotes, backslashes, controls."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        block = _load(builder, args[0], _VECTOR)
-        flags = builder.or_(
-            builder.or_(
-                builder.icmp_unsigned("==", block, _splat(0x22)), builder.icmp_unsigned("==", block, _splat(0x5C))
-            ),
-            builder.icmp_unsigned("<", block, _splat(0x20)),
-        )
-        return _mask(builder, flags)
+        return _specials(builder, _load(builder, args[0], _VECTOR))
 
     return types.int64(types.int64), generate
 
 
 @intrinsic
-def copy_block(typing: Any, target: Any, source: Any) -> Any:
+def copy_special(typing: Any, target: Any, source: Any) -> Any:
+    """Copy `WIDTH` bytes and tell, as `special_mask` does, which of them are not plain text."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        block = _load(builder, args[1], _VECTOR)
+        _store(builder, block, args[0])
+        return _specials(builder, block)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def copy_backslash(typing: Any, target: Any, source: Any) -> Any:
     """Copy `WIDTH` bytes and tell, one bit per byte, which of them are backslashes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

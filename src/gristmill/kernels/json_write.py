@@ -14,6 +14,7 @@ from gristmill.kernels.json_vector import (
     WIDTH,
     address_of,
     copy_bytes,
+    copy_special,
     count_bits,
     first_bit,
     load_byte,
@@ -81,7 +82,7 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
     while i + WIDTH <= end:
         specials += count_bits(special_mask(base + i))
         i += WIDTH
-    out = np.empty(end - offsets[0] + 5 * (specials + end - i) + 4 * rows, np.uint8)
+    out = np.empty(end - offsets[0] + 5 * (specials + end - i) + 4 * rows + WIDTH, np.uint8)
     out_offsets = np.empty(rows + 1, np.int64)
     first: int = address_of(out)
     target = first
@@ -95,24 +96,19 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
             i = offsets[row]
             stop = offsets[row + 1]
             while i < stop:
-                begin = i
-                while i < stop:
-                    if i + WIDTH <= end:
-                        mask = special_mask(base + i)
-                        i = min(stop, i + (first_bit(mask) if mask != 0 else WIDTH))
-                        if mask != 0:
-                            break
-                    else:
-                        byte = load_byte(base + i)
-                        if byte < 32 or byte == 34 or byte == 92:
-                            break
-                        i += 1
-                copy_bytes(target, base + begin, i - begin)
-                target += i - begin
-                if i == stop:
-                    break
+                if i + WIDTH <= end:
+                    mask = copy_special(target, base + i)
+                    step = min(stop - i, first_bit(mask) if mask != 0 else WIDTH)
+                    i += step
+                    target += step
+                    if mask == 0 or i >= stop:
+                        continue
                 byte = load_byte(base + i)
                 i += 1
+                if byte >= 32 and byte != 34 and byte != 92:
+                    store_byte(target, byte)
+                    target += 1
+                    continue
                 store_byte(target, 92)
                 if byte >= 32:
                     letter = byte

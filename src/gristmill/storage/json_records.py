@@ -7,23 +7,18 @@ keys, a key that is missing rather than null) is lost on the way through.
 
 from __future__ import annotations
 
-import json
-import re
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from gristmill.errors import UsageError
 from gristmill.kernels import json_scan, json_utf8, json_write
-from gristmill.kernels.json_scan import ARRAY, ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, OBJECT, STRING, TRUE
+from gristmill.kernels.json_scan import ARRAY, MISSING, NULL, OBJECT
 from gristmill.kernels.json_vector import WIDTH
+from gristmill.storage.json_decode import Column, Field, arrow_nested, arrow_texts, decode_column, python_list
 from gristmill.storage.json_encode import (
     NO_BYTES,
     Texts,
@@ -47,21 +42,6 @@ _CAUSES = {
     json_scan.NOT_AN_OBJECT: "not_an_object",
     json_scan.TOO_DEEP: "malformed_json_too_deep",
 }
-_EXACT_FLOAT_DIGITS = 15
-_LONG_INTEGER = re.compile(rb"[0-9]{16}")
-
-
-class _Field(NamedTuple):
-    """Where the values of one key lie, and what they are."""
-
-    starts: Integers
-    ends: Integers
-    kinds: Bytes
-
-
-class _Column(NamedTuple):
-    array: pa.Array
-    is_json: bool
 
 
 class JsonRecords:
@@ -90,9 +70,9 @@ class JsonRecords:
         self.buffer = buffer
         self.starts = starts
         self.ends = ends
-        self._fields: dict[str, _Field] = {}
-        self._columns: dict[str, _Column] = {}
-        self._waiting: dict[str, tuple[_Column, Integers]] = {}  # Columns of an ancestor and the rows to take of them.
+        self._fields: dict[str, Field] = {}
+        self._columns: dict[str, Column] = {}
+        self._waiting: dict[str, tuple[Column, Integers]] = {}  # Columns of an ancestor and the rows to take of them.
         self._keys: list[str] | None = None
 
     @classmethod
@@ -211,8 +191,7 @@ class JsonRecords:
             address_of(self.buffer) + field.starts, lengths, np.zeros(1, np.int64), np.full(1, len(self), np.int64),
             NO_BYTES, ord("["), out, np.empty(2, np.int64),
         )  # fmt: skip
-        values: list[Any] = _loads(out[:used].tobytes())
-        return values
+        return python_list(out[:used].tobytes())
 
     def nested(self, name: str) -> pa.Array | None:
         """A struct or list array of a column that holds only objects or only arrays, else None.
@@ -224,14 +203,14 @@ class JsonRecords:
         present = np.unique(field.kinds[field.kinds > NULL])
         if len(present) != 1 or present[0] not in (OBJECT, ARRAY):
             return None
-        return _parsed(join_objects([self._raw(field)], ["v"], len(self), tail="\n").data)
+        return arrow_nested(join_objects([self._raw(field)], ["v"], len(self), tail="\n").data)
 
     def take(self, indices: Integers) -> JsonRecords:
         """The records at `indices`, in that order."""
         indices = np.asarray(indices, np.int64)
         taken = JsonRecords(self.buffer, self.starts[indices], self.ends[indices])
         taken._fields = {
-            name: _Field(field.starts[indices], field.ends[indices], field.kinds[indices])
+            name: Field(field.starts[indices], field.ends[indices], field.kinds[indices])
             for name, field in self._fields.items()
         }
         composed: dict[int, Integers] = {}
@@ -249,12 +228,11 @@ class JsonRecords:
         part = slice(start, stop)
         sliced = JsonRecords(self.buffer, self.starts[part], self.ends[part])
         sliced._fields = {
-            name: _Field(field.starts[part], field.ends[part], field.kinds[part])
-            for name, field in self._fields.items()
+            name: Field(field.starts[part], field.ends[part], field.kinds[part]) for name, field in self._fields.items()
         }
         sliced._waiting = {name: (column, rows[part]) for name, (column, rows) in self._waiting.items()}
         sliced._columns = {
-            name: _Column(column.array.slice(start, length), column.is_json) for name, column in self._columns.items()
+            name: Column(column.array.slice(start, length), column.is_json) for name, column in self._columns.items()
         }
         return sliced
 
@@ -267,7 +245,7 @@ class JsonRecords:
         compacted = JsonRecords(out, offsets[:-1], offsets[1:])
         moved = offsets[:-1] - self.starts
         compacted._fields = {
-            name: _Field(field.starts + moved, field.ends + moved, field.kinds) for name, field in self._fields.items()
+            name: Field(field.starts + moved, field.ends + moved, field.kinds) for name, field in self._fields.items()
         }
         compacted._columns = dict(self._columns)
         compacted._waiting = dict(self._waiting)
@@ -281,7 +259,7 @@ class JsonRecords:
             return pa.Array.from_buffers(
                 pa.large_binary(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(self.buffer)]
             )
-        return _from_texts(pa.large_binary(), self.buffer, self.starts, self.ends, None)
+        return arrow_texts(pa.large_binary(), self.buffer, self.starts, self.ends, None)
 
     def encode(
         self,
@@ -387,7 +365,7 @@ class JsonRecords:
             self.ends,
             [name.encode("utf-8", "surrogatepass") for name in names],
         )
-        self._fields.update({name: _Field(starts[row], ends[row], kinds[row]) for row, name in enumerate(names)})
+        self._fields.update({name: Field(starts[row], ends[row], kinds[row]) for row, name in enumerate(names)})
         self._keys = [key.decode("utf-8", "replace") for key in keys]
         return status
 
@@ -406,80 +384,25 @@ class JsonRecords:
         if unknown:
             self._scan(unknown)
 
-    def _field(self, name: str) -> _Field:
+    def _field(self, name: str) -> Field:
         self._find([name])
         return self._fields[name]
 
-    def _raw(self, field: _Field) -> Texts:
+    def _raw(self, field: Field) -> Texts:
         lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)
         return Texts(self.buffer, field.starts, lengths)
 
-    def _column(self, name: str) -> _Column:
+    def _column(self, name: str) -> Column:
         column = self._columns.get(name)
         if column is None:
             if name in self._waiting:
                 waiting, rows = self._waiting[name]
-                column = _Column(waiting.array.take(pa.array(rows)), waiting.is_json)
+                column = Column(waiting.array.take(pa.array(rows)), waiting.is_json)
             else:
-                column = self._decode(self._field(name))
+                column = decode_column(self.buffer, self._field(name))
             self._columns[name] = column
             self._waiting.pop(name, None)
         return column
-
-    def _decode(self, field: _Field) -> _Column:
-        present = np.flatnonzero(np.bincount(field.kinds, minlength=10))
-        kinds = {int(kind) for kind in present} - {MISSING, NULL}
-        valid = None if int(present.min(initial=NULL + 1)) > NULL else field.kinds > NULL
-        if not kinds:
-            return _Column(pa.nulls(len(self)), False)
-        if kinds <= {STRING, ESCAPED}:
-            return _Column(self._strings(field, valid), False)
-        if kinds <= {TRUE, FALSE}:
-            return _Column(pa.array(field.kinds == TRUE, mask=None if valid is None else ~valid), False)
-        text = _from_texts(pa.large_string(), self.buffer, field.starts, field.ends, valid)
-        numbers = _numbers(text, field, kinds) if kinds <= {INTEGER, FLOAT} else None
-        return _Column(text, True) if numbers is None else _Column(numbers, False)
-
-    def _strings(self, field: _Field, valid: Flags | None) -> pa.Array:
-        out = np.empty(int((field.ends - field.starts).sum()) + WIDTH, np.uint8)
-        offsets = np.empty(len(self) + 1, np.int64)
-        used = json_scan.decode_strings(
-            address_of(self.buffer), len(self.buffer), field.starts, field.ends, field.kinds, out, offsets
-        )
-        return _arrow(pa.large_string(), offsets, out[:used], valid)
-
-
-def _arrow(kind: pa.DataType, offsets: Integers, data: Bytes, valid: Flags | None) -> pa.Array:
-    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(offsets) - 1, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def _from_texts(kind: pa.DataType, buffer: Bytes, starts: Integers, ends: Integers, valid: Flags | None) -> pa.Array:
-    if valid is not None:
-        ends = np.where(valid, ends, starts)
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(ends - starts, out=offsets[1:])
-    out = np.empty(int(offsets[-1]), np.uint8)
-    json_write.gather(address_of(buffer), starts, ends, -1, out)
-    return _arrow(kind, offsets, out, valid)
-
-
-def _numbers(text: pa.Array, field: _Field, kinds: Collection[int]) -> pa.Array | None:
-    """The numbers as int64 or float64, or None where one of them does not fit."""
-    try:
-        if FLOAT not in kinds:
-            return text.cast(pa.int64())
-        long = np.flatnonzero((field.kinds == INTEGER) & (field.ends - field.starts > _EXACT_FLOAT_DIGITS))
-        if len(long):
-            integers = text.take(pa.array(long)).cast(pa.int64())
-            if pc.any(pc.or_(pc.greater_equal(integers, 2**53), pc.less_equal(integers, -(2**53)))).as_py():
-                return None
-    except pa.ArrowInvalid:
-        return None
-    try:
-        return text.cast(pa.float64())
-    except pa.ArrowInvalid:  # Arrow refuses what Python reads as infinite or zero.
-        return pa.array([None if value is None else float(value) for value in text.to_pylist()], pa.float64())
 
 
 def _preferred(texts: Texts, others: Texts) -> Texts:
@@ -492,50 +415,3 @@ def _preferred(texts: Texts, others: Texts) -> Texts:
         np.where(chosen, texts.starts, others.starts + distance),
         np.where(chosen, texts.lengths, others.lengths),
     )
-
-
-def _parsed(lines: Bytes) -> pa.Array | None:
-    """The values under "v" as Arrow reads them, or None where it cannot or would change them."""
-    read = ReadOptions(use_threads=False, block_size=len(lines) + 1)
-    try:
-        table = read_json(pa.BufferReader(lines), read)
-        schema = pa.schema([(field.name, _without_times(field.type)) for field in table.schema])
-        if schema != table.schema:
-            table = read_json(pa.BufferReader(lines), read, ParseOptions(explicit_schema=schema))
-    except pa.ArrowInvalid:
-        return None
-    # Arrow reads long integers beside floats as float64, which drops digits.
-    if "double" in str(schema) and _LONG_INTEGER.search(lines.tobytes()):
-        return None
-    return table.column("v").combine_chunks()
-
-
-def _without_times(kind: pa.DataType) -> pa.DataType:
-    """The same type with strings for the timestamps that Arrow guesses from strings."""
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _without_times(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_without_times(kind.value_type))
-    return kind
-
-
-def _integer(digits: str) -> int:
-    # Python refuses to read integers of more than 4,300 digits from a string; a decimal has no such limit.
-    return int(digits) if len(digits) < 4000 else int(Decimal(digits))
-
-
-def _loads(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        # Python 3.11 counts levels of JSON as calls; the scan has bounded them, so the machine's stack is safe.
-        limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(limit + 2 * json_scan.MAX_DEPTH)
-        try:
-            return json.loads(text, parse_int=_integer)
-        finally:
-            sys.setrecursionlimit(limit)
-    except ValueError:
-        return json.loads(text, parse_int=_integer)

@@ -188,6 +188,7 @@ def test_what_arrow_cannot_hold_comes_back_exactly() -> None:
     assert records.python_values("s") == ["\ud800", "x", None]
     assert records.column("z").to_pylist()[0] == "\0"
     assert records.column("e").to_pylist()[0] == "😀"
+    assert records.nested("d") is None
     level, depth = records.python_values("d")[1], 1
     while level:
         level, depth = level[0], depth + 1
