@@ -67,7 +67,7 @@ def leave(entry: Entry, given: Task[Any]) -> Exit:
     if not isinstance(given, DocumentBatch):
         return Exit(given, None)
     if not entry.is_documents or entry.columns is None or entry.rows is None:
-        return Exit(_settled(given), None)
+        return Exit(settled(given), None)
     if given._token is entry.token:
         live = given._given
         if live is None or given.columns is not entry.columns:
@@ -107,7 +107,7 @@ def _rebuilt(entry: Entry, given: DocumentBatch, columns: Columns, positions: In
     return batch
 
 
-def _settled(batch: DocumentBatch) -> DocumentBatch:
+def settled(batch: DocumentBatch) -> DocumentBatch:
     """A batch from a source: columns instead of a frame, row numbers where it has none."""
     if batch._frame is not None:
         from gristmill.tasks.pandas_door import to_table

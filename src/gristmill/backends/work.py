@@ -146,7 +146,7 @@ class Work:
     def _committed(self, number: int, name: str, entry: ManifestEntry, trail: Trail) -> None:
         self.entries[name] = entry
         size = sum(file.size for file in entry.files)
-        files = tuple(file.name for file in entry.files)
+        files = tuple(file.path for file in entry.files)
         self._count(number, trail)
         self.events.emit(PartitionCommitted(number, name, entry.rows_written, size, files))
 

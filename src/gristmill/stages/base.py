@@ -70,6 +70,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
         batch_size: How many tasks a worker gets per call of `process_batch`.
         runtime_env: Packages or variables its workers need (used by executors on Ray).
         time_limit_s: How long one document may take; a slower one is quarantined and its worker replaced.
+        runs_without_gpu: Lets a stage that asks for a GPU run on processors where there is none.
         needs_own_worker: Keeps the stage from sharing a worker with its neighbours (it holds a model, say).
 
     Example:
@@ -85,6 +86,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     batch_size = 1
     runtime_env: Mapping[str, Any] | None = None
     time_limit_s: float | None = None
+    runs_without_gpu = False
     needs_own_worker = False
     is_source_stage = False
     is_sink_stage = False

@@ -47,6 +47,9 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
     def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
         """What columns will come, looking for `wanted` in particular; None if it cannot be told."""
 
+    def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
+        """Tell the stage that reads these partitions what only the whole input shows; called on a copy of it."""
+
     def task(self, partition: Partition) -> FileGroupTask:
         """The task that reads `partition`."""
         return FileGroupTask(
@@ -57,6 +60,16 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
     def process(self, task: EmptyTask) -> list[FileGroupTask]:
         """All partitions as tasks, for use without a pipeline."""
         return [self.task(partition) for partition in self.partitions()]
+
+
+class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
+    """A stage that turns files into documents.
+
+    Attributes:
+        hints: Columns that later stages will ask for; set by the planner on its own copy.
+    """
+
+    hints: tuple[str, ...] = ()
 
 
 class PartFile(Protocol):

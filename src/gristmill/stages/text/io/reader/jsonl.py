@@ -10,6 +10,7 @@ import numpy as np
 from gristmill.errors import UsageError
 from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
+from gristmill.stages.ends import ReaderStage
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage
 from gristmill.storage.files import list_files
@@ -24,7 +25,7 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 
-class JsonlReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
+class JsonlReaderStage(ReaderStage):
     """Turns a group of JSONL files (or a block of one) into batches, as they are read.
 
     Args:
@@ -32,7 +33,6 @@ class JsonlReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         batch_bytes: About how much text a batch holds.
         max_record_bytes: A longer record is quarantined.
         storage_options: Options of the file system, for URLs.
-        hints: Columns that later stages will ask for; found while the records are checked.
     """
 
     name = "jsonl_reader"
@@ -49,7 +49,6 @@ class JsonlReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         self.batch_bytes = batch_bytes
         self.max_record_bytes = max_record_bytes
         self.storage_options = None if storage_options is None else dict(storage_options)
-        self.hints: tuple[str, ...] = ()
 
     def inputs(self) -> Spec:
         return ["data"], []

@@ -9,6 +9,7 @@ import numpy as np
 
 from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
+from gristmill.stages.ends import ReaderStage
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.jsonl import check_reader_options
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage
@@ -22,7 +23,7 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 
-class ParquetReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
+class ParquetReaderStage(ReaderStage):
     """Turns a group of Parquet files (or row groups of one) into batches, as they are read.
 
     Args:

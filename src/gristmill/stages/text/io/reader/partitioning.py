@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from gristmill.errors import UsageError
+from gristmill.stages.base import ProcessingStage
 from gristmill.stages.ends import SourceColumns, SourceStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.io.reader.peek import jsonl_columns, parquet_columns
 from gristmill.storage.files import list_files
+from gristmill.storage.parquet_blocks import unified_schema
 from gristmill.storage.partitions import Partition, make_partitions
 
 Format = Literal["jsonl", "parquet"]
@@ -83,6 +85,12 @@ class FilePartitioningStage(SourceStage):
         if self.format == "parquet":
             return parquet_columns(partitions, storage_options=self.storage_options)
         return jsonl_columns(partitions, wanted, storage_options=self.storage_options)
+
+
+    def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
+        if self.format == "parquet" and hasattr(reader, "schema") and partitions:
+            pieces = list({piece.path: piece for partition in partitions for piece in partition.ranges}.values())
+            reader.schema = unified_schema(pieces, storage_options=self.storage_options)
 
 
 def _format_of(extensions: Sequence[str] | None) -> Format:

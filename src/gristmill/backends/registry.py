@@ -1,0 +1,49 @@
+"""Executors by name, loaded when they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.errors import UnknownNameError, UsageError, did_you_mean
+
+_HOMES = {
+    "local": "gristmill.backends.local:LocalExecutor",
+    "ray_data": "gristmill.backends.ray_data:RayDataExecutor",
+    "xenna": "gristmill.backends.xenna:XennaExecutor",
+    "ray_actor_pool": "gristmill.backends.ray_actor_pool:RayActorPoolExecutor",
+}
+
+
+def executor_names() -> list[str]:
+    """The names that `get_executor` knows."""
+    return list(_HOMES)
+
+
+def get_executor(name: str, config: Mapping[str, Any] | None = None) -> BaseExecutor:
+    """A new executor by its name.
+
+    Raises:
+        UnknownNameError: There is no executor of that name.
+    """
+    if name not in _HOMES:
+        raise UnknownNameError(
+            f"There is no executor {name!r}; there are {', '.join(_HOMES)}.{did_you_mean(name, _HOMES)}", name=name
+        )
+    module, attribute = _HOMES[name].split(":")
+    executor = getattr(importlib.import_module(module), attribute)(config=config)
+    assert isinstance(executor, BaseExecutor)
+    return executor
+
+
+def as_executor(executor: BaseExecutor | str | None) -> BaseExecutor:
+    """The executor itself, or the one that a name (None: the local one) stands for."""
+    if executor is None or isinstance(executor, str):
+        return get_executor(executor or "local")
+    if not isinstance(executor, BaseExecutor):
+        raise UsageError(
+            f"executor={executor!r}: give an executor such as LocalExecutor(), or a name: {', '.join(_HOMES)}."
+        )
+    return executor

@@ -1,0 +1,130 @@
+"""Describes a plan as plain values, so that a later run can tell whether it is still the same one.
+
+Stages are described by their class, their parameters and, for code outside this package, the code itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill import __version__
+from gristmill.stages.base import ProcessingStage
+
+_NOT_PARAMETERS = frozenset(
+    {"path", "file_paths", "storage_options", "hf_token", "cache_dir", "hints", "schema", "mode", "limit", "runtime_env"}
+)
+"""Where things lie and secrets: inputs are compared by their fingerprints, and a moved output stays the same run."""
+
+
+def describe_plan(stages: Sequence[ProcessingStage[Any, Any]], **settings: Any) -> dict[str, Any]:
+    """The stages (composites expanded, nothing fused) and settings that decide what comes out."""
+    return {
+        "version": __version__,
+        "stages": [describe_stage(stage) for stage in stages],
+        "settings": dict(settings),
+    }
+
+
+def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
+    """One stage: name, class, parameters, and its code where it is not ours."""
+    cls = type(stage)
+    described: dict[str, Any] = {
+        "name": stage.name,
+        "type": f"{cls.__module__}.{cls.__qualname__}",
+        "parameters": _parameters(stage),
+    }
+    code = _class_code(cls)
+    if code is not None:
+        described["code"] = code
+    return described
+
+
+def _parameters(stage: Any) -> dict[str, Any]:
+    found = {}
+    for key, value in sorted(vars(stage).items()):
+        if not key.startswith("_") and key not in _NOT_PARAMETERS and key not in ("name", "resources", "batch_size"):
+            found[key] = _value(value, 0)
+    return found
+
+
+def _value(value: Any, depth: int) -> Any:
+    if depth > 6:
+        return type(value).__qualname__
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()[:16]
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), list(value.shape), hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()[:16]]
+    if isinstance(value, Mapping):
+        return {str(key): _value(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((_value(item, depth + 1) for item in value), key=repr)
+    if isinstance(value, list | tuple):
+        return [_value(item, depth + 1) for item in value]
+    if isinstance(value, functools.partial):
+        return [_value(value.func, depth + 1), _value(value.args, depth + 1), _value(value.keywords, depth + 1)]
+    if isinstance(value, type):
+        return {"class": f"{value.__module__}.{value.__qualname__}", "code": _class_code(value)}
+    if isinstance(value, types.MethodType):
+        return [_value(value.__self__, depth + 1), value.__func__.__qualname__]
+    if isinstance(value, types.FunctionType):
+        return {"function": f"{value.__module__}.{value.__qualname__}", "code": _function_code(value, depth)}
+    if dataclasses.is_dataclass(value) or hasattr(value, "__dict__"):
+        inner = {
+            key: _value(item, depth + 1)
+            for key, item in sorted(getattr(value, "__dict__", {}).items())
+            if not key.startswith("_") and key not in _NOT_PARAMETERS
+        }
+        return {"class": f"{type(value).__module__}.{type(value).__qualname__}", "code": _class_code(type(value)), **inner}
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _class_code(cls: type[Any]) -> str | None:
+    if cls.__module__.split(".")[0] in ("gristmill", "builtins"):
+        return None
+    parts = []
+    for base in cls.__mro__:
+        if base.__module__.split(".")[0] in ("gristmill", "builtins", "abc", "typing"):
+            continue
+        for name, member in sorted(vars(base).items()):
+            function = getattr(member, "__func__", member)
+            if isinstance(function, property):
+                function = function.fget
+            if isinstance(function, types.FunctionType):
+                parts.append(f"{name}:{_function_code(function, 5)}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _function_code(function: types.FunctionType, depth: int) -> str:
+    """A digest of what the function does: its instructions and constants, and the values it closes over."""
+    parts = [_code_digest(function.__code__)]
+    for cell in function.__closure__ or ():
+        try:
+            parts.append(json.dumps(_value(cell.cell_contents, depth + 1), sort_keys=True, default=repr))
+        except ValueError:  # the cell is still empty
+            parts.append("empty")
+    parts.append(json.dumps(_value(function.__defaults__, depth + 1), sort_keys=True, default=repr))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _code_digest(code: types.CodeType) -> str:
+    constants = []
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            constants.append(_code_digest(constant))
+        elif isinstance(constant, frozenset):
+            constants.append(repr(sorted(constant, key=repr)))
+        else:
+            constants.append(repr(constant))
+    text = repr((code.co_code, constants, code.co_names, code.co_varnames))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,52 @@
+"""Shows what a run would do, without doing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.backends.plan import Segment
+from gristmill.backends.registry import as_executor
+from gristmill.pipeline.run import Options, prepare
+from gristmill.stages.base import FusedStage
+from gristmill.storage.sizes import format_size
+
+if TYPE_CHECKING:
+    from gristmill.pipeline.pipeline import Pipeline
+
+
+def explain(pipeline: Pipeline, executor: BaseExecutor | str | None = None) -> str:
+    """The plan in words: input, segments with their stages, resources and workers, output."""
+    chosen = as_executor(executor)
+    prepared = prepare(pipeline, chosen, None, Options())
+    plan = prepared.plan
+    capacity = chosen.capacity()
+    partitions = [partition for partition, _ in prepared.pending]
+    size = sum(piece.size for partition in partitions for piece in partition.ranges if piece.whole)
+    size += sum(piece.end - piece.start for p in partitions for piece in p.ranges if not piece.whole and piece.end > 0)
+    lines = [f"Pipeline {pipeline.name} on {chosen.name}: {capacity.cpus:g} CPUs, {capacity.gpus:g} GPUs"]
+    if prepared.sketch.source is not None:
+        lines.append(f"Input: {len(partitions)} partitions, {format_size(size)}")
+    for segment in plan.segments:
+        lines.extend(_segment_lines(segment))
+    if plan.settings.output is not None:
+        lines.append(f"Output: {plan.settings.output}")
+        if plan.whole_partitions:
+            lines.append("One worker takes a partition from reading to commit; no document crosses a process border.")
+    lines.extend(f"Note: {note}" for note in plan.notes)
+    return "\n".join(lines)
+
+
+def _segment_lines(segment: Segment) -> list[str]:
+    workers = "as many workers as fit" if segment.workers is None else f"{segment.workers} workers"
+    gpus = f", {segment.resources.gpus:g} GPUs" if segment.resources.gpus else ""
+    tasks = f", {segment.batch_size} tasks per call" if segment.batch_size > 1 else ""
+    lines = [f"Segment {segment.index + 1}: {workers}, each {segment.resources.cpus:g} CPUs{gpus}{tasks}"]
+    for stage in segment.stages:
+        if isinstance(stage, FusedStage):
+            lines.append(f"  {stage.name}: {len(stage.members)} stages in one pass")
+            lines.extend(f"    {member.name}" for member in stage.members)
+        else:
+            limit = f" (time limit {stage.time_limit_s:g} s per document)" if stage.time_limit_s is not None else ""
+            lines.append(f"  {stage.name}{limit}")
+    return lines

@@ -1,0 +1,117 @@
+"""The output folder of a run: what earlier runs left there, and what of it still counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gristmill.backends.plan import ExecutionPlan
+from gristmill.errors import OutputError
+from gristmill.ledger.commit import remove_partition
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.manifest import Manifest, ManifestEntry, totals
+from gristmill.ledger.plan_record import check_plan, write_plan
+from gristmill.ledger.resume import decide
+from gristmill.ledger.run_record import RunRecorder
+from gristmill.ledger.trail import StageCount
+from gristmill.stages.ends import SinkStage
+from gristmill.storage.partitions import Partition
+
+
+@dataclass(slots=True)
+class OutputState:
+    """An output folder during a run."""
+
+    folder: RunFolder
+    plan: ExecutionPlan
+    done: set[str]
+    recorder: RunRecorder
+    rows_read: int = 0
+    quarantined: int = 0
+
+    def entries(self) -> dict[str, ManifestEntry]:
+        """What is committed now."""
+        return Manifest(self.folder).load()
+
+    def totals(self) -> dict[str, StageCount]:
+        """The counts of all committed partitions."""
+        return totals(self.entries())
+
+    def alarms(self) -> list[str]:
+        """What in the counts deserves a look."""
+        return [str(alarm) for alarm in self.recorder.record().get("alarms", [])]
+
+    def close(self, status: str) -> None:
+        """Remove the work in progress."""
+        if self.plan.settings.staging is not None:
+            self.folder.remove_tree(self.plan.settings.staging)
+        self.folder.sweep_staging()
+
+
+def open_output(
+    sink: SinkStage, plan: ExecutionPlan, partitions: Sequence[Partition], *, fresh: bool
+) -> OutputState:
+    """Make the output folder ready and find out which partitions are already there.
+
+    Raises:
+        OutputError: The folder cannot be written, or must be empty and is not.
+        ResumeError: What lies there was made by another plan or from other inputs.
+    """
+    folder = RunFolder(sink.path, storage_options=sink.storage_options)
+    _check_not_an_input(folder, partitions)
+    _check_writable(folder)
+    manifest = Manifest(folder)
+    if fresh or sink.mode == "overwrite":
+        for name in [*manifest.load(), *manifest.pending]:
+            remove_partition(folder, name)
+        folder.remove(folder.plan_file)
+        folder.remove(folder.run_file)
+    elif sink.mode == "error" and manifest.load():
+        raise OutputError(
+            f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "
+            "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
+            path=sink.path,
+        )
+    folder.sweep_staging()
+    if manifest.load():
+        digest = check_plan(folder, plan.description)
+        resume = decide(manifest, partitions, digest)
+        done = resume.done
+    else:
+        digest = write_plan(folder, plan.description)
+        done = set()
+    entries = manifest.load()
+    settings = replace(plan.settings, plan_digest=digest, staging=folder.new_staging())
+    return OutputState(
+        folder,
+        replace(plan, settings=settings),
+        done,
+        RunRecorder(folder, quiet_stages=(plan.stage_names[0], plan.stage_names[-1])),
+        rows_read=sum(entries[name].rows_read for name in done),
+        quarantined=sum(entries[name].quarantined for name in done),
+    )
+
+
+def _check_writable(folder: RunFolder) -> None:
+    """Fail now, and not after the first partition, if nothing can be written."""
+    probe = folder.join("_gristmill/.probe")
+    try:
+        folder.write(probe, b"")
+        folder.remove(probe)
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write to {folder.path}: {error.strerror or error}. Check the path and its permissions.",
+            path=str(folder.path),
+        ) from error
+
+
+def _check_not_an_input(folder: RunFolder, partitions: Sequence[Partition]) -> None:
+    """Refuse an output folder whose files are the input: replacing them would lose data."""
+    root = str(folder.path).rstrip("/") + "/"
+    for partition in partitions:
+        for piece in partition.ranges:
+            if piece.path.startswith(root) and "/" not in piece.path[len(root) :]:
+                raise OutputError(
+                    f"The output folder {folder.path} holds the input file {piece.path}. Write to another folder.",
+                    path=str(folder.path),
+                )

@@ -1,0 +1,135 @@
+"""The pipeline: a named list of stages that can be explained and run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.errors import StageDefinitionError
+from gristmill.observe.events import Listener
+from gristmill.pipeline.result import RunResult
+from gristmill.stages.base import ProcessingStage
+from gristmill.tasks.base import Task
+
+Stage = ProcessingStage[Any, Any]
+
+
+class Pipeline:
+    """Stages in the order in which documents pass them.
+
+    Args:
+        name: How the pipeline is called in reports.
+        description: For people.
+        stages: The stages to begin with; more can be added.
+        config: Kept with the pipeline for the caller's own use.
+
+    Example:
+        >>> pipeline = Pipeline(name="clean")
+        >>> pipeline.add_stage(JsonlReader("in/")).add_stage(JsonlWriter("out/"))
+        >>> result = pipeline.run()
+        >>> print(result.report)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str | None = None,
+        stages: Sequence[Stage] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.stages: list[Stage] = []
+        self.config = dict(config or {})
+        for stage in stages or ():
+            self.add_stage(stage)
+
+    def add_stage(self, stage: Stage) -> Pipeline:
+        """Append a stage; gives the pipeline back, so that calls can be chained."""
+        if not isinstance(stage, ProcessingStage):
+            hint = " Create an instance: add a pair of parentheses." if isinstance(stage, type) else ""
+            raise StageDefinitionError(
+                f"add_stage() takes a stage (a ProcessingStage object), not {type(stage).__name__}: {stage!r:.100}.{hint}"
+            )
+        self.stages.append(stage)
+        return self
+
+    def build(self) -> list[Stage]:
+        """The stages with composites expanded, after the checks that need no input."""
+        from gristmill.pipeline.planner import draft, expand
+
+        flat = expand(self.stages)
+        draft(self.stages, has_initial_tasks=True if not flat or not flat[0].is_source_stage else False)
+        return flat
+
+    def describe(self) -> str:
+        """The pipeline as it was put together: its stages and what they read and give."""
+        lines = [f"Pipeline: {self.name}"]
+        if self.description:
+            lines.append(f"Description: {self.description}")
+        lines.append(f"Stages: {len(self.stages)}")
+        for number, stage in enumerate(self.stages, 1):
+            lines.append(f"{number}. {stage.name} ({type(stage).__name__})")
+            needed, given = stage.inputs(), stage.outputs()
+            if not isinstance(needed, dict) and needed[1]:
+                lines.append(f"   reads: {', '.join(needed[1])}")
+            if given[1]:
+                lines.append(f"   gives: {', '.join(given[1])}")
+        return "\n".join(lines)
+
+    def explain(self, executor: BaseExecutor | str | None = None) -> str:
+        """What a run would do: partitions, segments, workers, resources. Reads only listings and a few records."""
+        from gristmill.pipeline.explain import explain
+
+        return explain(self, executor)
+
+    def run(
+        self,
+        executor: BaseExecutor | str | None = None,
+        initial_tasks: Sequence[Task[Any]] | None = None,
+        checkpoint_path: str | None = None,
+        *,
+        fresh: bool = False,
+        error_budget: float | int | None = 0.01,
+        ignore_failures: bool | None = None,
+        id_field: str | None = "id",
+        url_field: str | None = "url",
+        scores: str = "decisive",
+        listeners: Sequence[Listener] = (),
+        progress: bool | None = None,
+    ) -> RunResult:
+        """Run the pipeline.
+
+        A run with a writer can be stopped at any moment: running it again goes on where it stopped.
+
+        Args:
+            executor: Where to run: an executor, or a name (`local`, `ray_data`, `xenna`); the local one by default.
+            initial_tasks: Tasks to begin with, for a pipeline without a reader.
+            checkpoint_path: Accepted for scripts that give one; the output folder itself holds what resuming needs.
+            fresh: Remove what an earlier run of this output left, and start over.
+            error_budget: How many records may be quarantined: a float in [0, 1] is a share of all records (never
+                fewer than 10), an int a number, None no limit. Beyond it the run fails.
+            ignore_failures: Quarantine documents on which a stage raises, instead of failing; by default what the
+                executor's configuration says.
+            id_field: The column that holds the documents' ids, for the ledger.
+            url_field: The column that holds their URLs, for the ledger.
+            scores: `decisive` records the score that decided; `all` every score of every document.
+            listeners: Called with every event of the run.
+            progress: Show progress on stderr; by default only on a terminal.
+        """
+        from gristmill.pipeline.run import Options, run_pipeline
+
+        options = Options(
+            fresh=fresh,
+            error_budget=error_budget,
+            ignore_failures=ignore_failures,
+            id_field=id_field,
+            url_field=url_field,
+            scores=scores,
+            checkpoint_path=checkpoint_path,
+        )
+        return run_pipeline(self, executor, initial_tasks, options, list(listeners), progress=progress)
+
+    def __repr__(self) -> str:
+        return f"Pipeline(name={self.name!r}, stages=[{', '.join(stage.name for stage in self.stages)}])"

@@ -1,0 +1,281 @@
+"""Turns the stages of a pipeline into an execution plan: expand, check, fuse.
+
+Everything that can be known to fail is found here, before any data is read.
+"""
+
+from __future__ import annotations
+
+import copy
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gristmill.backends.base import Capacity
+from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage, member_names
+from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, UsageError, did_you_mean
+from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage
+from gristmill.stages.ends import ReaderStage, SinkStage, SourceColumns, SourceStage
+from gristmill.stages.resources import Resources
+from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import EmptyTask
+
+_MAX_DEPTH = 50
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan in the making: the source, and the stages that documents pass."""
+
+    source: SourceStage | None
+    stages: list[Stage]
+
+    @property
+    def sink(self) -> SinkStage | None:
+        """The writer at the end, if there is one."""
+        last = self.stages[-1] if self.stages else None
+        return last if isinstance(last, SinkStage) else None
+
+
+def expand(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages with every composite replaced by its parts, at any depth."""
+
+    def parts(stage: Stage, depth: int) -> list[Stage]:
+        if not isinstance(stage, CompositeStage):
+            return [stage]
+        if depth > _MAX_DEPTH:
+            raise PlanningError(f"Composite stage {stage.name!r} contains itself.", stage=stage.name)
+        inner = stage.decompose_and_apply_with()
+        if not inner:
+            raise PlanningError(f"Composite stage {stage.name!r} has no parts: decompose() returned nothing.")
+        return [piece for part in inner for piece in parts(part, depth + 1)]
+
+    return [piece for stage in stages for piece in parts(stage, 0)]
+
+
+def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
+    """Expand the stages and check what does not need the input.
+
+    Raises:
+        PlanningError: The stages cannot form a pipeline.
+    """
+    flat = expand(stages)
+    if not flat:
+        raise PlanningError("The pipeline has no stages. Add some with add_stage().")
+    names = [name for stage in flat for name in member_names(stage)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise PlanningError(
+            f"Several stages are named {', '.join(map(repr, twice))}, but reports need to tell them apart. "
+            f"Rename one: stage.with_(name={twice[0] + '_2'!r}).",
+            names=twice,
+        )
+    for place, stage in enumerate(flat):
+        if isinstance(stage, SourceStage) and place:
+            raise PlanningError(f"Stage {stage.name!r} finds input files, so it must come first.", stage=stage.name)
+        if isinstance(stage, SinkStage) and place != len(flat) - 1:
+            raise PlanningError(
+                f"Writer {stage.name!r} is followed by {flat[place + 1].name!r}; a writer must come last. "
+                "To write twice, run two pipelines.",
+                stage=stage.name,
+            )
+    source = flat[0] if isinstance(flat[0], SourceStage) else None
+    if source is not None and has_initial_tasks:
+        raise PlanningError("The pipeline has a reader and was given initial_tasks; give it one of the two.")
+    rest = [_own_copy(stage) for stage in (flat[1:] if source is not None else flat)]
+    if not rest:
+        raise PlanningError(f"The pipeline only lists files with {flat[0].name!r}; add a reader stage.")
+    if source is None and not has_initial_tasks and not _begins(rest[0]):
+        raise PlanningError(
+            f"The first stage, {rest[0].name!r}, needs documents, but the pipeline has no reader. "
+            "Add a JsonlReader or ParquetReader first, or call run(initial_tasks=[…]).",
+            stage=rest[0].name,
+        )
+    return Draft(source, rest)
+
+
+def _own_copy(stage: Stage) -> Stage:
+    """A copy that may be set up and run without the caller's object noticing."""
+    try:
+        return copy.deepcopy(stage)
+    except (TypeError, NotImplementedError, RecursionError):
+        return copy.copy(stage)
+
+
+def _begins(stage: Stage) -> bool:
+    """Whether a stage can be the first without any input."""
+    if stage.is_source_stage:
+        return True
+    for base in getattr(type(stage), "__orig_bases__", ()):
+        kinds = typing.get_args(base)
+        if kinds:
+            return isinstance(kinds[0], type) and issubclass(kinds[0], EmptyTask)
+    try:
+        hints = typing.get_type_hints(type(stage).process)
+    except (NameError, TypeError):
+        hints = {}
+    kinds = [kind for name, kind in hints.items() if name != "return"]
+    if kinds and isinstance(kinds[0], type):
+        return issubclass(kinds[0], EmptyTask)
+    return stage.inputs() == ([], [])
+
+
+def wanted_columns(stages: Sequence[Stage]) -> list[str]:
+    """The columns that the stages say they read, as far as no earlier stage provides them."""
+    given: set[str] = set()
+    wanted: dict[str, None] = {}
+    for stage in stages:
+        needed, provided = _spec(stage)
+        wanted.update(dict.fromkeys(name for name in needed if name not in given))
+        given.update(provided)
+    return list(wanted)
+
+
+def _spec(stage: Stage) -> tuple[list[str], list[str]]:
+    members = stage.members if isinstance(stage, FusedStage) else [stage]
+    needed: list[str] = []
+    provided: list[str] = []
+    for member in members:
+        declared = member.inputs()
+        columns = [spec[1] for spec in declared.values()] if isinstance(declared, dict) else [declared[1]]
+        needed.extend(name for names in columns for name in names if name not in provided)
+        provided.extend(member.outputs()[1])
+    return needed, provided
+
+
+def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> None:
+    """Follow the columns from the source through the stages.
+
+    Raises:
+        MissingColumnError: A stage reads a column that is not there when its turn comes.
+    """
+    if found is None:
+        return
+    known = list(found.names)
+    for stage in stages:
+        if isinstance(stage, ReaderStage):
+            continue
+        needed, provided = _spec(stage)
+        for name in needed:
+            if name not in known:
+                hint = "" if found.complete else " If only some records have it, name it in the reader's fields."
+                raise MissingColumnError(
+                    f"Stage {stage.name!r} needs the column {name!r}, but there are only "
+                    f"{', '.join(map(repr, known)) or 'none'} (from {found.looked_at}).{did_you_mean(name, known)} "
+                    f"Set the stage's field parameter to the right column, or add a stage before it that gives "
+                    f"{name!r}.{hint}",
+                    stage=stage.name,
+                    column=name,
+                    available=known,
+                )
+        known.extend(name for name in provided if name not in known)
+        if not provided and not needed and type(stage).outputs is ProcessingStage.outputs:
+            return  # a stage that declares nothing may add any column
+
+
+def fuse_stages(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages with runs of them replaced by single ones, where the first of a run offers it."""
+    fused: list[Stage] = []
+    place = 0
+    while place < len(stages):
+        offer = stages[place].fuse(stages[place + 1 :])
+        if offer is None:
+            fused.append(stages[place])
+            place += 1
+            continue
+        fused.append(offer)
+        place += len(offer.members)
+    return fused
+
+
+def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
+    """What a worker of the stage gets on this executor.
+
+    Raises:
+        ResourcesError: No worker here can ever have it.
+    """
+    asked = stage.resources
+    if asked.requires_gpu and not capacity.gpus:
+        if stage.runs_without_gpu:
+            notes.append(f"{stage.name} asks for a GPU; there is none here, so it runs on processors.")
+            return Resources(cpus=asked.cpus)
+        raise ResourcesError(
+            f"Stage {stage.name!r} asks for a GPU ({_gpu_words(asked)}), but this executor has none. Run it where there "
+            f"is one, tell the executor about slots with num_gpus, or use .with_(resources=Resources(cpus={asked.cpus:g})).",
+            stage=stage.name,
+            asked=asked,
+        )
+    if asked.cpus > capacity.largest_node_cpus:
+        raise ResourcesError(
+            f"Stage {stage.name!r} asks for {asked.cpus:g} CPUs per worker, but a worker can have at most "
+            f"{capacity.largest_node_cpus:g} here. Ask for less: .with_(resources=Resources(cpus="
+            f"{max(1, int(capacity.largest_node_cpus))})).",
+            stage=stage.name,
+            asked=asked,
+        )
+    try:
+        gpus = asked.gpus_on(capacity.gpu_memory_gb)
+    except UsageError as error:
+        raise ResourcesError(f"Stage {stage.name!r}: {error}", stage=stage.name, asked=asked) from error
+    if gpus > capacity.largest_node_gpus:
+        raise ResourcesError(
+            f"Stage {stage.name!r} asks for {gpus:g} GPUs per worker, but a worker can have at most "
+            f"{capacity.largest_node_gpus:g} here.",
+            stage=stage.name,
+            asked=asked,
+        )
+    return Resources(cpus=asked.cpus, gpus=gpus)
+
+
+def make_segments(stages: Sequence[Stage], capacity: Capacity, notes: list[str]) -> tuple[Segment, ...]:
+    """Group adjacent stages that can share a worker."""
+    segments: list[Segment] = []
+    for stage in stages:
+        resources = resolve(stage, capacity, notes)
+        workers = stage.requested_workers()
+        alone = stage.needs_own_worker or resources.requires_gpu
+        last = segments[-1] if segments else None
+        if (
+            last is not None
+            and not alone
+            and not _is_alone(last)
+            and last.resources == resources
+            and last.runtime_env == stage.runtime_env
+            and last.workers == workers
+            and last.batch_size == stage.batch_size
+        ):
+            segments[-1] = replace(last, stages=(*last.stages, stage))
+        else:
+            segments.append(
+                Segment(len(segments), (stage,), resources, stage.batch_size, workers, stage.runtime_env)
+            )
+    return tuple(segments)
+
+
+def _is_alone(segment: Segment) -> bool:
+    return segment.resources.requires_gpu or any(stage.needs_own_worker for stage in segment.stages)
+
+
+def finish(
+    name: str,
+    sketch: Draft,
+    capacity: Capacity,
+    settings: RunSettings,
+    partitions: Sequence[Partition] = (),
+) -> ExecutionPlan:
+    """The execution plan of a checked draft."""
+    notes: list[str] = []
+    stages = sketch.stages
+    if sketch.source is not None and partitions:
+        sketch.source.prepare(stages[0], partitions)
+    if isinstance(stages[0], ReaderStage):
+        columns = wanted_columns(stages[1:])
+        identity = [field for field in (settings.id_field, settings.url_field) if field and settings.output is not None]
+        stages[0].hints = tuple(dict.fromkeys([*columns, *identity]))
+    names = tuple(name for stage in stages for name in member_names(stage))
+    segments = make_segments(fuse_stages(stages), capacity, notes)
+    return ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
+
+
+def _gpu_words(resources: Resources) -> str:
+    return f"gpus={resources.gpus:g}" if resources.gpus else f"gpu_memory_gb={resources.gpu_memory_gb:g}"

@@ -1,0 +1,237 @@
+"""Runs a pipeline from plan to report: what has to be done, who does it, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gristmill.backends.accounting import settled
+from gristmill.backends.base import BaseExecutor
+from gristmill.backends.plan import ExecutionPlan, RunSettings
+from gristmill.backends.registry import as_executor
+from gristmill.backends.work import ErrorBudget, Work
+from gristmill.errors import OutputError, PlanningError, UsageError
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.trail import StageCount, StageTime
+from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
+from gristmill.pipeline.describe import describe_plan
+from gristmill.pipeline.output import OutputState, open_output
+from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
+from gristmill.pipeline.result import RunReport, RunResult, StageReport
+from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import EmptyTask, Task
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+if TYPE_CHECKING:
+    from gristmill.pipeline.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of `Pipeline.run`."""
+
+    fresh: bool = False
+    error_budget: float | int | None = 0.01
+    ignore_failures: bool | None = None
+    id_field: str | None = "id"
+    url_field: str | None = "url"
+    scores: str = "decisive"
+    checkpoint_path: str | None = None
+
+    def check(self) -> None:
+        """Refuse values that cannot work."""
+        if self.scores not in ("decisive", "all"):
+            raise UsageError(f"scores={self.scores!r}: give 'decisive' or 'all'.")
+        budget = self.error_budget
+        if budget is None:
+            return
+        if isinstance(budget, bool) or not isinstance(budget, int | float):
+            raise UsageError(f"error_budget={budget!r}: give a share in [0, 1], a whole number of records, or None.")
+        if budget < 0 or (isinstance(budget, float) and budget > 1):
+            raise UsageError(
+                f"error_budget={budget!r}: a float is a share and lies in [0, 1]; for a number of records give an int."
+            )
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A pipeline that is checked and ready to be run or explained."""
+
+    sketch: Draft
+    pending: list[tuple[Partition, Task[Any]]]
+    plan: ExecutionPlan
+
+
+def prepare(
+    pipeline: Pipeline, executor: BaseExecutor, initial_tasks: Sequence[Task[Any]] | None, options: Options
+) -> Prepared:
+    """Plan the pipeline and find its partitions; raises what is wrong with it before any data is read."""
+    options.check()
+    sketch = draft(pipeline.stages, has_initial_tasks=bool(initial_tasks))
+    sink = sketch.sink
+    description = describe_plan(
+        sketch.stages,
+        scores=options.scores,
+        id_field=options.id_field,
+        url_field=options.url_field,
+    )
+    pending = _root_tasks(sketch, initial_tasks)
+    if sketch.source is not None:
+        partitions = [partition for partition, _ in pending]
+        check_columns(sketch.stages, sketch.source.columns(partitions, wanted_columns(sketch.stages[1:])))
+    settings = RunSettings(
+        id_field=options.id_field,
+        url_field=options.url_field,
+        scores=options.scores,
+        ignore_failures=_ignore_failures(options, executor),
+        output=None if sink is None else sink.path,
+        storage_options=None if sink is None else sink.storage_options,
+    )
+    plan = finish(pipeline.name, sketch, executor.capacity(), settings, [partition for partition, _ in pending])
+    return Prepared(sketch, pending, plan.described(description))
+
+
+def _ignore_failures(options: Options, executor: BaseExecutor) -> bool:
+    return bool(executor.config.get("ignore_failures", False)) if options.ignore_failures is None else options.ignore_failures
+
+
+def _root_tasks(sketch: Draft, initial_tasks: Sequence[Task[Any]] | None) -> list[tuple[Partition, Task[Any]]]:
+    if sketch.source is not None:
+        return [(partition, sketch.source.task(partition)) for partition in sketch.source.partitions()]
+    tasks = list(initial_tasks) if initial_tasks else [EmptyTask()]
+    for task in tasks:
+        if not isinstance(task, Task):
+            raise PlanningError(f"initial_tasks holds {type(task).__name__}; it must hold tasks such as DocumentBatch.")
+    return [
+        (Partition(number, f"task-{number:05d}", ()), settled(task) if isinstance(task, DocumentBatch) else task)
+        for number, task in enumerate(tasks)
+    ]
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    executor: BaseExecutor | str | None,
+    initial_tasks: Sequence[Task[Any]] | None,
+    options: Options,
+    listeners: list[Listener],
+    *,
+    progress: bool | None,
+) -> RunResult:
+    """Run `pipeline`; see `Pipeline.run`."""
+    chosen = as_executor(executor)
+    begun = time.monotonic()
+    events = EventStream(listeners)
+    if progress or (progress is None and not listeners and _is_terminal()):
+        from gristmill.observe.display import make_listener
+
+        events.listen(make_listener("auto"))
+    prepared = prepare(pipeline, chosen, initial_tasks, options)
+    sink = prepared.sketch.sink
+    state: OutputState | None = None
+    if sink is not None:
+        state = open_output(sink, prepared.plan, [partition for partition, _ in prepared.pending], fresh=options.fresh)
+        prepared.plan = state.plan
+        events.listen(state.recorder)
+        prepared.pending = [pair for pair in prepared.pending if pair[0].id not in state.done]
+    work = Work(prepared.plan, prepared.pending, events, ErrorBudget(options.error_budget))
+    if state is not None:
+        work.budget.add(state.rows_read, state.quarantined)
+    events.emit(_started(pipeline, chosen, prepared.plan, work, state))
+    for note in prepared.plan.notes:
+        events.emit(Notice(note))
+    status, error = "failed", None
+    try:
+        if len(work):
+            chosen.execute(prepared.plan, work)
+        work.finish()
+        status = "done"
+    except KeyboardInterrupt:
+        status, error = "interrupted", "interrupted"
+        raise
+    except OSError as problem:
+        error = str(problem)
+        raise _disk_error(problem, prepared.plan) from problem
+    except BaseException as problem:
+        error = str(problem)
+        raise
+    finally:
+        events.emit(RunFinished(status, error))
+        if state is not None:
+            state.close(status)
+    return _result(pipeline, prepared, work, state, time.monotonic() - begun)
+
+
+def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
+    import errno
+
+    if problem.errno == errno.ENOSPC and not isinstance(problem, OutputError):
+        return OutputError(
+            f"The disk is full ({problem.filename or plan.settings.output}). Committed output is intact: make room and "
+            "run the same command again to go on.",
+            path=plan.settings.output,
+        )
+    return problem
+
+
+def _is_terminal() -> bool:
+    import sys
+
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _started(
+    pipeline: Pipeline, executor: BaseExecutor, plan: ExecutionPlan, work: Work, state: OutputState | None
+) -> RunStarted:
+    done = 0 if state is None else len(state.done)
+    return RunStarted(
+        pipeline=pipeline.name,
+        executor=executor.name,
+        stages=plan.stage_names,
+        segments=tuple(segment.describe() for segment in plan.segments),
+        partitions=len(work) + done,
+        partitions_done_before=done,
+        input_bytes=work.input_bytes,
+        output=plan.settings.output,
+    )
+
+
+def _result(
+    pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputState | None, seconds: float
+) -> RunResult:
+    counts = dict(work.trail.counts) if state is None else state.totals()
+    stages = tuple(
+        StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
+        for name in prepared.plan.stage_names
+    )
+    done_before = 0 if state is None else len(state.done)
+    report = RunReport(
+        pipeline=pipeline.name,
+        status="done",
+        seconds=seconds,
+        stages=stages,
+        rows_read=(stages[0].rows_in + stages[0].created) if stages else 0,
+        rows_written=stages[-1].rows_out if stages else 0,
+        quarantined=sum(sum(stage.quarantined.values()) for stage in stages),
+        partitions=len(work) + done_before,
+        partitions_done_before=done_before,
+        output=prepared.plan.settings.output,
+        notes=tuple(prepared.plan.notes),
+        alarms=() if state is None else tuple(state.alarms()),
+    )
+    if state is None:
+        tasks = [task for number in sorted(work.results) for task in work.results[number]]
+        return RunResult(tasks, report)
+    return RunResult(_files(state.folder, state), report)
+
+
+def _files(folder: RunFolder, state: OutputState) -> list[Task[Any]]:
+    tasks: list[Task[Any]] = []
+    for entry in sorted(state.entries().values(), key=lambda entry: entry.index):
+        paths = [folder.join(file.path) for file in entry.files]
+        task = FileGroupTask(data=paths, _metadata={"partition_id": entry.partition, "rows": entry.rows_written})
+        task.task_id = entry.partition
+        tasks.append(task)
+    return tasks
