@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.cli.edge import DONE, FAILED, QUARANTINED
@@ -13,40 +15,30 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from gristmill.pipeline.result import RunReport
+
 PLAIN_WIDTH = 140
 """Columns when the output is no terminal: wide enough that a table in a log does not wrap."""
 
 
 def make_console() -> Console:
     """A console on stdout that shows text as it is."""
-    import sys
-
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
 
 
-def report_values(report: Any) -> dict[str, Any]:
+def report_values(report: RunReport) -> dict[str, Any]:
     """The report as plain values."""
-    if hasattr(report, "to_dict"):
-        values: dict[str, Any] = report.to_dict()
-        return values
-    if dataclasses.is_dataclass(report) and not isinstance(report, type):
-        return dataclasses.asdict(report)
-    return dict(report)
-
-
-def quarantined_rows(values: Mapping[str, Any]) -> int:
-    """How many records could not be processed."""
-    return sum(sum(stage["quarantined"].values()) for stage in values["stages"])
+    return dataclasses.asdict(report)
 
 
 def exit_code(values: Mapping[str, Any]) -> int:
     """The exit code that a report stands for."""
     if values["status"] != "done":
         return FAILED
-    return QUARANTINED if quarantined_rows(values) else DONE
+    return QUARANTINED if values["quarantined"] else DONE
 
 
 def print_report(values: Mapping[str, Any], console: Console | None = None) -> None:
@@ -57,7 +49,7 @@ def print_report(values: Mapping[str, Any], console: Console | None = None) -> N
         console.print(line)
 
 
-def stage_table(stages: list[Mapping[str, Any]]) -> Table:
+def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """One row per stage; a stage that did nothing to the rows has dashes."""
     from rich.table import Table
     from rich.text import Text
@@ -69,7 +61,7 @@ def stage_table(stages: list[Mapping[str, Any]]) -> Table:
     table.add_column("why", overflow="fold")
     for stage in stages:
         dropped = sum(stage["dropped"].values())
-        rows_in = stage["rows_in"] or stage.get("created", 0)
+        rows_in = stage["rows_in"] + stage["created"]
         table.add_row(
             Text(stage["name"]),
             count(rows_in),
@@ -96,15 +88,14 @@ def reasons(stage: Mapping[str, Any]) -> str:
 
 def summary_lines(values: Mapping[str, Any]) -> list[str]:
     """Totals, time, and where the files are."""
-    stages = values["stages"]
-    read = (stages[0]["rows_in"] or stages[0].get("created", 0)) if stages else 0
-    kept = stages[-1]["rows_out"] if stages else 0
-    lines = ["", f"{plural(read, 'document')} in, {count(kept)} kept, {duration(values.get('seconds'))}"]
-    bad = quarantined_rows(values)
-    if bad:
+    rows = f"{plural(values['rows_read'], 'document')} in, {count(values['rows_written'])} kept"
+    lines = ["", f"{rows}, {duration(values['seconds'])}"]
+    lines.extend(f"Note: {alarm}" for alarm in values["alarms"])
+    if values["quarantined"]:
+        bad = plural(values["quarantined"], "record")
         lines.append(
-            f"{plural(bad, 'record')} could not be processed: gristmill quarantine {values.get('output') or ''}"
+            f"{bad} could not be processed; see: gristmill quarantine {shlex.quote(values['output'] or 'OUTPUT')}"
         )
-    if values.get("output"):
+    if values["output"]:
         lines.append(f"Files: {values['output']}")
     return lines

@@ -109,8 +109,8 @@ def run_recipe(
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
 
     recipe = read_recipe(name, assignments)
-    engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     pipeline = recipe.pipeline()
+    engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     interval = {**recipe.executor_config, **assignments.executor}.get("logging_interval", LOGGING_INTERVAL_S)
     display = make_listener("auto" if show else "off", logging_interval=interval)
     marks_resumable()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gristmill.cli.edge import DONE, FAILED, common_options, json_option, print_json
+
+if TYPE_CHECKING:
+    from gristmill.ledger.verify import VerifyReport
 
 
 @click.command("verify")
@@ -23,19 +26,13 @@ def command(ctx: click.Context, output: str, as_json: bool) -> None:
     """
     found = check(output)
     if as_json:
-        print_json(dataclasses.asdict(found))
-    elif found.ok:
-        click.echo(f"{output} is complete: every file and every row is accounted for.")
+        print_json({"ok": found.ok, **dataclasses.asdict(found)})
     else:
-        for problem in found.problems:
-            click.echo(f"- {problem}")
-        click.echo(
-            f"{len(found.problems)} problems in {output}." if len(found.problems) > 1 else f"1 problem in {output}."
-        )
+        click.echo(str(found))
     ctx.exit(DONE if found.ok else FAILED)
 
 
-def check(output: str) -> Any:
+def check(output: str) -> VerifyReport:
     """The findings of `gristmill.ledger.verify`."""
     from gristmill.ledger.verify import verify
 

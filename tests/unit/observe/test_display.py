@@ -1,0 +1,152 @@
+"""What a user sees while a run goes on."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from gristmill.errors import UsageError
+from gristmill.observe.display import Display, LineDisplay, LiveDisplay, make_listener
+from gristmill.observe.events import Event, Notice, RecordsQuarantined, RunFinished
+from tests.unit.observe.events_of_a_run import Clock, committed, sample, started, task
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Broken(io.StringIO):
+    """A stream whose other end has gone."""
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+def lines_of(events: list[Event], *, interval: float = 60) -> list[str]:
+    stream, clock = io.StringIO(), Clock()
+    display = make_listener("lines", stream=stream, logging_interval=interval, now=clock)
+    for event in events:
+        display(event)
+        clock.time += 10
+    display.close()
+    return stream.getvalue().splitlines()
+
+
+def test_first_and_last_line() -> None:
+    first, last = lines_of([started(before=1), task(), committed(), RunFinished("done")])
+    assert first == "clean: 3 stages, 4 partitions, 1 done before, 2.0 MB, executor local"
+    assert last.startswith("clean done: 2/4 partitions · 100 rows read (")
+    assert "60 written" in last
+
+
+def test_one_line_per_interval() -> None:
+    events: list[Event] = [started(), *[task(number) for number in range(30)], RunFinished("done")]
+    # 30 tasks, ten seconds apart, are five whole minutes.
+    assert len(lines_of(events)) == 1 + 5 + 1
+    assert len(lines_of(events, interval=100_000)) == 2
+
+
+def test_a_line_has_what_matters() -> None:
+    events = [started(), RecordsQuarantined(0, "read", "not_json", 2), committed(), sample(), task(), task()]
+    line = lines_of(events, interval=50)[-1]
+    for part in ("1/4 partitions", "2 quarantined", "1/2 workers busy", "queue 3 (3.0 KB)", "memory 5.0 MB", "left"):
+        assert part in line
+
+
+def test_notices_are_shown_at_once() -> None:
+    assert lines_of([Notice("compiling"), Notice("disk nearly full", "warning")]) == [
+        "compiling",
+        "warning: disk nearly full",
+    ]
+
+
+def test_the_error_is_in_the_last_line() -> None:
+    assert lines_of([started(), RunFinished("failed", "no space")])[-1].endswith(": no space")
+
+
+def test_a_stream_that_knows_only_ascii_gets_question_marks() -> None:
+    raw = io.BytesIO()
+    display = make_listener("lines", stream=io.TextIOWrapper(raw, encoding="ascii"))
+    display(Notice("schöne Grüße"))
+    assert raw.getvalue() == b"sch?ne Gr??e\n"
+
+
+@pytest.mark.parametrize("kind", ["lines", "live"])
+def test_a_broken_stream_does_not_break_the_run(kind: str) -> None:
+    display = make_listener(kind, stream=Broken())  # type: ignore[arg-type]
+    for event in (started(), task(), Notice("hello"), RunFinished("done")):
+        display(event)
+    display.close()
+
+
+def test_a_closed_stream_does_not_break_the_run() -> None:
+    stream = Terminal()
+    display = make_listener("live", stream=stream)
+    display(started())
+    stream.close()
+    for event in (task(), sample(), RunFinished("done")):
+        display(event)
+    display.close()
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def live(events: list[Event], monkeypatch: pytest.MonkeyPatch, *, columns: int = 160, rows: int = 40) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(rows))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream, clock = Terminal(), Clock()
+    display = make_listener("auto", stream=stream, now=clock)
+    assert isinstance(display, LiveDisplay)
+    for event in events:
+        clock.time += 1
+        display(event)
+    display.close()
+    return stream.getvalue()
+
+
+def test_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = plain(live([started(), task(), sample(), committed()], monkeypatch))
+    assert re.search(r"words +100 +60 +40\.0 % +\d+/s", shown)
+    assert "1/4 partitions" in shown
+    assert "3.00 s · 9.00 s left" in shown
+
+
+def test_live_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = tuple(f"stage{number}" for number in range(30))
+    shown = plain(live([started(stages=names)], monkeypatch, rows=15))
+    assert "stage9" in shown
+    assert "stage10" not in shown
+    assert "and 20 more stages" in shown
+
+
+def test_names_from_users_are_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [started(stages=("[red]x[/red]", "[/]", ":smile:")), Notice("[bold]no[/bold] [/]")]
+    shown = plain(live(events, monkeypatch))
+    for text in ("[red]x[/red]", "[/]", ":smile:", "[bold]no[/bold] [/]"):
+        assert text in shown
+
+
+def test_live_gives_the_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for events in ([started(), task()], [started(), RunFinished("done")]):
+        shown = live(list(events), monkeypatch)
+        assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("term", ["", "dumb"])
+def test_auto_is_lines_where_the_cursor_cannot_move(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert isinstance(make_listener("auto", stream=Terminal()), LineDisplay)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(make_listener("auto", stream=io.StringIO()), LineDisplay)
+
+
+def test_off_and_unknown() -> None:
+    assert type(make_listener("off")) is Display
+    with pytest.raises(UsageError, match="display='loud'"):
+        make_listener("loud")  # type: ignore[arg-type]
