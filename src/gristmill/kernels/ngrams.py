@@ -246,7 +246,20 @@ def _occurrences_of_bytes(data, begin, end, pattern, length):
 
 
 @kernel
-def _ngrams(data, offsets, word_offsets, document_words, given, text, text_offsets, alive, top, duplicate, out_top, out_duplicate):
+def _ngrams(
+    data,
+    offsets,
+    word_offsets,
+    document_words,
+    given,
+    text,
+    text_offsets,
+    alive,
+    top,
+    duplicate,
+    out_top,
+    out_duplicate,
+):
     """Fill one column per wanted length; `given` tells that the words lie in `data` one after another."""
     longest = 1
     for position in range(len(top)):

@@ -1,0 +1,417 @@
+"""Rules over the characters, words and lines of a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from gristmill.errors import UsageError, did_you_mean
+from gristmill.stages.text.filters import statistics as s
+from gristmill.stages.text.filters.rule import ColumnFilter
+from gristmill.stages.text.filters.splitters import splitter_of_language
+from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
+
+
+class NonAlphaNumericFilter(ColumnFilter):
+    """Drops texts in which too many characters are neither ASCII letters or digits nor newline ? ! , or full stop.
+
+    Adapted from Gopher (Rae et al. 2021). An empty text scores 1.
+
+    Example:
+        >>> NonAlphaNumericFilter().score_document("a-b-")
+        0.5
+    """
+
+    upper_reason = "too_many_symbols"
+
+    def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
+        super().__init__("alpha_numeric", upper=max_non_alpha_numeric_to_text_ratio)
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.N_CHARS, s.PLAIN_CHARS)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        others = statistics[s.N_CHARS] - statistics[s.PLAIN_CHARS]
+        return statistics.ratio(others, s.N_CHARS, nothing=1.0)
+
+
+class _CharacterShareFilter(ColumnFilter):
+    """Drops texts in which one class of characters takes more than its share; an empty text scores 1."""
+
+    def __init__(self, name: str, statistic: Statistic, upper: float) -> None:
+        super().__init__(name, upper=upper)
+        self._statistic = statistic
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.N_CHARS, self._statistic)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.ratio(self._statistic, s.N_CHARS, nothing=1.0)
+
+
+class NumbersFilter(_CharacterShareFilter):
+    """Drops texts with too many digits (0 to 9).
+
+    Example:
+        >>> NumbersFilter().score_document("a1")
+        0.5
+    """
+
+    upper_reason = "too_many_digits"
+
+    def __init__(self, max_number_to_text_ratio: float = 0.15) -> None:
+        super().__init__("numbers_ratio", s.DIGIT_CHARS, max_number_to_text_ratio)
+
+
+class WhiteSpaceFilter(_CharacterShareFilter):
+    """Drops texts with too much white space (space, tab, newline, carriage return, backspace).
+
+    Example:
+        >>> WhiteSpaceFilter().score_document("a b ")
+        0.5
+    """
+
+    upper_reason = "too_much_white_space"
+
+    def __init__(self, max_white_space_ratio: float = 0.25) -> None:
+        super().__init__("white_space", s.WHITE_CHARS, max_white_space_ratio)
+
+
+class ParenthesesFilter(_CharacterShareFilter):
+    """Drops texts with too many round, square, curly or mathematical angle brackets.
+
+    Example:
+        >>> ParenthesesFilter().score_document("(a)b")
+        0.5
+    """
+
+    upper_reason = "too_many_brackets"
+
+    def __init__(self, max_parentheses_ratio: float = 0.1) -> None:
+        super().__init__("parentheses_ratio", s.BRACKET_CHARS, max_parentheses_ratio)
+
+
+class UrlsFilter(ColumnFilter):
+    """Drops texts that consist of URLs for too large a part; an empty text scores 1.
+
+    Args:
+        max_url_to_text_ratio: The greatest share of characters in URLs.
+        url_regex: What a URL is, as a pattern or its source; without it a compiled scan for http and https URLs is used,
+            with it every text goes through Python's `re`, which is far slower.
+
+    Example:
+        >>> UrlsFilter().score_document("see http://a.b")
+        0.7142857142857143
+    """
+
+    upper_reason = "too_many_urls"
+
+    def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: re.Pattern[str] | str | None = None) -> None:
+        super().__init__("urls_ratio", upper=max_url_to_text_ratio)
+        self._url_regex = re.compile(url_regex) if isinstance(url_regex, str) else url_regex
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.N_CHARS, s.URL_CHARS)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        pattern = self._url_regex
+        if pattern is None:
+            return statistics.ratio(s.URL_CHARS, s.N_CHARS, nothing=1.0)
+        return statistics.score_texts(
+            lambda text: sum(map(len, pattern.findall(text))) / len(text) if text else 1.0,
+        )
+
+
+class PornographicUrlsFilter(ColumnFilter):
+    """Drops texts with a URL that names pornography.
+
+    Args:
+        url_regex: What a URL is; see `UrlsFilter`.
+
+    Example:
+        >>> PornographicUrlsFilter().score_document("http://porn.example")
+        1.0
+    """
+
+    upper_reason = "adult_url"
+
+    def __init__(self, url_regex: re.Pattern[str] | str | None = None) -> None:
+        super().__init__("PornographicUrlsFilter", upper=0)
+        self._url_regex = re.compile(url_regex) if isinstance(url_regex, str) else url_regex
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.ADULT_URLS,)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        pattern = self._url_regex
+        if pattern is None:
+            return statistics.scores(s.ADULT_URLS)
+        return statistics.score_texts(lambda text: float(any("porn" in url for url in pattern.findall(text))))
+
+
+class _WordFilter(ColumnFilter):
+    """A rule over words; they are split at white space, for Chinese and Japanese by a library."""
+
+    def __init__(self, name: str, lang: str, *, lower: float | None = None, upper: float | None = None) -> None:
+        super().__init__(name, lower=lower, upper=upper)
+        self._splitter = splitter_of_language(lang)
+
+    def _of_words(self, statistic: Statistic) -> Statistic:
+        return statistic._replace(splitter=self._splitter)
+
+
+class SymbolsToWordsFilter(_WordFilter):
+    """Drops texts in which too many words are an ellipsis or hash signs (Gopher, Rae et al. 2021); no words score 1.
+
+    Example:
+        >>> SymbolsToWordsFilter().score_document("# heading ... more")
+        0.5
+    """
+
+    upper_reason = "too_many_symbol_words"
+
+    def __init__(self, max_symbol_to_word_ratio: float = 0.1, lang: str = "en") -> None:
+        super().__init__("symbol_to_word", lang, upper=max_symbol_to_word_ratio)
+
+    def needs(self) -> Iterable[Statistic]:
+        return (self._of_words(s.SYMBOL_WORDS), self._of_words(s.N_WORDS))
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.ratio(self._of_words(s.SYMBOL_WORDS), self._of_words(s.N_WORDS), nothing=1.0)
+
+
+class LongWordFilter(_WordFilter):
+    """Drops texts with an overlong word, as minified code has (C4, Raffel et al. 2020); no words score 0 and are kept.
+
+    Example:
+        >>> LongWordFilter().score_document("a bcd")
+        3.0
+    """
+
+    upper_reason = "word_too_long"
+
+    def __init__(self, max_word_length: int = 1000, lang: str = "en") -> None:
+        super().__init__("max_word_length", lang, upper=max_word_length)
+
+    def needs(self) -> Iterable[Statistic]:
+        return (self._of_words(s.LONGEST_WORD),)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.scores(self._of_words(s.LONGEST_WORD))
+
+
+class WordCountFilter(_WordFilter):
+    """Drops texts with too few or too many words.
+
+    Example:
+        >>> WordCountFilter().score_document("a b c")
+        3.0
+    """
+
+    lower_reason = "too_few_words"
+    upper_reason = "too_many_words"
+
+    def __init__(self, min_words: int = 50, max_words: int = 100000, lang: str = "en") -> None:
+        super().__init__("word_count", lang, lower=min_words, upper=max_words)
+
+    def needs(self) -> Iterable[Statistic]:
+        return (self._of_words(s.N_WORDS),)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.scores(self._of_words(s.N_WORDS))
+
+
+class MeanWordLengthFilter(_WordFilter):
+    """Drops texts whose words are on average too short or too long (Gopher, Rae et al. 2021); no words score 0.
+
+    Example:
+        >>> MeanWordLengthFilter().score_document("ab abcd")
+        3.0
+    """
+
+    lower_reason = "words_too_short"
+    upper_reason = "words_too_long"
+
+    def __init__(self, min_mean_word_length: int = 3, max_mean_word_length: int = 10, lang: str = "en") -> None:
+        super().__init__("mean_word_length", lang, lower=min_mean_word_length, upper=max_mean_word_length)
+
+    def needs(self) -> Iterable[Statistic]:
+        return (self._of_words(s.WORD_CHARS), self._of_words(s.N_WORDS))
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.ratio(self._of_words(s.WORD_CHARS), self._of_words(s.N_WORDS), nothing=0.0)
+
+
+class WordsWithoutAlphabetsFilter(_WordFilter):
+    """Drops texts in which too few words hold an alphabetic character (Gopher, Rae et al. 2021); no words score 0.
+
+    Example:
+        >>> WordsWithoutAlphabetsFilter().score_document("a 1 2 b3")
+        0.5
+    """
+
+    lower_reason = "too_few_alphabetic_words"
+
+    def __init__(self, min_words_with_alphabets: float = 0.8, lang: str = "en") -> None:
+        super().__init__("words_without_alphabets", lang, lower=min_words_with_alphabets)
+
+    def needs(self) -> Iterable[Statistic]:
+        return (self._of_words(s.ALPHABETIC_WORDS), self._of_words(s.N_WORDS))
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.ratio(self._of_words(s.ALPHABETIC_WORDS), self._of_words(s.N_WORDS), nothing=0.0)
+
+
+class CommonEnglishWordsFilter(ColumnFilter):
+    """Drops texts with too few of the words the, be, to, of, and, that, have, with, in lower case (Rae et al. 2021).
+
+    Args:
+        min_num_common_words: How many such words must stand in the text.
+        stop_at_false: Count no further than that.
+
+    Example:
+        >>> CommonEnglishWordsFilter().score_document("the cat and the dog")
+        2.0
+    """
+
+    lower_reason = "too_few_common_words"
+
+    def __init__(self, min_num_common_words: int = 2, stop_at_false: bool = True) -> None:  # noqa: FBT001, FBT002
+        super().__init__("common_english_words", lower=min_num_common_words)
+        self._cutoff = min_num_common_words
+        self._stop_at_false = stop_at_false
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.COMMON_WORDS, s.FIRST_WORD_COMMON)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        if not self._stop_at_false:
+            return statistics.scores(s.COMMON_WORDS)
+        if self._cutoff <= 0:
+            # The count stops after the first word, whatever that is.
+            return statistics.scores(s.FIRST_WORD_COMMON)
+        return statistics.scores(s.COMMON_WORDS).clip(max=self._cutoff)
+
+
+class _LineShareFilter(ColumnFilter):
+    """Drops texts in which too many lines have a property; a text without a line that is not blank scores 1."""
+
+    def __init__(self, name: str, statistic: Statistic, upper: float) -> None:
+        super().__init__(name, upper=upper)
+        self._statistic = statistic
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.N_LINES, self._statistic)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.ratio(self._statistic, s.N_LINES, nothing=1.0)
+
+
+class BulletsFilter(_LineShareFilter):
+    """Drops texts in which nearly all lines begin with a bullet (Gopher, Rae et al. 2021).
+
+    Example:
+        >>> BulletsFilter().score_document("• one\\ntwo")
+        0.5
+    """
+
+    upper_reason = "too_many_bullets"
+
+    def __init__(self, max_bullet_lines_ratio: float = 0.9) -> None:
+        super().__init__("bullet_ratio", s.BULLET_LINES, max_bullet_lines_ratio)
+
+
+class PunctuationFilter(_LineShareFilter):
+    """Drops texts in which too many lines end without a full stop, question or exclamation mark or quote (C4).
+
+    Example:
+        >>> PunctuationFilter().score_document("Yes.\\nno")
+        0.5
+    """
+
+    upper_reason = "too_few_sentence_ends"
+
+    def __init__(self, max_num_sentences_without_endmark_ratio: float = 0.85) -> None:
+        super().__init__("punctuation", s.OPEN_LINES, max_num_sentences_without_endmark_ratio)
+
+
+class EllipsisFilter(_LineShareFilter):
+    """Drops texts in which too many lines end in an ellipsis or "read more" (Gopher, Rae et al. 2021; C4).
+
+    Example:
+        >>> EllipsisFilter().score_document("And so...\\nEnd.")
+        0.5
+    """
+
+    upper_reason = "too_many_ellipses"
+
+    def __init__(self, max_num_lines_ending_with_ellipsis_ratio: float = 0.3) -> None:
+        super().__init__("ellipsis", s.ELLIPSIS_LINES, max_num_lines_ending_with_ellipsis_ratio)
+
+
+class BoilerPlateStringFilter(ColumnFilter):
+    """Drops texts in which too many paragraphs hold a phrase of legal notices and cookie banners (after C4).
+
+    Filler text ("lorem ipsum") anywhere scores 1; an empty text scores 0 and is kept.
+
+    Args:
+        remove_if_at_top_or_bottom: Accepted for compatibility; the score does not depend on it.
+        max_boilerplate_string_ratio: The greatest share of such paragraphs.
+
+    Example:
+        >>> BoilerPlateStringFilter().score_document("Our Privacy Policy\\n\\nA story.")
+        0.5
+    """
+
+    upper_reason = "too_much_boilerplate"
+
+    def __init__(
+        self,
+        remove_if_at_top_or_bottom: bool = True,  # noqa: FBT001, FBT002
+        max_boilerplate_string_ratio: float = 0.4,
+    ) -> None:
+        super().__init__("boilerplate_string_ratio", upper=max_boilerplate_string_ratio)
+        self.remove_if_at_top_or_bottom = remove_if_at_top_or_bottom
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.BOILERPLATE_PARAGRAPHS, s.ALL_PARAGRAPHS, s.PLACEHOLDER_TEXT)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        scores = statistics.ratio(s.BOILERPLATE_PARAGRAPHS, s.ALL_PARAGRAPHS, nothing=0.0)
+        scores[statistics[s.PLACEHOLDER_TEXT] > 0] = 1.0
+        return scores
+
+
+class SubstringFilter(ColumnFilter):
+    """Keeps texts that begin with, end with or contain a given string.
+
+    Args:
+        substring: What to look for.
+        position: `prefix`, `suffix` or `any`.
+
+    Example:
+        >>> SubstringFilter("x", "any").score_document("axb")
+        1.0
+    """
+
+    lower_reason = "substring_missing"
+
+    def __init__(self, substring: str, position: Literal["prefix", "suffix", "any"]) -> None:
+        valid = ("prefix", "suffix", "any")
+        if position not in valid:
+            raise UsageError(
+                f"position={position!r} is not one of {', '.join(valid)}.{did_you_mean(str(position), valid)}",
+                position=position,
+            )
+        super().__init__("SubstringFilter", lower=1, upper=1)
+        self._substring = substring
+        self._position = position
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        tests: dict[str, Any] = {
+            "prefix": lambda text: text.startswith(self._substring),
+            "suffix": lambda text: text.endswith(self._substring),
+            "any": lambda text: self._substring in text,
+        }
+        return statistics.score_texts(tests[self._position])

@@ -1,0 +1,199 @@
+"""The statistics that built-in filters are rules over, computed when first asked for and only where still needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.kernels import ngrams, text_characters, text_lines, text_phrases, text_words
+from gristmill.kernels.text_column import Integers, Mask, TextColumn
+from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES
+from gristmill.stages.text.filters.splitters import SPACE, split_column
+
+Scores = npt.NDArray[np.float64]
+
+
+class Statistic(NamedTuple):
+    """One number per document: a column of what a kernel computes.
+
+    Attributes:
+        group: The kernel pass that yields it; statistics of one group cost one pass together.
+        column: Its place in the result of that pass.
+        n: The length of n-grams, where it counts those.
+        splitter: How words are found; `space` means at white space, as `str.split` does.
+    """
+
+    group: str
+    column: int
+    n: int = 0
+    splitter: str = SPACE
+
+
+CHARACTERS = "characters"
+WORDS = "words"
+LINES = "lines"
+PHRASES = "phrases"
+TOP_NGRAM = "top_ngram"
+DUPLICATE_NGRAM = "duplicate_ngram"
+
+N_CHARS = Statistic(CHARACTERS, text_characters.N_CHARS)
+PLAIN_CHARS = Statistic(CHARACTERS, text_characters.PLAIN_CHARS)
+DIGIT_CHARS = Statistic(CHARACTERS, text_characters.DIGIT_CHARS)
+WHITE_CHARS = Statistic(CHARACTERS, text_characters.WHITE_CHARS)
+BRACKET_CHARS = Statistic(CHARACTERS, text_characters.BRACKET_CHARS)
+ALPHABETIC_CHARS = Statistic(CHARACTERS, text_characters.ALPHABETIC_CHARS)
+URL_CHARS = Statistic(CHARACTERS, text_characters.URL_CHARS)
+ADULT_URLS = Statistic(CHARACTERS, text_characters.ADULT_URLS)
+
+N_WORDS = Statistic(WORDS, text_words.N_WORDS)
+WORD_CHARS = Statistic(WORDS, text_words.WORD_CHARS)
+LONGEST_WORD = Statistic(WORDS, text_words.LONGEST_WORD)
+SYMBOL_WORDS = Statistic(WORDS, text_words.SYMBOL_WORDS)
+ALPHABETIC_WORDS = Statistic(WORDS, text_words.ALPHABETIC_WORDS)
+COMMON_WORDS = Statistic(WORDS, text_words.COMMON_WORDS)
+FIRST_WORD_COMMON = Statistic(WORDS, text_words.FIRST_WORD_COMMON)
+
+N_LINES = Statistic(LINES, text_lines.N_LINES)
+LINE_CHARS = Statistic(LINES, text_lines.LINE_CHARS)
+UNIQUE_LINES = Statistic(LINES, text_lines.UNIQUE_LINES)
+UNIQUE_LINE_CHARS = Statistic(LINES, text_lines.UNIQUE_LINE_CHARS)
+OPEN_LINES = Statistic(LINES, text_lines.OPEN_LINES)
+ELLIPSIS_LINES = Statistic(LINES, text_lines.ELLIPSIS_LINES)
+BULLET_LINES = Statistic(LINES, text_lines.BULLET_LINES)
+NEWLINES = Statistic(LINES, text_lines.NEWLINES)
+N_PARAGRAPHS = Statistic(LINES, text_lines.N_PARAGRAPHS)
+PARAGRAPH_CHARS = Statistic(LINES, text_lines.PARAGRAPH_CHARS)
+UNIQUE_PARAGRAPHS = Statistic(LINES, text_lines.UNIQUE_PARAGRAPHS)
+UNIQUE_PARAGRAPH_CHARS = Statistic(LINES, text_lines.UNIQUE_PARAGRAPH_CHARS)
+
+BOILERPLATE_PARAGRAPHS = Statistic(PHRASES, text_phrases.MARKED_PARAGRAPHS)
+ALL_PARAGRAPHS = Statistic(PHRASES, text_phrases.N_PARAGRAPHS)
+PLACEHOLDER_TEXT = Statistic(PHRASES, text_phrases.SECOND_KIND)
+
+
+def top_ngram(n: int, splitter: str = SPACE) -> Statistic:
+    """Characters that go when the most frequent n-gram is deleted from the text."""
+    return Statistic(TOP_NGRAM, 0, n, splitter)
+
+
+def duplicate_ngram(n: int, splitter: str = SPACE) -> Statistic:
+    """Characters of n-grams that occurred before."""
+    return Statistic(DUPLICATE_NGRAM, 0, n, splitter)
+
+
+class TextStatistics:
+    """The statistics of a column of texts, each group computed when a statistic of it is first required.
+
+    Args:
+        column: The texts.
+        wanted: All statistics that may be required, so that n-grams of all lengths are found in one pass.
+
+    Attributes:
+        column: The texts.
+        alive: The documents that are asked about at present; the numbers of others mean nothing.
+    """
+
+    def __init__(self, column: TextColumn, wanted: Iterable[Statistic] = ()) -> None:
+        self.column = column
+        self.alive: Mask = np.ones(len(column), dtype=np.bool_)
+        self._wanted = frozenset(wanted)
+        self._results: dict[tuple[str, int, str], Integers] = {}
+        self._done: dict[tuple[str, int, str], Mask] = {}
+        self._split: dict[str, tuple[TextColumn, Integers, Mask]] = {}
+
+    def require(self, statistics: Iterable[Statistic], alive: Mask) -> None:
+        """Make sure that these statistics are there for the documents that `alive` marks."""
+        self.alive = alive
+        for statistic in statistics:
+            key = (statistic.group, statistic.n, statistic.splitter)
+            done = self._done.get(key)
+            missing = alive if done is None else alive & ~done
+            if done is None or bool(missing.any()):
+                self._compute(statistic, missing)
+
+    def __getitem__(self, statistic: Statistic) -> Integers:
+        """One number per document."""
+        return self._results[statistic.group, statistic.n, statistic.splitter][:, statistic.column]
+
+    def scores(self, statistic: Statistic) -> Scores:
+        """One number per document, as a score."""
+        return self[statistic].astype(np.float64)
+
+    def ratio(self, part: Statistic | Integers, whole: Statistic | Integers, *, nothing: float) -> Scores:
+        """A quotient per document, and `nothing` where there is nothing to divide by."""
+        above = self[part] if isinstance(part, Statistic) else part
+        below = self[whole] if isinstance(whole, Statistic) else whole
+        empty = below == 0
+        result: Scores = above / np.where(empty, 1, below)
+        result[empty] = nothing
+        return result
+
+    def score_texts(self, score: Callable[[str], float]) -> Scores:
+        """A score per living document from a Python function over its text; for what no kernel computes."""
+        scores = np.zeros(len(self.column), dtype=np.float64)
+        for row in np.flatnonzero(self.alive):
+            scores[row] = score(self.column.text(int(row)))
+        return scores
+
+    def _compute(self, statistic: Statistic, missing: Mask) -> None:
+        group, splitter = statistic.group, statistic.splitter
+        if group in (TOP_NGRAM, DUPLICATE_NGRAM):
+            self._compute_ngrams(statistic, missing)
+            return
+        if group == CHARACTERS:
+            result = text_characters.character_counts(self.column, missing)
+        elif group == LINES:
+            result = text_lines.line_counts(self.column, missing)
+        elif group == PHRASES:
+            result = text_phrases.phrase_counts(self.column, missing, _boilerplate())
+        elif splitter == SPACE:
+            result = text_words.word_counts(self.column, missing)
+        else:
+            words, bounds = self._words(splitter, missing)
+            result = text_words.given_word_counts(words.data, words.offsets, bounds, missing)
+        self._keep((group, 0, splitter), result, missing)
+
+    def _compute_ngrams(self, statistic: Statistic, missing: Mask) -> None:
+        splitter = statistic.splitter
+        together = {other for other in self._wanted | {statistic} if other.splitter == splitter}
+        pending = {other for other in together if (other.group, other.n, splitter) not in self._done} or {statistic}
+        top = tuple(sorted(other.n for other in pending if other.group == TOP_NGRAM))
+        duplicate = tuple(sorted(other.n for other in pending if other.group == DUPLICATE_NGRAM))
+        if splitter == SPACE:
+            found_top, found_duplicate = ngrams.ngram_counts(self.column, missing, top=top, duplicate=duplicate)
+        else:
+            words, bounds = self._words(splitter, missing)
+            found_top, found_duplicate = ngrams.given_ngram_counts(
+                words, bounds, self.column, missing, top=top, duplicate=duplicate
+            )
+        for position, n in enumerate(top):
+            self._keep((TOP_NGRAM, n, splitter), found_top[:, position : position + 1], missing)
+        for position, n in enumerate(duplicate):
+            self._keep((DUPLICATE_NGRAM, n, splitter), found_duplicate[:, position : position + 1], missing)
+
+    def _keep(self, key: tuple[str, int, str], result: Integers, rows: Mask) -> None:
+        if key in self._results:
+            self._results[key][rows] = result[rows]
+            self._done[key] |= rows
+        else:
+            self._results[key] = result
+            self._done[key] = rows.copy()
+
+    def _words(self, splitter: str, rows: Mask) -> tuple[TextColumn, Integers]:
+        kept = self._split.get(splitter)
+        if kept is None or bool((rows & ~kept[2]).any()):
+            kept = (*split_column(self.column, splitter, rows), rows.copy())
+            self._split[splitter] = kept
+        return kept[0], kept[1]
+
+
+_compiled: list[text_phrases.Phrases] = []
+
+
+def _boilerplate() -> text_phrases.Phrases:
+    if not _compiled:
+        _compiled.append(text_phrases.compile_phrases(BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES))
+    return _compiled[0]
