@@ -74,13 +74,15 @@ def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def reasons(stage: Mapping[str, Any]) -> str:
-    """The reasons with their counts, the most frequent first."""
+    """The reasons with their counts, the most frequent first; then what was changed or quarantined."""
 
     def listed(counts: Mapping[str, int]) -> list[str]:
         order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return [f"{reason} {count(number)}" for reason, number in order]
 
     parts = listed(stage["dropped"])
+    if stage["changed"]:
+        parts.append(f"changed {count(stage['changed'])}")
     if stage["quarantined"]:
         parts.append("quarantined: " + ", ".join(listed(stage["quarantined"])))
     return ", ".join(parts)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
+
+if TYPE_CHECKING:
+    from gristmill.storage.part_sink import WrittenFile
 
 
 @click.command("split")
@@ -28,7 +31,7 @@ def command(file: str, output: str, size: str, as_json: bool) -> None:
     """
     parts = cut(file, output, size)
     if as_json:
-        print_json({"parts": [{"path": part.path, "rows": part.rows, "bytes": part.bytes} for part in parts]})
+        print_json({"parts": [{"path": part.path, "rows": part.rows, "bytes": part.size} for part in parts]})
         return
     from gristmill.observe.figures import plural
 
@@ -37,11 +40,11 @@ def command(file: str, output: str, size: str, as_json: bool) -> None:
     click.echo(f"{plural(sum(part.rows for part in parts), 'row')} in {plural(len(parts), 'part')}.", err=True)
 
 
-def cut(file: str, output: str, size: str) -> list[Any]:
+def cut(file: str, output: str, size: str) -> list[WrittenFile]:
     """The parts that `gristmill.storage` made."""
     from gristmill.storage.sizes import parse_size
     from gristmill.storage.splitting import split_file
 
     with before_the_run():
         target = parse_size(size, name="--size")
-        return list(split_file(file, output, target_size=target))
+        return split_file(file, output, target_size=target)

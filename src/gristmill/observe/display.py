@@ -230,7 +230,7 @@ def _line(progress: Progress) -> str:
     if progress.memory_bytes:
         parts.append(f"memory {format_size(progress.memory_bytes)}")
     parts.append(duration(progress.elapsed_s))
-    if progress.seconds_left is not None:
+    if progress.status == "running" and progress.seconds_left is not None:
         parts.append(f"{duration(progress.seconds_left)} left")
     return " · ".join(parts)
 

@@ -1,0 +1,70 @@
+"""The report of a run for the eye."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gristmill.cli.report_view import exit_code, print_report, reasons, report_values
+from gristmill.pipeline.result import RunReport, StageReport
+
+
+def report(**changes: Any) -> RunReport:
+    values: dict[str, Any] = {
+        "pipeline": "clean",
+        "status": "done",
+        "seconds": 1.5,
+        "stages": (
+            StageReport("read", rows_out=10, created=12, quarantined={"not_json": 2}),
+            StageReport("[red]words", rows_in=10, rows_out=6, dropped={"too_few": 1, "too_many": 3}),
+            StageReport("write", rows_in=6, rows_out=6),
+        ),
+        "rows_read": 12,
+        "rows_written": 6,
+        "quarantined": 2,
+        "partitions": 1,
+        "partitions_done_before": 0,
+        "output": "my out",
+        "alarms": ("words drops a lot",),
+    }
+    return RunReport(**{**values, **changes})
+
+
+def shown(made: RunReport) -> list[str]:
+    stream = io.StringIO()
+    print_report(report_values(made), Console(file=stream, width=120, highlight=False, markup=False))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_table_and_totals() -> None:
+    lines = shown(report())
+    assert lines[0].split() == ["stage", "rows", "in", "kept", "dropped", "share", "why"]
+    assert lines[1].split(maxsplit=5) == ["read", "12", "10", "–", "–", "quarantined: not_json 2"]
+    assert lines[2].split(maxsplit=6) == ["[red]words", "10", "6", "4", "40.0", "%", "too_many 3, too_few 1"]
+    assert lines[4:] == [
+        "",
+        "12 documents in, 6 kept, 1.50 s",
+        "Note: words drops a lot",
+        "2 records could not be processed; see: gristmill quarantine 'my out'",
+        "Files: my out",
+    ]
+
+
+def test_nothing_special() -> None:
+    lines = shown(report(quarantined=0, alarms=(), output=None))
+    assert lines[-1] == "12 documents in, 6 kept, 1.50 s"
+
+
+def test_changes_are_counted() -> None:
+    values = report_values(report(stages=(StageReport("m", rows_in=5, rows_out=5, changed=1200),)))
+    assert reasons(values["stages"][0]) == "changed 1,200"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"), [({}, 3), ({"quarantined": 0}, 0), ({"status": "failed"}, 1), ({"status": "interrupted"}, 1)]
+)
+def test_exit_codes(changes: dict[str, Any], code: int) -> None:
+    assert exit_code(report_values(report(**changes))) == code
