@@ -30,7 +30,9 @@ _ZSTD_LEVEL = 3
 _BZ2_LEVEL = 9
 
 _INPUT_BYTES = 256 * 1024
-# A zstd decompressor has no bound on its output, and 128 KiB may hide in a dozen bytes: small pieces keep it modest.
+# A zstd decompressor has no bound on its output, and 128 KiB may hide in a dozen bytes: pieces start small, grow while
+# what comes out is modest, and shrink when it is not.
+_ZSTD_FIRST_BYTES = 256
 _ZSTD_INPUT_BYTES = 8 * 1024
 _OUTPUT_BYTES = 1024 * 1024
 
@@ -116,7 +118,8 @@ class DecompressedSource:
         self._path = path
         self._member: Callable[[], _Member] = _MEMBERS[codec]
         self._pads = codec == "gz"
-        self._piece_bytes = _ZSTD_INPUT_BYTES if codec == "zst" else _INPUT_BYTES
+        self._piece_bytes = _ZSTD_FIRST_BYTES if codec == "zst" else _INPUT_BYTES
+        self._max_piece_bytes = _ZSTD_INPUT_BYTES if codec == "zst" else _INPUT_BYTES
         self._current: _Member | None = None
         self._chunk = b""
         self._at = 0
@@ -163,6 +166,10 @@ class DecompressedSource:
             self._current = self._member()
         decoded, problem = self._current.feed(piece)
         self._output = memoryview(decoded)
+        if len(decoded) > _OUTPUT_BYTES:
+            self._piece_bytes = max(self._piece_bytes // 4, 64)
+        else:
+            self._piece_bytes = min(self._piece_bytes * 2, self._max_piece_bytes)
         if problem is not None:
             self._damage = self._error("corrupt_archive", problem)
         elif self._current.finished:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import tracemalloc
 from pathlib import Path
 
 import fsspec
@@ -230,3 +231,19 @@ def test_empty_and_blank_files_have_no_blocks(tmp_path):
         path = tmp_path / "a.jsonl"
         path.write_bytes(data)
         assert list(read_blocks(whole(path, len(data)))) == []
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_memory_stays_at_a_few_blocks(tmp_path, suffix):
+    line = b'{"text": "' + b"lorem ipsum " * 40 + b'"}\n'
+    stored = COMPRESS[suffix](line * 40_000)
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(stored)
+    partition = whole(path, len(stored))
+    del stored
+    tracemalloc.start()
+    rows = sum(len(block.rows) for block in read_blocks(partition, block_bytes=1 << 20))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert rows == 40_000
+    assert peak < 8 << 20
