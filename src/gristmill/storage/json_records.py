@@ -68,8 +68,9 @@ class JsonRecords:
     def __init__(self, buffer: Bytes, starts: Integers, ends: Integers) -> None:
         """Trust the spans to be valid objects; use `scan` for bytes that nobody has checked."""
         self.buffer = buffer
-        self.starts = starts
-        self.ends = ends
+        # Kernels are compiled for one kind of array only; this copies nothing that is of that kind already.
+        self.starts: Integers = np.require(starts, np.int64, ["C", "W"])
+        self.ends: Integers = np.require(ends, np.int64, ["C", "W"])
         self._fields: dict[str, Field] = {}
         self._columns: dict[str, Column] = {}
         self._waiting: dict[str, tuple[Column, Integers]] = {}  # Columns of an ancestor and the rows to take of them.
