@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
+from gristmill.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from gristmill.recipes.registry import Registered
@@ -70,9 +71,16 @@ def _print_list(found: list[Registered]) -> None:
         if entry.kind != heading:
             heading = entry.kind
             click.echo(f"\n{_HEADINGS[heading]}" if entry is not found[0] else _HEADINGS[heading])
-        first = entry.documentation().split("\n", 1)[0]
+        first = _first_line(entry)
         click.echo(f"  {entry.name:<{width}}  {first}".rstrip())
     click.echo("\n'gristmill stages NAME' shows the parameters of one.")
+
+
+def _first_line(entry: Registered) -> str:
+    try:
+        return entry.documentation().split("\n", 1)[0]
+    except MissingExtraError as error:
+        return f"(not available: {error.message})"
 
 
 def _print_one(entry: dict[str, Any]) -> None:

@@ -83,13 +83,15 @@ def _wrapped(entry: Registered, accepted: Mapping[str, Any]) -> Stage:
     own = parameters_of(cls)
     made = cls(**{name: value for name, value in accepted.items() if name in own})
     options = {name: value for name, value in accepted.items() if name not in own}
+    stage: Stage
     if entry.kind == FILTER:
         from gristmill.stages.text.filters import ScoreFilter
 
-        return ScoreFilter(made, **options)
-    if entry.kind == MODIFIER:
+        stage = ScoreFilter(made, **options)
+    elif entry.kind == MODIFIER:
         from gristmill.stages.text.modifiers import Modify
 
-        return Modify(made, **options)
-    stage: Stage = made
+        stage = Modify(made, **options)
+    else:
+        stage = made
     return stage

@@ -1,93 +1,131 @@
-"""From a pipeline back to a recipe, where every stage is a registered one with plain parameters."""
+"""From a pipeline back to a recipe, where every stage is a registered one with plain parameters.
+
+Parameters are read from the attributes of the same name. Whether that found everything is then proved: a stage built
+from the entry must be in the same state as the original, or there is no recipe.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError
-from gristmill.recipes.building import OPTIONS, SETTINGS_KEY
+from gristmill.recipes.building import OPTIONS, SETTINGS_KEY, build_stage
 from gristmill.recipes.loader import Recipe, StageEntry
 from gristmill.recipes.registry import FILTER, MODIFIER, Registered, find_by_class
 from gristmill.recipes.schema import parameters_of
+from gristmill.stages.base import CompositeStage
+from gristmill.stages.resources import Resources
 
 if TYPE_CHECKING:
     from gristmill.pipeline import Pipeline
 
 _PLAIN = (str, int, float, bool, type(None))
 _ABSENT: Any = object()
+_WRAPPERS = {"ScoreFilter": ("filter_obj", FILTER), "Modify": ("modifier_fn", MODIFIER)}
 
 
 def to_recipe(pipeline: Pipeline) -> Recipe:
     """The recipe that gives the same pipeline.
 
     Raises:
-        RecipeError: A stage is not registered, holds a function or another object that a recipe cannot name, or does
-            not keep a parameter under its name.
+        RecipeError: A stage is not registered, or has a state that no parameters of a recipe give (a function, say).
+
+    Example:
+        >>> recipe = to_recipe(pipeline)
+        >>> Path("clean.yaml").write_text(recipe.to_yaml())
     """
     entries = tuple(_entry(stage) for stage in pipeline.stages)
     return Recipe(name=pipeline.name, description=pipeline.description, stages=entries)
 
 
 def _entry(stage: Any) -> StageEntry:
-    inner, options = _unwrapped(stage)
+    inner, parameters = _unwrapped(stage)
     entry = find_by_class(type(inner))
     if entry is None:
         raise _refusal(stage, f"{type(inner).__name__} is not among the names of recipes")
-    parameters = _parameters(inner, type(inner), stage)
-    parameters.update(options)
-    settings = _settings(stage, entry)
-    if settings:
-        parameters[SETTINGS_KEY] = settings
-    return StageEntry(entry.name, parameters)
+    parameters = {**_parameters(inner, stage), **parameters}
+    settings = _settings(stage)
+    again = _built(entry, parameters, settings, stage)
+    if again.name != stage.name:
+        settings["name"] = stage.name
+        again = _built(entry, parameters, settings, stage)
+    if not _same(again, stage, set()):
+        raise _refusal(stage, "its parameters cannot be told from its attributes")
+    return StageEntry(entry.name, _with_settings(parameters, settings))
+
+
+def _built(entry: Registered, parameters: Mapping[str, Any], settings: Mapping[str, Any], stage: Any) -> Any:
+    problems: list[str] = []
+    built = build_stage(entry, _with_settings(parameters, settings), report=lambda _, message: problems.append(message))
+    if built is None:
+        raise _refusal(stage, problems[0].removesuffix("."))
+    return built
+
+
+def _with_settings(parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**parameters, **({SETTINGS_KEY: dict(settings)} if settings else {})}
 
 
 def _unwrapped(stage: Any) -> tuple[Any, dict[str, Any]]:
     """The filter or modifier inside its wrapper, with the wrapper's options; any other stage as it is."""
-    for wrapper, attribute, kind in (("ScoreFilter", "filter_obj", FILTER), ("Modify", "modifier_fn", MODIFIER)):
-        if type(stage).__name__ != wrapper:
-            continue
-        inner = getattr(stage, attribute)
-        if isinstance(inner, list | tuple) and len(inner) == 1:
-            inner = inner[0]
-        if isinstance(inner, list | tuple):
-            raise _refusal(stage, f"one {wrapper} with several parts; add them as stages of their own")
-        known = parameters_of(OPTIONS[kind])
-        options = {}
-        for name, parameter in known.items():
-            value = getattr(stage, name, _ABSENT)
-            if isinstance(value, list | tuple) and len(value) == 1:
-                value = value[0]
-            if value is not _ABSENT and value != parameter.default:
-                options[name] = _plain(value, name, stage)
-        return inner, options
-    return stage, {}
+    if type(stage).__name__ not in _WRAPPERS:
+        return stage, {}
+    attribute, kind = _WRAPPERS[type(stage).__name__]
+    inner = _only(getattr(stage, attribute))
+    if isinstance(inner, list | tuple):
+        raise _refusal(stage, "it holds several parts; add them as stages of their own")
+    options = {}
+    for name, parameter in parameters_of(OPTIONS[kind]).items():
+        value = _only(getattr(stage, name, parameter.default))
+        if value != parameter.default:
+            options[name] = _plain(value, name, stage)
+    return inner, options
 
 
-def _parameters(made: Any, cls: type[Any], stage: Any) -> dict[str, Any]:
+def _only(value: Any) -> Any:
+    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+
+
+def _parameters(made: Any, stage: Any) -> dict[str, Any]:
     found = {}
-    for name, parameter in parameters_of(cls).items():
-        value = getattr(made, name, getattr(made, f"_{name}", _ABSENT))
-        if value is _ABSENT:
-            raise _refusal(stage, f"{cls.__name__} does not keep its parameter {name!r} under that name")
-        if parameter.required or (value is not parameter.default and value != parameter.default):
+    for name, parameter in parameters_of(type(made)).items():
+        value = _kept(made, name)
+        if value is _ABSENT and parameter.required:
+            raise _refusal(stage, f"{type(made).__name__} does not keep its parameter {name!r} under that name")
+        if value is not _ABSENT and (parameter.required or not _equal(value, parameter.default)):
             found[name] = _plain(value, name, stage)
     return found
 
 
-def _settings(stage: Any, entry: Registered) -> dict[str, Any]:
-    """The settings of `with_` that differ from those of a fresh stage of this kind."""
-    fresh = type(stage)
-    settings: dict[str, Any] = {}
-    if stage.resources != fresh.resources:
-        settings["resources"] = stage.resources.to_dict()
-    if stage.batch_size != fresh.batch_size:
-        settings["batch_size"] = stage.batch_size
-    if stage.time_limit_s != fresh.time_limit_s:
-        settings["time_limit_s"] = stage.time_limit_s
-    if stage.requested_workers() != stage.num_workers():
-        settings["num_workers"] = stage.requested_workers()
-    return settings
+def _kept(made: Any, name: str) -> Any:
+    """The value of a parameter as the object stores it; properties are not asked, since they may compute."""
+    state = vars(made)
+    for holder in (state, *(value for value in state.values() if isinstance(value, dict))):
+        for key in (name, f"_{name}"):
+            if key in holder:
+                return holder[key]
+    fixed = inspect.getattr_static(type(made), name, _ABSENT)
+    return fixed if isinstance(fixed, _PLAIN) else _ABSENT
+
+
+def _equal(value: Any, default: Any) -> bool:
+    # Constructors turn None into an empty collection; the proof by building again tells if that is not so here.
+    if default is None and isinstance(value, list | tuple | dict) and not value:
+        return True
+    return type(value) is type(default) and bool(value == default)
+
+
+def _settings(stage: Any) -> dict[str, Any]:
+    """What `with_` has changed."""
+    if isinstance(stage, CompositeStage):
+        changed = dict(stage._keywords)
+    else:
+        changed = {key: vars(stage)[key] for key in ("resources", "batch_size", "time_limit_s") if key in vars(stage)}
+        if stage.requested_workers() != stage.num_workers():
+            changed["num_workers"] = stage.requested_workers()
+    return {key: value.to_dict() if isinstance(value, Resources) else value for key, value in changed.items()}
 
 
 def _plain(value: Any, name: str, stage: Any) -> Any:
@@ -99,7 +137,25 @@ def _plain(value: Any, name: str, stage: Any) -> Any:
         return sorted(_plain(item, name, stage) for item in value)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _plain(item, name, stage) for key, item in value.items()}
-    raise _refusal(stage, f"the parameter {name!r} is {type(value).__name__}, which a recipe cannot hold")
+    raise _refusal(stage, f"the parameter {name!r} is a {type(value).__name__}, which a recipe cannot hold")
+
+
+def _same(one: Any, other: Any, seen: set[int]) -> bool:
+    """Whether two objects are in the same state, attribute by attribute."""
+    if one is other or id(one) in seen:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key], seen) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(_same(*pair, seen) for pair in zip(one, other, strict=True))
+    if hasattr(one, "tobytes"):
+        return bool(one.tobytes() == other.tobytes())
+    compares = any("__eq__" in vars(cls) for cls in type(one).__mro__[:-1])
+    if not compares and hasattr(one, "__dict__"):
+        return _same(vars(one), vars(other), {*seen, id(one)})
+    return bool(one == other)
 
 
 def _refusal(stage: Any, cause: str) -> RecipeError:

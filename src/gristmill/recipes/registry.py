@@ -43,13 +43,13 @@ class Registered:
         return inspect.cleandoc(own)
 
 
-_HEURISTIC = "gristmill.stages.text.filters.heuristic"
+_FILTERS = "gristmill.stages.text.filters"
 
 _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("gristmill.stages.text.io.reader", STAGE, ("JsonlReader", "ParquetReader")),
     ("gristmill.stages.text.io.writer", STAGE, ("JsonlWriter", "ParquetWriter")),
     (
-        f"{_HEURISTIC}.string",
+        _FILTERS,
         FILTER,
         (
             "BoilerPlateStringFilter",
@@ -72,7 +72,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        f"{_HEURISTIC}.repetition",
+        _FILTERS,
         FILTER,
         (
             "RepeatedLinesByCharFilter",
@@ -84,7 +84,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        f"{_HEURISTIC}.code",
+        _FILTERS,
         FILTER,
         (
             "AlphaFilter",
@@ -98,12 +98,12 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "gristmill.stages.text.filters",
+        _FILTERS,
         STAGE,
         ("C4Quality", "FineWebQuality", "GopherQuality", "GopherRepetition"),
     ),
     (
-        "gristmill.stages.text.filters",
+        _FILTERS,
         FILTER,
         ("FastTextLangId", "FastTextQualityFilter", "HistogramFilter", "TokenCountFilter"),
     ),
