@@ -53,6 +53,8 @@ class BaseExecutor(ABC):
     """
 
     name: ClassVar[str] = "base"
+    one_stage_at_a_time = False
+    """Whether stages must not share a worker, because each runs over all data before the next begins."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
         self.config = dict(config or {})

@@ -56,7 +56,9 @@ def failed_stage(
 
 
 def _origin(task: Task[Any], row: int | None) -> tuple[str, int | None]:
-    file = str(task._metadata.get("source_file") or ", ".join(task._metadata.get("source_files", [])[:3]) or task.task_id)
+    file = str(
+        task._metadata.get("source_file") or ", ".join(task._metadata.get("source_files", [])[:3]) or task.task_id
+    )
     if row is None or not isinstance(task, DocumentBatch) or row >= task.num_items:
         return file, None
     number = int(task.rows[row])

@@ -459,7 +459,11 @@ def _invalid(stage: Stage, task: Task[Any]) -> UsageError:
     missing = [column for column in columns if column not in there]
     return UsageError(
         f"Task {task.task_id!r} failed validation for stage {stage.name!r}: "
-        + (f"it has no column {', '.join(map(repr, missing))}; it has {there}." if missing else f"it needs {attributes}.")
+        + (
+            f"it has no column {', '.join(map(repr, missing))}; it has {there}."
+            if missing
+            else f"it needs {attributes}."
+        )
     )
 
 

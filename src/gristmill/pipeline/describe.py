@@ -20,7 +20,18 @@ from gristmill import __version__
 from gristmill.stages.base import ProcessingStage
 
 _NOT_PARAMETERS = frozenset(
-    {"path", "file_paths", "storage_options", "hf_token", "cache_dir", "hints", "schema", "mode", "limit", "runtime_env"}
+    {
+        "path",
+        "file_paths",
+        "storage_options",
+        "hf_token",
+        "cache_dir",
+        "hints",
+        "schema",
+        "mode",
+        "limit",
+        "runtime_env",
+    }
 )
 """Where things lie and secrets: inputs are compared by their fingerprints, and a moved output stays the same run."""
 
@@ -85,7 +96,11 @@ def _value(value: Any, depth: int) -> Any:
             for key, item in sorted(getattr(value, "__dict__", {}).items())
             if not key.startswith("_") and key not in _NOT_PARAMETERS
         }
-        return {"class": f"{type(value).__module__}.{type(value).__qualname__}", "code": _class_code(type(value)), **inner}
+        return {
+            "class": f"{type(value).__module__}.{type(value).__qualname__}",
+            "code": _class_code(type(value)),
+            **inner,
+        }
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 

@@ -48,9 +48,7 @@ class OutputState:
         self.folder.sweep_staging()
 
 
-def open_output(
-    sink: SinkStage, plan: ExecutionPlan, partitions: Sequence[Partition], *, fresh: bool
-) -> OutputState:
+def open_output(sink: SinkStage, plan: ExecutionPlan, partitions: Sequence[Partition], *, fresh: bool) -> OutputState:
     """Make the output folder ready and find out which partitions are already there.
 
     Raises:

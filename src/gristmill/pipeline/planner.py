@@ -227,8 +227,10 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
     return Resources(cpus=asked.cpus, gpus=gpus)
 
 
-def make_segments(stages: Sequence[Stage], capacity: Capacity, notes: list[str]) -> tuple[Segment, ...]:
-    """Group adjacent stages that can share a worker."""
+def make_segments(
+    stages: Sequence[Stage], capacity: Capacity, notes: list[str], *, share: bool = True
+) -> tuple[Segment, ...]:
+    """Group adjacent stages that can share a worker (none, unless `share`)."""
     segments: list[Segment] = []
     for stage in stages:
         resources = resolve(stage, capacity, notes)
@@ -236,7 +238,8 @@ def make_segments(stages: Sequence[Stage], capacity: Capacity, notes: list[str])
         alone = stage.needs_own_worker or resources.requires_gpu
         last = segments[-1] if segments else None
         if (
-            last is not None
+            share
+            and last is not None
             and not alone
             and not _is_alone(last)
             and last.resources == resources
@@ -246,9 +249,7 @@ def make_segments(stages: Sequence[Stage], capacity: Capacity, notes: list[str])
         ):
             segments[-1] = replace(last, stages=(*last.stages, stage))
         else:
-            segments.append(
-                Segment(len(segments), (stage,), resources, stage.batch_size, workers, stage.runtime_env)
-            )
+            segments.append(Segment(len(segments), (stage,), resources, stage.batch_size, workers, stage.runtime_env))
     return tuple(segments)
 
 
@@ -262,6 +263,8 @@ def finish(
     capacity: Capacity,
     settings: RunSettings,
     partitions: Sequence[Partition] = (),
+    *,
+    share_workers: bool = True,
 ) -> ExecutionPlan:
     """The execution plan of a checked draft."""
     notes: list[str] = []
@@ -273,7 +276,7 @@ def finish(
         identity = [field for field in (settings.id_field, settings.url_field) if field and settings.output is not None]
         stages[0].hints = tuple(dict.fromkeys([*columns, *identity]))
     names = tuple(name for stage in stages for name in member_names(stage))
-    segments = make_segments(fuse_stages(stages), capacity, notes)
+    segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
     return ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
 
 

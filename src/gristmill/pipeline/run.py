@@ -90,12 +90,23 @@ def prepare(
         output=None if sink is None else sink.path,
         storage_options=None if sink is None else sink.storage_options,
     )
-    plan = finish(pipeline.name, sketch, executor.capacity(), settings, [partition for partition, _ in pending])
+    plan = finish(
+        pipeline.name,
+        sketch,
+        executor.capacity(),
+        settings,
+        [partition for partition, _ in pending],
+        share_workers=not executor.one_stage_at_a_time,
+    )
     return Prepared(sketch, pending, plan.described(description))
 
 
 def _ignore_failures(options: Options, executor: BaseExecutor) -> bool:
-    return bool(executor.config.get("ignore_failures", False)) if options.ignore_failures is None else options.ignore_failures
+    return (
+        bool(executor.config.get("ignore_failures", False))
+        if options.ignore_failures is None
+        else options.ignore_failures
+    )
 
 
 def _root_tasks(sketch: Draft, initial_tasks: Sequence[Task[Any]] | None) -> list[tuple[Partition, Task[Any]]]:
@@ -198,9 +209,7 @@ def _started(
     )
 
 
-def _result(
-    pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputState | None, seconds: float
-) -> RunResult:
+def _result(pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputState | None, seconds: float) -> RunResult:
     counts = dict(work.trail.counts) if state is None else state.totals()
     stages = tuple(
         StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))

@@ -76,6 +76,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     Example:
         >>> class Upper(ProcessingStage):
         ...     name = "upper"
+        ...
         ...     def process(self, task):
         ...         frame = task.to_pandas()
         ...         return DocumentBatch(data=frame.assign(text=frame["text"].str.upper()))
@@ -138,9 +139,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
 
     # --- the life of a worker ---
 
-    def setup_on_node(
-        self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None
-    ) -> None:
+    def setup_on_node(self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None) -> None:
         """Called once per node and stage, before any worker starts there: download, unpack."""
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
@@ -327,6 +326,7 @@ class CompositeStage(ProcessingStage[X, Y]):
     Example:
         >>> class Clean(CompositeStage):
         ...     name = "clean"
+        ...
         ...     def decompose(self):
         ...         return [Normalise(), Filter()]
     """

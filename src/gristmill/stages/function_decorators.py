@@ -62,7 +62,9 @@ def processing_stage(
 
     def decorate(function: Callable[[Any], Any]) -> FunctionStage:
         parameters = [
-            p for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            p
+            for p in inspect.signature(function).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
         if len(parameters) != 1 or len(inspect.signature(function).parameters) != 1:
             found = ", ".join(inspect.signature(function).parameters) or "none"

@@ -213,7 +213,9 @@ class DocumentBatch(Task[Any]):
         batch = self._derived(self.columns.slice(start, length))
         end = start + length
         batch._rows = None if self._rows is None else self._rows[start:end]
-        batch._positions = np.arange(start, min(end, self.num_items)) if self._positions is None else self._positions[start:end]
+        batch._positions = (
+            np.arange(start, min(end, self.num_items)) if self._positions is None else self._positions[start:end]
+        )
         return batch
 
     def drop(

@@ -93,7 +93,14 @@ class JsonlReaderStage(ReaderStage):
             raw = block.buffer[start : min(end, start + MAX_RAW_BYTES)].tobytes()
             batch.note_quarantine(
                 QuarantinedRecord(
-                    int(block.rows[index]), self.name, cause, "", block.file.path, int(block.offsets[index]), end - start, raw
+                    int(block.rows[index]),
+                    self.name,
+                    cause,
+                    "",
+                    block.file.path,
+                    int(block.offsets[index]),
+                    end - start,
+                    raw,
                 )
             )
         return batch

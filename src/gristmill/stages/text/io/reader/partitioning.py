@@ -86,7 +86,6 @@ class FilePartitioningStage(SourceStage):
             return parquet_columns(partitions, storage_options=self.storage_options)
         return jsonl_columns(partitions, wanted, storage_options=self.storage_options)
 
-
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
         if self.format == "parquet" and hasattr(reader, "schema") and partitions:
             pieces = list({piece.path: piece for partition in partitions for piece in partition.ranges}.values())

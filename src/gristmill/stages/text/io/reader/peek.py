@@ -18,7 +18,9 @@ _SEARCH_SECONDS = 0.7
 """How long to go on looking for a key that is not in the first records, before it is called missing."""
 
 
-def parquet_columns(partitions: Sequence[Partition], *, storage_options: Mapping[str, Any] | None) -> SourceColumns | None:
+def parquet_columns(
+    partitions: Sequence[Partition], *, storage_options: Mapping[str, Any] | None
+) -> SourceColumns | None:
     """The columns of all Parquet files together."""
     files = list({piece.path: piece for partition in partitions for piece in partition.ranges}.values())
     if not files:

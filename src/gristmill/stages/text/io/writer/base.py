@@ -46,7 +46,11 @@ class BaseWriter(SinkStage):
                     f"{did_you_mean(key, known)}"
                 )
         if mode not in get_args(Mode):
-            hint = " Appending is what 'ignore' does: partitions that are not there yet are added." if mode == "append" else ""
+            hint = (
+                " Appending is what 'ignore' does: partitions that are not there yet are added."
+                if mode == "append"
+                else ""
+            )
             raise UsageError(
                 f"{type(self).__name__}(mode={mode!r}): mode is one of {', '.join(get_args(Mode))}.{hint}", mode=mode
             )

@@ -106,7 +106,5 @@ class ParquetWriter(BaseWriter):
         done = []
         for number, group in groupby(zip(numbers, pieces, strict=True), key=lambda pair: pair[0]):
             members = [piece for _, piece in group]
-            done.append(
-                concatenate_parquet(members, _numbered(path, number), storage_options=self.storage_options)
-            )
+            done.append(concatenate_parquet(members, _numbered(path, number), storage_options=self.storage_options))
         return done

@@ -1,0 +1,551 @@
+"""The local engine: carries out what the scheduler decides, and tells it what has happened.
+
+The only place that knows processes, channels and clocks at once. Everything it does is a reaction to one of three
+things: a message from a worker, the end of a worker, or the passing of time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from gristmill.backends.local.code import pickled
+from gristmill.backends.local.committer import Committer
+from gristmill.backends.local.memory import measure_tree
+from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
+from gristmill.backends.local.nursery import Nursery
+from gristmill.backends.local.processes import ExitCause, WorkerProcess, stop_workers
+from gristmill.backends.local.scheduler import Action, Give, Start, Stop, Unblock, next_action
+from gristmill.backends.local.shared_files import SharedFolder
+from gristmill.backends.local.state import Life, Queued, State, Worker
+from gristmill.backends.local.transport import Parcel, unpack
+from gristmill.backends.parts import Leaf
+from gristmill.backends.plan import ExecutionPlan
+from gristmill.backends.recovery import Attempts, Place
+from gristmill.backends.work import Work
+from gristmill.errors import ChannelClosed, WorkerError
+from gristmill.observe.events import Notice, Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
+from gristmill.tasks.base import Step
+
+_TICK_S = 0.1
+_SAMPLE_S = 0.25
+_STOP_S = 1.5
+_WINDOW = 2
+"""How many results a worker may send before it is told that there is room for more."""
+_MOST_STARTS = 3
+"""How often in a row a worker of a segment may die before it is ready."""
+_GROWTH_BYTES = 256 << 20
+"""Memory that a worker may gain over what it had after its first task, before it is replaced."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A task of one segment, until it is finished there."""
+
+    number: int
+    segment: int
+    parcel: Parcel
+    attempts: Attempts = field(default_factory=Attempts)
+    seen: set[tuple[Step, ...]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Hand:
+    """What the engine keeps about a worker beside the scheduler's view of it."""
+
+    process: WorkerProcess
+    groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    owed: int = 0
+    first_rss: int = 0
+    killed_for: str | None = None
+    expected: bool = False
+    error: Any = None
+
+
+class Engine:
+    """One run of a plan on worker processes.
+
+    Args:
+        plan: What to run.
+        work: Where tasks come from and results go.
+        state: The scheduler's state, with the segments and limits set.
+        nursery: Where workers come from.
+        folder: Where documents pass between workers.
+        gpu_names: What each GPU slot is called in `CUDA_VISIBLE_DEVICES`.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        work: Work,
+        state: State,
+        nursery: Nursery,
+        folder: SharedFolder,
+        gpu_names: list[str],
+    ) -> None:
+        self.plan = plan
+        self.work = work
+        self.state = state
+        self.nursery = nursery
+        self.folder = folder
+        self.gpu_names = gpu_names
+        self.events = work.events
+        self._code = [pickled(segment, plan.settings) for segment in plan.segments]
+        self._source: Iterator[Any] = work.tasks()
+        self._jobs: dict[int, Job] = {}
+        self._numbers = itertools.count()
+        self._groups = itertools.count()
+        self._hands: dict[int, Hand] = {}
+        self._by_process: dict[int, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._committer = Committer(work)
+        self._failed_starts = [0] * len(plan.segments)
+        self._limits = [segment.time_limit_s for segment in plan.segments]
+        self._last_sample = 0.0
+        self._interrupted = False
+        self._error: Exception | None = None
+        self._nursery_noted = False
+
+    # --- the loop ---
+
+    def run(self) -> None:
+        """Run everything; returns when all is delivered and all workers are gone.
+
+        Raises:
+            KeyboardInterrupt: The user asked to stop; workers have been told to tear down and are gone.
+        """
+        handler = self._watch_interrupts()
+        try:
+            self._selector.register(self.nursery, selectors.EVENT_READ)
+            self._refill()
+            while not (self.state.finished and self._committer.idle):
+                self._decide()
+                self._wait()
+                self._check()
+            self._end(_STOP_S * 4)
+            self._committer.close()
+            self._check()
+        except BaseException:
+            self._committer.abandon()
+            self._end(_STOP_S)
+            raise
+        finally:
+            self._selector.close()
+            if handler is not None:
+                signal.signal(signal.SIGINT, handler)
+
+    def _watch_interrupts(self) -> Any:
+        """Turn Ctrl-C into a flag, because an exception in the middle of a message would break the channel."""
+        if threading.current_thread() is not threading.main_thread():
+            return None
+        before = signal.getsignal(signal.SIGINT)
+        if before is signal.SIG_IGN:
+            return None
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+
+        signal.signal(signal.SIGINT, note)
+        return before
+
+    def _check(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        problem = self._error or self._committer.error
+        if problem is not None:
+            raise problem
+
+    def _decide(self) -> None:
+        self.state.now = time.monotonic()
+        while (action := next_action(self.state)) is not None:
+            self._do(action)
+            self._refill()
+            if self._error is not None:
+                return
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Start):
+            self._start(action)
+        elif isinstance(action, Give):
+            self._give(action)
+        elif isinstance(action, Unblock):
+            self._unblock(action.worker)
+        elif isinstance(action, Stop):
+            self._stop(action)
+
+    def _wait(self) -> None:
+        for key, events in self._selector.select(_TICK_S):
+            if key.fileobj is self.nursery:
+                for process in self.nursery.poll():
+                    self._ended(process)
+                continue
+            worker = key.data
+            if worker not in self._hands:
+                continue
+            if events & selectors.EVENT_WRITE:
+                self._flush(worker)
+            if events & selectors.EVENT_READ:
+                self._receive(worker)
+        now = time.monotonic()
+        self.state.now = now
+        if now - self._last_sample >= _SAMPLE_S:
+            self._sample(now)
+            self._enforce_limits()
+
+    # --- source ---
+
+    def _refill(self) -> None:
+        """Keep enough root tasks before the first segment for everybody to be busy."""
+        first = self.state.segments[0]
+        wanted = first.batch_size * (first.max_workers + 1) * (1 + first.prefetch)
+        while self.state.source_left and len(first.queue) < wanted:
+            task = next(self._source, None)
+            if task is None:
+                self.state.source_left = False
+                return
+            self._enqueue(0, Parcel(task, nbytes=1024))
+
+    def _enqueue(self, segment: int, parcel: Parcel) -> None:
+        job = Job(next(self._numbers), segment, parcel)
+        self._jobs[job.number] = job
+        self.state.segments[segment].put(Queued(job.number, parcel.nbytes))
+
+    # --- workers ---
+
+    def _start(self, action: Start) -> None:
+        segment = self.state.segments[action.segment]
+        env: dict[str, str | None] = {}
+        if self.gpu_names:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpu_names[device] for device in action.gpus)
+        process = self.nursery.fork(env=env)
+        number = process.number
+        self._hands[number] = Hand(process)
+        self._by_process[id(process)] = number
+        share = segment.gpus if segment.gpus < 1 else 1.0
+        for device in action.gpus:
+            self.state.free_gpus[device] -= share
+        self.state.workers[number] = Worker(
+            number,
+            action.segment,
+            action.gpus,
+            alone=action.alone,
+            started_at=time.monotonic(),
+            idle_since=time.monotonic(),
+        )
+        self._selector.register(process.channel, selectors.EVENT_READ, number)
+        last = action.segment == len(self.plan.segments) - 1
+        self._send(
+            number,
+            Prepare(
+                code=self._code[action.segment],
+                first=action.segment == 0,
+                whole_partitions=self.plan.whole_partitions,
+                worker_id=f"{action.segment}-{number}",
+                gpus=action.gpus,
+                folders=self.folder.paths,
+                number=number,
+                window=1 << 20 if last or self.state.batch_mode else _WINDOW,
+                on_node=not segment.node_ready,
+            ),
+        )
+        self.events.emit(WorkerStarted(number, action.segment, process.pid, action.gpus))
+
+    def _give(self, action: Give) -> None:
+        worker = self.state.workers[action.worker]
+        segment = self.state.segments[worker.segment]
+        jobs = [self._jobs[segment.pop().number] for _ in range(action.count)]
+        group = next(self._groups)
+        numbers = tuple(job.number for job in jobs)
+        worker.hands.append((group, *numbers))
+        worker.fresh = False
+        self._hands[action.worker].groups[group] = numbers
+        hints = jobs[0].attempts.hints if len(jobs) == 1 and jobs[0].attempts.searching else None
+        self._send(action.worker, Run(group, [job.parcel for job in jobs], hints))
+        lineage = _lineage(jobs[0].parcel)
+        self.events.emit(TaskStarted(lineage.task_id, lineage.partition, worker.segment, action.worker))
+
+    def _unblock(self, number: int) -> None:
+        hand = self._hands[number]
+        hand.owed -= 1
+        self.state.workers[number].blocked = hand.owed >= _WINDOW
+        self._send(number, GoOn())
+
+    def _stop(self, action: Stop) -> None:
+        worker = self.state.workers[action.worker]
+        worker.life = Life.LEAVING
+        self._hands[action.worker].expected = True
+        if action.recycled:
+            self.state.segments[worker.segment].last_recycled_at = time.monotonic()
+            self._hands[action.worker].killed_for = "recycled"
+        self._send(action.worker, Leave())
+
+    def _send(self, number: int, message: object) -> None:
+        channel = self._hands[number].process.channel
+        try:
+            if not channel.send(message):
+                self._selector.modify(channel, selectors.EVENT_READ | selectors.EVENT_WRITE, number)
+        except ChannelClosed:
+            pass  # it has died; the nursery will say so, and its tasks are taken back then
+
+    def _flush(self, number: int) -> None:
+        channel = self._hands[number].process.channel
+        try:
+            if channel.flush():
+                self._selector.modify(channel, selectors.EVENT_READ, number)
+        except ChannelClosed:
+            pass  # as in _send
+
+    def _receive(self, number: int) -> None:
+        hand = self._hands[number]
+        try:
+            messages = hand.process.channel.receive(at_most=32)
+        except ChannelClosed:
+            self._selector.unregister(hand.process.channel)
+            return
+        for message in messages:
+            self._handle(number, message)
+
+    def _handle(self, number: int, message: object) -> None:
+        worker = self.state.workers[number]
+        hand = self._hands[number]
+        if isinstance(message, Output):
+            self._output(number, hand, message)
+        elif isinstance(message, Ended):
+            job = self._job_of(hand, message.group, message.leaf.path, message.leaf.partition)
+            if job is None or message.leaf.path not in job.seen:
+                if job is not None:
+                    job.seen.add(message.leaf.path)
+                self._committer.deliver(message.leaf)
+        elif isinstance(message, Done):
+            self._done(number, worker, hand, message)
+        elif isinstance(message, Ready):
+            worker.life = Life.READY if worker.life is Life.STARTING else worker.life
+            self.state.segments[worker.segment].node_ready = True
+            self._failed_starts[worker.segment] = 0
+        elif isinstance(message, Failed):
+            self._error = self._error or message.error
+        elif isinstance(message, Left):
+            hand.expected = True
+            if message.error is not None:
+                self._error = self._error or message.error
+
+    def _job_of(self, hand: Hand, group: int, path: tuple[Step, ...], partition: int) -> Job | None:
+        """The job of a group that a result comes from: the one whose task the result descends from."""
+        jobs = [self._jobs[number] for number in hand.groups.get(group, ()) if number in self._jobs]
+        for job in jobs:
+            lineage = _lineage(job.parcel)
+            if lineage.partition == partition and path[: len(lineage.path)] == lineage.path:
+                return job
+        return jobs[0] if jobs else None
+
+    def _output(self, number: int, hand: Hand, message: Output) -> None:
+        worker = self.state.workers[number]
+        parcel = message.parcel
+        lineage = _lineage(parcel)
+        if parcel.segment is not None:
+            self.folder.adopt(parcel.segment)
+        job = self._job_of(hand, message.group, lineage.path, lineage.partition)
+        following = worker.segment + 1
+        if job is not None and lineage.path in job.seen:
+            self._release(parcel)  # an attempt before this one has already sent it
+        else:
+            if job is not None:
+                job.seen.add(lineage.path)
+            if following < len(self.plan.segments):
+                self._enqueue(following, parcel)
+            else:
+                self._deliver_task(parcel)
+        if following < len(self.plan.segments) and not self.state.batch_mode:
+            hand.owed += 1
+            if self.state.segments[following].full:
+                worker.blocked = hand.owed >= _WINDOW
+            else:
+                hand.owed -= 1
+                self._send(number, GoOn())
+
+    def _deliver_task(self, parcel: Parcel) -> None:
+        task = unpack(parcel)
+        self._release(parcel)  # the mapping keeps the documents
+        lineage = task._lineage
+        assert lineage is not None
+        self._committer.deliver(Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, task=task))
+
+    def _done(self, number: int, worker: Worker, hand: Hand, message: Done) -> None:
+        numbers = hand.groups.pop(message.group, ())
+        if worker.hands and worker.hands[0][0] == message.group:
+            worker.hands.popleft()
+        worker.alone = False
+        worker.idle_since = time.monotonic()
+        jobs = [self._jobs.pop(job) for job in numbers]
+        for job in jobs:
+            self._release(job.parcel)
+        if hand.first_rss == 0:
+            hand.first_rss = message.rss
+        elif message.rss - hand.first_rss > self._growth_limit():
+            worker.due = True
+        lineage = _lineage(jobs[0].parcel)
+        self.events.emit(
+            TaskFinished(
+                lineage.task_id,
+                lineage.partition,
+                worker.segment,
+                number,
+                message.seconds,
+                message.counts,
+                message.times,
+            )
+        )
+
+    def _growth_limit(self) -> int:
+        workers = max(1, len(self.state.workers))
+        return min(_GROWTH_BYTES, int(self.state.budget * 0.25 / workers))
+
+    def _release(self, parcel: Parcel) -> None:
+        if parcel.segment is not None:
+            self.folder.release(parcel.segment)
+
+    # --- deaths ---
+
+    def _ended(self, process: WorkerProcess) -> None:
+        number = self._by_process.pop(id(process), None)
+        if number is None or number not in self._hands:
+            return
+        hand = self._hands[number]
+        self._drain(number, hand)
+        worker = self.state.workers.pop(number)
+        del self._hands[number]
+        status = process.status()
+        cause = process.exit_cause or ExitCause("lost")
+        share = self.state.segments[worker.segment].gpus
+        for device in worker.gpus:
+            self.state.free_gpus[device] += share if share < 1 else 1.0
+        self.folder.discard(f"w{number}-") if not hand.expected and not self._pending_outputs(number) else None
+        words = hand.killed_for or ("finished" if hand.expected else _cause_words(cause))
+        self.events.emit(WorkerStopped(number, worker.segment, process.pid, words, hand.expected))
+        process.close()
+        if hand.expected and not hand.groups:
+            return
+        if worker.life is Life.STARTING:
+            self._died_starting(worker.segment, words)
+        self._take_back(worker, hand, status, words)
+
+    def _pending_outputs(self, number: int) -> bool:
+        """Whether some segment that this worker wrote is still in use."""
+        prefix = f"/w{number}-"
+        return any(job.parcel.segment is not None and prefix in job.parcel.segment.path for job in self._jobs.values())
+
+    def _drain(self, number: int, hand: Hand) -> None:
+        """Take what a dead worker had sent before it died."""
+        try:
+            while messages := hand.process.channel.receive():
+                for message in messages:
+                    self._handle(number, message)
+        except ChannelClosed:
+            pass
+        try:
+            self._selector.unregister(hand.process.channel)
+        except (KeyError, ValueError):
+            pass  # it was unregistered when its channel ended
+
+    def _died_starting(self, segment: int, words: str) -> None:
+        self._failed_starts[segment] += 1
+        if self._failed_starts[segment] >= _MOST_STARTS and self._error is None:
+            self._error = WorkerError(
+                f"Workers for {self.plan.segments[segment].name} died {_MOST_STARTS} times during setup ({words}). "
+                "Look at what setup() of these stages does, and whether there is enough memory.",
+                cause=words,
+            )
+
+    def _take_back(self, worker: Worker, hand: Hand, status: Any, words: str) -> None:
+        """Return the tasks of a dead worker to the queue; the one that was in hand has learnt something."""
+        segment = self.state.segments[worker.segment]
+        for group, numbers in reversed(list(hand.groups.items())):
+            jobs = [self._jobs[number] for number in numbers]
+            in_hand = status.task == group
+            for job in reversed(jobs):
+                if in_hand:
+                    place = Place(status.batch, status.stage, status.lo, status.hi) if len(jobs) == 1 else None
+                    certain = hand.killed_for is not None and len(jobs) == 1
+                    again = job.attempts.died(place, words, was_alone=worker.alone and len(jobs) == 1, certain=certain)
+                    if not again and self._error is None:
+                        self._error = self._hopeless(job, words)
+                segment.put(Queued(job.number, job.parcel.nbytes, job.attempts.alone), first=True)
+
+    def _hopeless(self, job: Job, words: str) -> WorkerError:
+        lineage = _lineage(job.parcel)
+        return WorkerError(
+            f"{self.plan.segments[job.segment].name} killed its worker {job.attempts.deaths} times on "
+            f"{lineage.task_id} ({words}), and no single document could be found to be the cause. "
+            "Committed output is intact; run again to go on after the cause is removed.",
+            cause=words,
+            task=lineage.task_id,
+        )
+
+    def _enforce_limits(self) -> None:
+        for number, hand in self._hands.items():
+            segment = self.plan.segments[self.state.workers[number].segment]
+            if self._limits[segment.index] is None or not hand.groups:
+                continue
+            status = hand.process.status()
+            if status.task not in hand.groups or not 0 <= status.stage < len(segment.stages):
+                continue
+            limit = segment.stages[status.stage].time_limit_s
+            if limit is not None and status.running_s > limit and hand.killed_for is None:
+                hand.killed_for = "time limit"
+                hand.process.kill()
+
+    # --- time ---
+
+    def _sample(self, now: float) -> None:
+        self._last_sample = now
+        pids = [os.getpid(), self.nursery.pid, *(hand.process.pid for hand in self._hands.values())]
+        sample = measure_tree(pids)
+        self.state.memory = sample.pss_bytes + self.folder.nbytes
+        workers = [len(self.state.of(segment.index)) for segment in self.state.segments]
+        busy = [sum(worker.working for worker in self.state.of(segment.index)) for segment in self.state.segments]
+        self.events.emit(
+            Sample(
+                memory_bytes=self.state.memory,
+                shared_bytes=self.folder.nbytes,
+                queued=tuple(len(segment.queue) for segment in self.state.segments),
+                queued_bytes=tuple(segment.queued_bytes for segment in self.state.segments),
+                workers=tuple(workers),
+                busy=tuple(busy),
+            )
+        )
+        if not self._nursery_noted and self.nursery.report is not None:
+            self._nursery_noted = True
+            for name, problem in dict(self.nursery.report.get("failed", {})).items():
+                self.events.emit(Notice(f"Workers could not preload {name}: {problem}", "warning"))
+
+    def _end(self, deadline_s: float) -> None:
+        """Let every worker tear down and leave; those that do not in time are killed."""
+        processes = [hand.process for hand in self._hands.values()]
+        stop_workers(self.nursery, processes, message=Leave(), deadline_s=deadline_s, on_message=self._last_words)
+        for hand in self._hands.values():
+            hand.process.close()
+        self._hands.clear()
+        self.state.workers.clear()
+
+    def _last_words(self, process: WorkerProcess, message: Any) -> None:
+        if isinstance(message, Left) and message.error is not None:
+            self._error = self._error or message.error
+
+
+def _lineage(parcel: Parcel) -> Any:
+    task = parcel.task
+    return task.lineage if hasattr(task, "lineage") else task._lineage
+
+
+def _cause_words(cause: ExitCause) -> str:
+    if cause.kind == "signal":
+        return cause.signal_name or "signal"
+    return str(cause)

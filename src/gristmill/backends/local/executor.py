@@ -1,0 +1,194 @@
+"""The default executor: worker processes on this machine, no daemon, no cluster."""
+
+from __future__ import annotations
+
+import glob
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from gristmill.backends.base import BaseExecutor, Capacity
+from gristmill.backends.config import parse_config
+from gristmill.backends.in_process import run_in_process
+from gristmill.backends.local.config import LocalConfig
+from gristmill.backends.local.memory import available_memory, cpu_count, measure_tree
+from gristmill.backends.local.state import SegmentState, State
+from gristmill.backends.plan import ExecutionPlan, Segment
+from gristmill.backends.work import Work
+from gristmill.errors import PlanningError
+from gristmill.storage.sizes import format_size
+
+_SMALL_INPUT = 4 << 20
+"""Below so many bytes the built-in stages are done before worker processes would be up."""
+_NURSERY_BYTES = 110 << 20
+_WORKER_BYTES = 70 << 20
+"""What a nursery and a worker need at least, measured; together with the driver the idle floor of a budget."""
+_MOST_QUEUED = 128 << 20
+
+
+class LocalExecutor(BaseExecutor):
+    """Runs pipelines on this machine.
+
+    Args:
+        config: The settings of `LocalConfig`; an unknown key is an error.
+        ignore_head_node: Only for clusters; must be False.
+
+    Example:
+        >>> executor = LocalExecutor(config={"num_cpus": 4, "memory_budget": "8GB"})
+        >>> pipeline.run(executor=executor)
+    """
+
+    name: ClassVar[str] = "local"
+
+    def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
+        super().__init__(config, ignore_head_node)
+        self.settings = parse_config(LocalConfig, config, owner="LocalExecutor")
+        self.one_stage_at_a_time = self.settings.execution_mode == "batch" and self.settings.num_cpus != 0
+
+    def capacity(self) -> Capacity:
+        cpus = self._cpus()
+        gpus = len(self._gpus())
+        return Capacity(
+            cpus=cpus,
+            gpus=gpus,
+            largest_node_cpus=max(1.0, float(cpu_count()) if self.settings.num_cpus is None else cpus),
+            largest_node_gpus=gpus,
+            gpu_memory_gb=self.settings.gpu_memory_gb,
+        )
+
+    def execute(self, plan: ExecutionPlan, work: Work) -> None:
+        if self._runs_here(plan, work):
+            run_in_process(plan, work)
+            return
+        from gristmill.backends.local.engine import Engine
+        from gristmill.backends.local.nursery import shared_nursery
+        from gristmill.backends.local.shared_files import SharedFolder, sweep
+
+        sweep()
+        nursery = shared_nursery()
+        state = self._state(plan)
+        base = None
+        if state.batch_mode:
+            base = _spill_base(plan)
+        with SharedFolder.create(uuid.uuid4().hex[:12], base=base) as folder:
+            Engine(plan, work, state, nursery, folder, self._gpus()).run()
+
+    def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
+        """Whether worker processes would be of no use."""
+        if self.settings.num_cpus == 0:
+            limited = [s.name for segment in plan.segments for s in segment.stages if s.time_limit_s is not None]
+            if limited:
+                raise PlanningError(
+                    f"Stage {limited[0]!r} has a time limit, which needs a worker process that can be ended. "
+                    "Use num_cpus of at least 1."
+                )
+            return True
+        if self.settings.num_cpus is not None or len(plan.segments) > 1 or self.settings.memory_budget is not None:
+            return False
+        ours = all(
+            type(stage).__module__.startswith("gristmill.") and _only_ours(stage)
+            for segment in plan.segments
+            for stage in segment.stages
+        )
+        plain = all(segment.workers is None and segment.time_limit_s is None for segment in plan.segments)
+        return ours and plain and bool(work.input_bytes) and work.input_bytes <= _SMALL_INPUT
+
+    def _cpus(self) -> float:
+        if self.settings.num_cpus is not None:
+            return float(self.settings.num_cpus) or 1.0
+        return max(1.0, float(int(cpu_count() * self.settings.cpu_allocation_percentage + 0.5)))
+
+    def _gpus(self) -> list[str]:
+        """The names of the GPU slots, as CUDA_VISIBLE_DEVICES lists them."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = [name.strip() for name in visible.split(",") if name.strip()] if visible is not None else None
+        if names is None:
+            names = [str(index) for index in range(len(glob.glob("/dev/nvidia[0-9]*")))]
+        wanted = self.settings.num_gpus
+        if wanted is None:
+            return names
+        return (names + [str(index) for index in range(len(names), wanted)])[:wanted]
+
+    def _state(self, plan: ExecutionPlan) -> State:
+        settings = self.settings
+        budget = self._budget(plan)
+        cpus = self._cpus()
+        gpus = len(self._gpus())
+        batch_mode = settings.execution_mode == "batch"
+        queue_limit = min(_MOST_QUEUED, max(1 << 20, budget // (8 * max(1, len(plan.segments) - 1))))
+        segments = [
+            SegmentState(
+                index=segment.index,
+                cpus=segment.resources.cpus,
+                gpus=segment.resources.gpus,
+                batch_size=segment.batch_size,
+                fixed_workers=segment.workers,
+                max_workers=self._most_workers(segment, cpus, gpus),
+                queue_limit=queue_limit,
+                prefetch=0 if segment.index == 0 else 1,
+                warm=segment.index > 0,
+            )
+            for segment in plan.segments
+        ]
+        lifetime = settings.worker_max_lifetime_m
+        return State(
+            segments=segments,
+            cpus=cpus,
+            free_gpus=[1.0] * gpus,
+            batch_mode=batch_mode,
+            budget=budget,
+            max_lifetime_s=lifetime * 60 if lifetime else None,
+            restart_interval_s=settings.worker_restart_interval_m * 60,
+        )
+
+    def _most_workers(self, segment: Segment, cpus: float, gpus: int) -> int:
+        if segment.workers is not None:
+            return segment.workers
+        most = max(1, int(cpus / segment.resources.cpus + 1e-9)) if segment.resources.cpus else max(1, int(cpus))
+        if segment.resources.gpus:
+            per_device = int(1 / segment.resources.gpus + 1e-9) if segment.resources.gpus < 1 else 0
+            fitting = per_device * gpus if per_device else int(gpus / segment.resources.gpus)
+            most = max(1, fitting)
+        if self.settings.max_workers_per_stage is not None:
+            most = min(most, self.settings.max_workers_per_stage)
+        return most
+
+    def _budget(self, plan: ExecutionPlan) -> int:
+        asked = self.settings.budget_bytes
+        if asked is None:
+            return int(0.8 * available_memory())
+        floor = measure_tree([os.getpid()]).pss_bytes + _NURSERY_BYTES + _WORKER_BYTES * max(1, len(plan.segments))
+        if asked < floor:
+            raise PlanningError(
+                f"memory_budget={self.settings.memory_budget!r} is below what the processes of this run need when they "
+                f"do nothing, about {format_size(floor)}. Give at least {format_size(int(floor * 1.3))}, or run in the "
+                "calling process with num_cpus=0.",
+                floor=floor,
+            )
+        return asked
+
+
+def _only_ours(stage: Any) -> bool:
+    """Whether no user code is wrapped in a built-in stage."""
+    members = getattr(stage, "members", None) or [stage]
+    for member in members:
+        for value in vars(member).values():
+            for item in value if isinstance(value, list | tuple) else [value]:
+                module = getattr(item, "__module__", None) if callable(item) else type(item).__module__
+                if module and module.split(".")[0] not in ("gristmill", "builtins", "numpy", "pyarrow", "re"):
+                    return False
+    return True
+
+
+def _spill_base(plan: ExecutionPlan) -> Any:
+    """Where batch mode keeps what lies between stages: on disk, because it may be as large as the data."""
+    import tempfile
+    from pathlib import Path
+
+    output = plan.settings.output
+    if output is not None and "://" not in output:
+        spill = Path(output) / "_gristmill" / "staging"
+        spill.mkdir(parents=True, exist_ok=True)
+        return spill
+    return Path(tempfile.gettempdir())

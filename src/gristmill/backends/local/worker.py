@@ -1,0 +1,208 @@
+"""The worker process: gets groups of tasks, runs them through its segment, sends back what comes out.
+
+Three threads: one receives and maps the next group while the current one is worked on, one writes and sends results
+while the next one is computed, and the main thread runs the stages, so that a GPU never waits for a queue.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import cloudpickle
+
+from gristmill.backends.base import NodeInfo, WorkerMetadata
+from gristmill.backends.local.channel import Channel
+from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
+from gristmill.backends.local.shared_files import SharedFolder
+from gristmill.backends.local.status import Phase, StatusWriter
+from gristmill.backends.local.transport import pack, unpack
+from gristmill.backends.parts import Leaf
+from gristmill.backends.runner import SegmentRunner
+from gristmill.errors import ChannelClosed, GristmillError, WorkerError
+from gristmill.tasks.base import Task
+
+
+class _Progress:
+    """Writes where the runner is onto the status page."""
+
+    def __init__(self, status: StatusWriter) -> None:
+        self._status = status
+
+    def at(self, call: int, stage: int, lo: int, hi: int) -> None:
+        self._status.update(phase=Phase.PROCESSING, batch=call, stage=stage, rows=(lo, hi), restart_clock=True)
+
+
+class _Outbox:
+    """Sends results in order from a thread of its own; `credit` bounds how many wait for room in the next queue."""
+
+    def __init__(self, channel: Channel, folder: SharedFolder, number: int, window: int) -> None:
+        self._channel = channel
+        self._folder = folder
+        self._number = number
+        self._serial = 0
+        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._slots = threading.Semaphore(2)
+        self._credit = threading.Semaphore(window)
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True, name="outbox")
+        self._thread.start()
+
+    def result(self, group: int, task: Task[Any]) -> None:
+        """Send a task onwards; waits while two are being written already."""
+        self._slots.acquire()
+        if self._problem is not None:
+            raise self._problem
+        self._items.put((group, task))
+
+    def message(self, message: Any) -> None:
+        """Send a message behind the results."""
+        self._items.put(message)
+
+    def go_on(self) -> None:
+        """One more result may leave."""
+        self._credit.release()
+
+    def flush(self) -> None:
+        """Wait until everything is sent."""
+        done = threading.Event()
+        self._items.put(done)
+        done.wait(10)
+
+    def _work(self) -> None:
+        while True:
+            item = self._items.get()
+            try:
+                if isinstance(item, threading.Event):
+                    item.set()
+                elif isinstance(item, tuple):
+                    group, task = item
+                    self._credit.acquire()
+                    self._serial += 1
+                    parcel = pack(task, self._folder, f"w{self._number}-{self._serial}")
+                    del task, item
+                    self._slots.release()
+                    self._channel.send(Output(group, parcel))
+                else:
+                    self._channel.send(item)
+            except ChannelClosed:
+                os._exit(1)
+            except BaseException as error:
+                self._problem = error
+                self._slots.release()
+                self._channel.send(Failed(_sendable(error)))
+
+
+def _inbox(channel: Channel, groups: queue.SimpleQueue[Any], outbox: _Outbox) -> None:
+    """Receive messages and map the documents of groups before they are needed."""
+    while True:
+        try:
+            message = channel.recv()
+            if isinstance(message, GoOn):
+                outbox.go_on()
+            elif isinstance(message, Run):
+                groups.put((message.group, [unpack(parcel) for parcel in message.parcels], message.hints))
+            else:
+                groups.put(message)
+        except ChannelClosed:
+            os._exit(1)  # the driver is gone
+        except BaseException as error:
+            groups.put(error)
+
+
+def main(channel: Channel, status: StatusWriter) -> None:
+    """Be a worker until told to leave."""
+    prepare: Prepare = channel.recv()
+    try:
+        runner = _prepared(prepare, status)
+    except Exception as error:
+        channel.send(Failed(_sendable(error)))
+        return
+    folder = SharedFolder.attach(prepare.folders)
+    outbox = _Outbox(channel, folder, prepare.number, prepare.window)
+    groups: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_inbox, args=(channel, groups, outbox), daemon=True, name="inbox").start()
+    status.idle()
+    outbox.message(Ready())
+    failed = False
+    while True:
+        item = groups.get()
+        if isinstance(item, Leave):
+            break
+        if isinstance(item, BaseException):
+            outbox.message(Failed(_sendable(item)))
+            failed = True
+            break
+        group, tasks, hints = item
+        del item
+        status.update(phase=Phase.PROCESSING, task=group, batch=-1, stage=-1, rows=(0, 0), restart_clock=True)
+        begun = time.perf_counter()
+        try:
+            for result in runner.run(tasks, hints):
+                if isinstance(result, Leaf):
+                    outbox.message(Ended(group, result))
+                else:
+                    outbox.result(group, result)
+                del result
+        except BaseException as error:
+            outbox.message(Failed(_sendable(error)))
+            failed = True
+            break
+        finally:
+            del tasks
+        seconds = time.perf_counter() - begun
+        status.idle()
+        counts = runner.call_counts
+        outbox.message(Done(group, seconds, counts.counts, counts.times, status.note_memory()))
+    status.update(phase=Phase.TEARDOWN)
+    problem: Any = None
+    try:
+        runner.teardown()
+    except GristmillError as error:
+        problem = error
+    outbox.message(Left(None if failed else problem))
+    outbox.flush()
+
+
+def _prepared(prepare: Prepare, status: StatusWriter) -> SegmentRunner:
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+    try:
+        segment, settings = cloudpickle.loads(prepare.code)
+    except Exception as error:
+        raise WorkerError(
+            f"The stages could not be rebuilt in a worker process: {type(error).__name__}: {error}. "
+            "Modules that a stage uses must be importable in the worker; code in the main script always is."
+        ) from error
+    runner = SegmentRunner(
+        segment,
+        settings,
+        first=prepare.first,
+        whole_partitions=prepare.whole_partitions,
+        progress=_Progress(status),
+        can_be_killed=True,
+    )
+    status.update(phase=Phase.SETUP, restart_clock=True)
+    metadata = WorkerMetadata(prepare.worker_id, {"gpus": list(prepare.gpus)})
+    if prepare.on_node:
+        for stage in segment.stages:
+            stage.setup_on_node(NodeInfo("local"), metadata)
+    runner.setup(metadata)
+    return runner
+
+
+def _sendable(error: BaseException) -> Exception:
+    """The error itself if it can be pickled and is ours, else one that says the same."""
+    if isinstance(error, GristmillError):
+        return error
+    if isinstance(error, OSError):
+        return error
+    text = "".join(traceback.format_exception(error))
+    print(text, file=sys.stderr)
+    return WorkerError(f"A worker failed: {type(error).__name__}: {error}\n{text}")
