@@ -63,7 +63,7 @@ $(CORE_VENV_STAMP): pyproject.toml constraints.txt
 setup: $(TEST_STAMP)
 
 demo: $(CORE_STAMP)
-	$(BIN)/gristmill demo --output $(DEMO_OUTPUT)
+	$(BIN)/gristmill demo $(DEMO_OUTPUT)
 
 check: $(TEST_STAMP)
 	$(BIN)/ruff format --check .
