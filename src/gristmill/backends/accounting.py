@@ -128,7 +128,7 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> 
     Raises:
         ConservationError: The stage's own records contradict the rows that are there.
     """
-    out_items = sum(exit.task.num_items for exit in exits)
+    out_items = sum(one.task.num_items for one in exits)
     notes = _notes(entry, exits)
     quarantined = [record for note in notes for record in note.quarantine]
     if not entry.is_documents or entry.rows is None or entry.note is None:
@@ -136,16 +136,16 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> 
         return
     seen = np.zeros(entry.items, bool)
     untracked = 0
-    for exit in exits:
-        positions = exit.positions
+    for one in exits:
+        positions = one.positions
         if positions is None:
-            if not isinstance(exit.task, DocumentBatch):
+            if not isinstance(one.task, DocumentBatch):
                 seen[:] = True
             continue
         known = positions[positions >= 0]
         seen[known] = True
         untracked += len(positions) - len(known)
-    documents_out = any(isinstance(exit.task, DocumentBatch) for exit in exits) or not exits
+    documents_out = any(isinstance(one.task, DocumentBatch) for one in exits) or not exits
     rows_out = out_items if documents_out else int(seen.sum())
     decisions = [decision for note in notes for decision in note.decisions]
     for decision in decisions:
@@ -231,7 +231,7 @@ def _account_source(
 ) -> None:
     """Rows of a stage that does not get documents: whatever comes out was created there."""
     quarantined = [record for note in notes for record in note.quarantine]
-    documents = any(isinstance(exit.task, DocumentBatch) for exit in exits)
+    documents = any(isinstance(one.task, DocumentBatch) for one in exits)
     counts = StageCount()
     if documents or quarantined:
         counts.created, counts.rows_out = out_items + len(quarantined), out_items
@@ -258,7 +258,7 @@ def _write_rest(stage: Stage, notes: Sequence[Note], trail: Trail, entry: Entry,
             score.stage = score.stage or names[-1]
             trail.scores.append(score)
     bytes_in = entry.columns.nbytes if entry.columns is not None else 0
-    bytes_out = sum(exit.task.columns.nbytes for exit in exits if isinstance(exit.task, DocumentBatch))
+    bytes_out = sum(one.task.columns.nbytes for one in exits if isinstance(one.task, DocumentBatch))
     trail.count(names[0]).bytes_in += bytes_in
     trail.count(names[-1]).bytes_out += bytes_out
 
@@ -266,8 +266,8 @@ def _write_rest(stage: Stage, notes: Sequence[Note], trail: Trail, entry: Entry,
 def _notes(entry: Entry, exits: Sequence[Exit]) -> list[Note]:
     """Every note once: that of the entry, and those of batches that were made anew."""
     found: list[Note] = [entry.note] if entry.note is not None else []
-    for exit in exits:
-        note = exit.task._note if isinstance(exit.task, DocumentBatch) else None
+    for one in exits:
+        note = one.task._note if isinstance(one.task, DocumentBatch) else None
         if note is not None and all(note is not other for other in found):
             found.append(note)
     return found

@@ -28,8 +28,8 @@ def attribute(entries: Sequence[Entry], given: Sequence[Task[Any]]) -> list[list
         if place is None and (len(entries) == 1 or not isinstance(task, DocumentBatch)):
             place = min(number, len(entries) - 1)
         if place is not None:
-            exit = leave(entries[place], task)
-            found[place].append((exit.task, exit.positions))
+            one = leave(entries[place], task)
+            found[place].append((one.task, one.positions))
             continue
         assert isinstance(task, DocumentBatch)
         home = number if len(given) == len(entries) else 0

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.backends.plan import RunSettings
+from gristmill.ledger.commit import commit_partition
 from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.manifest import ManifestEntry, commit_partition
+from gristmill.ledger.manifest import ManifestEntry
 from gristmill.ledger.trail import Trail
 from gristmill.stages.ends import PartFile, SinkStage
 from gristmill.storage.part_sink import WrittenFile

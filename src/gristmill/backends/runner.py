@@ -246,19 +246,19 @@ class SegmentRunner:
             except Exception as error:
                 raise failed_stage(stage, task, error) from error
             entry = enter(task)
-            exit = leave(entry, check_given(stage, current)[0])
+            one = leave(entry, check_given(stage, current)[0])
             counts = Trail()
-            account(stage, entry, [exit], counts)
-            if self.first and isinstance(exit.task, DocumentBatch):
-                self._note_identity(exit.task, counts)
+            account(stage, entry, [one], counts)
+            if self.first and isinstance(one.task, DocumentBatch):
+                self._note_identity(one.task, counts)
             seconds += clock() - start
             own = lineage.trail if index == 0 else Trail()
-            self._record(stage, counts, own, seconds, exit.task.num_items)
+            self._record(stage, counts, own, seconds, one.task.num_items)
             child = lineage if single else lineage.child(index, last=following is None, trail=own)
-            self._record_perf(stage, exit.task, seconds)
-            exit.task._metadata = {**task._metadata, **exit.task._metadata}
-            exit.task._metadata.pop("partition", None)
-            yield _with_lineage(exit.task, child)
+            self._record_perf(stage, one.task, seconds)
+            one.task._metadata = {**task._metadata, **one.task._metadata}
+            one.task._metadata.pop("partition", None)
+            yield _with_lineage(one.task, child)
             current, seconds, index = following, 0.0, index + 1
 
     def _note_identity(self, batch: DocumentBatch, trail: Trail) -> None:
@@ -294,9 +294,9 @@ class SegmentRunner:
         counts = Trail()
         account(stage, entry, exits, counts)
         self._record(stage, counts, trail, seconds, entry.items)
-        for exit in exits:
-            self._record_perf(stage, exit.task, seconds, entry.items, task)
-        return [exit.task for exit in exits]
+        for one in exits:
+            self._record_perf(stage, one.task, seconds, entry.items, task)
+        return [one.task for one in exits]
 
     def _many(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
         """One call of `process_batch` for several tasks; each result is put down to the task it comes from."""
@@ -326,9 +326,9 @@ class SegmentRunner:
             share = seconds * entry.items / total
             lineage = _lineage(entry.task)
             self._record(stage, counts, lineage.trail, share, entry.items)
-            for exit in exits:
-                self._record_perf(stage, exit.task, share, entry.items, entry.task)
-            yield from _children([exit.task for exit in exits], lineage, entry.task)
+            for one in exits:
+                self._record_perf(stage, one.task, share, entry.items, entry.task)
+            yield from _children([one.task for one in exits], lineage, entry.task)
 
     # --- failures ---
 

@@ -50,7 +50,8 @@ class Pipeline:
         if not isinstance(stage, ProcessingStage):
             hint = " Create an instance: add a pair of parentheses." if isinstance(stage, type) else ""
             raise StageDefinitionError(
-                f"add_stage() takes a stage (a ProcessingStage object), not {type(stage).__name__}: {stage!r:.100}.{hint}"
+                f"add_stage() takes a stage (a ProcessingStage object), not {type(stage).__name__}: "
+                f"{stage!r:.100}.{hint}"
             )
         self.stages.append(stage)
         return self
@@ -60,7 +61,7 @@ class Pipeline:
         from gristmill.pipeline.planner import draft, expand
 
         flat = expand(self.stages)
-        draft(self.stages, has_initial_tasks=True if not flat or not flat[0].is_source_stage else False)
+        draft(self.stages, has_initial_tasks=not flat or not flat[0].is_source_stage)
         return flat
 
     def describe(self) -> str:

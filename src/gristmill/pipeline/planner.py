@@ -9,7 +9,6 @@ import copy
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage, member_names
@@ -114,9 +113,9 @@ def _begins(stage: Stage) -> bool:
         hints = typing.get_type_hints(type(stage).process)
     except (NameError, TypeError):
         hints = {}
-    kinds = [kind for name, kind in hints.items() if name != "return"]
-    if kinds and isinstance(kinds[0], type):
-        return issubclass(kinds[0], EmptyTask)
+    taken = [kind for name, kind in hints.items() if name != "return"]
+    if taken and isinstance(taken[0], type):
+        return issubclass(taken[0], EmptyTask)
     return stage.inputs() == ([], [])
 
 
@@ -200,8 +199,9 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
             notes.append(f"{stage.name} asks for a GPU; there is none here, so it runs on processors.")
             return Resources(cpus=asked.cpus)
         raise ResourcesError(
-            f"Stage {stage.name!r} asks for a GPU ({_gpu_words(asked)}), but this executor has none. Run it where there "
-            f"is one, tell the executor about slots with num_gpus, or use .with_(resources=Resources(cpus={asked.cpus:g})).",
+            f"Stage {stage.name!r} asks for a GPU ({_gpu_words(asked)}), but this executor has none. Run it where "
+            "there is one, tell the executor about slots with num_gpus, or use "
+            f".with_(resources=Resources(cpus={asked.cpus:g})).",
             stage=stage.name,
             asked=asked,
         )

@@ -350,7 +350,9 @@ class CompositeStage(ProcessingStage[X, Y]):
     def outputs(self) -> Spec:
         return self.decompose()[-1].outputs()
 
-    def with_(self, stage_config: Mapping[str, Mapping[str, Any]] | str | None = None, /, **settings: Any) -> Any:
+    def with_(  # type: ignore[override]
+        self, stage_config: Mapping[str, Mapping[str, Any]] | str | None = None, /, **settings: Any
+    ) -> Any:
         """A copy with changed settings: for one part, or for all of them.
 
         Args:

@@ -93,7 +93,8 @@ class Task(ABC, Generic[T]):
         return self.task_id.rsplit("/", 1)[-1]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(task_id={self.task_id!r}, dataset_name={self.dataset_name!r}, items={self.num_items})"
+        name = type(self).__name__
+        return f"{name}(task_id={self.task_id!r}, dataset_name={self.dataset_name!r}, items={self.num_items})"
 
 
 class _Sentinel(Task[None]):

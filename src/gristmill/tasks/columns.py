@@ -231,7 +231,7 @@ class RecordColumns(Columns):
 
     @property
     def nbytes(self) -> int:
-        return int(self._records.nbytes) + sum(array.nbytes for array in self._arrays.values())
+        return int(self._records.nbytes) + sum(int(array.nbytes) for array in self._arrays.values())
 
     def has(self, name: str) -> bool:
         return name in self._arrays or name in self.names
@@ -246,9 +246,9 @@ class RecordColumns(Columns):
 
     def column(self, name: str) -> Array:
         if name not in self._arrays:
-            if not (self._names is None and len(self._records) and bool(self._records.has(name).any())):
-                if name not in self.names:
-                    raise self.missing(name)
+            unnamed = self._names is None and len(self._records) > 0
+            if not (unnamed and bool(self._records.has(name).any())) and name not in self.names:
+                raise self.missing(name)
             self._arrays[name] = self._records.column(name)
         return self._arrays[name]
 

@@ -85,7 +85,7 @@ class DocumentBatch(Task[Any]):
 
     @property
     def data(self) -> Any:
-        """The pandas frame if the batch was made from one, else an Arrow table; may be set to any of the three kinds."""
+        """The pandas frame if the batch was made from one, else an Arrow table; can be set to either kind or Polars."""
         return self._frame if self._frame is not None else self.to_pyarrow()
 
     @data.setter
@@ -147,7 +147,7 @@ class DocumentBatch(Task[Any]):
 
             made = to_frame(self.columns)
             self._given = (made, index_tag(made) or "")
-        return self._given[0]  # type: ignore[no-any-return]
+        return self._given[0]
 
     # --- what stages of the framework use ---
 
@@ -183,7 +183,7 @@ class DocumentBatch(Task[Any]):
         Args:
             name: The column; it is appended when new.
             values: One Arrow value per row.
-            changed: Marks the rows whose value differs, where the caller knows; the others are written as they were read.
+            changed: Marks the rows whose value differs, where the caller knows; others are written as they were.
             is_json: The values are JSON texts, to be written as JSON and not as strings.
         """
         if len(values) != self.num_items:

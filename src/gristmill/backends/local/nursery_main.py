@@ -122,7 +122,7 @@ def _preload(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
                 missing.append(name)
             else:
                 failed[name] = repr(error)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # A package that cannot be imported is not the nursery's to judge: a worker that needs it will say so.
             failed[name] = repr(error)
     return missing, failed
@@ -134,7 +134,7 @@ def _warm_up() -> str | None:
         return None
     try:
         importlib.import_module("gristmill.kernels.warm").warm_up()
-    except Exception as error:  # noqa: BLE001 (workers run without; the driver says so)
+    except Exception as error:
         return repr(error)
     return None
 
@@ -241,7 +241,7 @@ class _Server:
         except ChannelClosed:
             # The driver is gone or no longer interested; there is nobody left to tell.
             code = 0
-        except BaseException:  # noqa: BLE001 (the end of a process: all that is left is to say why)
+        except BaseException:
             traceback.print_exc()
         finally:
             with contextlib.suppress(BaseException):

@@ -1,4 +1,4 @@
-"""What the scheduler knows: plain values, changed only by the engine, so that decisions can be tested without processes."""
+"""What the scheduler knows: plain values that only the engine changes, so that no test of a decision needs a process."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import sys
 import threading
 import time
 import traceback
@@ -204,5 +203,4 @@ def _sendable(error: BaseException) -> Exception:
     if isinstance(error, OSError):
         return error
     text = "".join(traceback.format_exception(error))
-    print(text, file=sys.stderr)
     return WorkerError(f"A worker failed: {type(error).__name__}: {error}\n{text}")

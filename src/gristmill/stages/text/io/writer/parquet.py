@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -101,7 +101,7 @@ class ParquetWriter(BaseWriter):
                 schemas.append(opened.schema_arrow)
         # Neighbours with one schema share a file, as if they had been appended one after the other.
         numbers = [0]
-        for before, after in zip(schemas, schemas[1:], strict=False):
+        for before, after in pairwise(schemas):
             numbers.append(numbers[-1] + (not after.equals(before, check_metadata=True)))
         done = []
         for number, group in groupby(zip(numbers, pieces, strict=True), key=lambda pair: pair[0]):
