@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 from gristmill.errors import UsageError, did_you_mean
+from gristmill.kernels.text_search import ANYWHERE, PREFIX, SUFFIX, contains
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.splitters import splitter_of_language
@@ -406,12 +407,7 @@ class SubstringFilter(ColumnFilter):
             )
         super().__init__("SubstringFilter", lower=1, upper=1)
         self._substring = substring
-        self._position = position
+        self._place = {"prefix": PREFIX, "suffix": SUFFIX, "any": ANYWHERE}[position]
 
     def score_column(self, statistics: TextStatistics) -> Scores:
-        tests: dict[str, Any] = {
-            "prefix": lambda text: text.startswith(self._substring),
-            "suffix": lambda text: text.endswith(self._substring),
-            "any": lambda text: self._substring in text,
-        }
-        return statistics.score_texts(tests[self._position])
+        return contains(statistics.column, statistics.alive, self._substring, place=self._place).astype("float64")

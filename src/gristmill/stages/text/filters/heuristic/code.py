@@ -1,0 +1,184 @@
+"""Rules over source code (StarCoder, Li et al. 2023, arXiv:2305.06161)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gristmill.errors import UsageError, did_you_mean
+from gristmill.kernels.text_search import contains
+from gristmill.stages.text.filters import statistics as s
+from gristmill.stages.text.filters.heuristic.comments import (
+    COMMENTS,
+    UnreadableSourceError,
+    python_comments,
+    python_docstrings,
+)
+from gristmill.stages.text.filters.heuristic.markup import visible_text_length
+from gristmill.stages.text.filters.rule import ColumnFilter
+from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
+
+
+class _CommentShareFilter(ColumnFilter):
+    """Drops programs with too few or too many comments."""
+
+    lower_reason = "too_few_comments"
+    upper_reason = "too_many_comments"
+
+
+class PythonCommentToCodeFilter(_CommentShareFilter):
+    """Drops Python programs of which too little or too much is comments and docstrings.
+
+    What does not parse scores 0, as an empty program does.
+
+    Example:
+        >>> PythonCommentToCodeFilter().score_document("#a\\nx=1")
+        0.3333333333333333
+    """
+
+    def __init__(self, min_comment_to_code_ratio: float = 0.01, max_comment_to_code_ratio: float = 0.85) -> None:
+        super().__init__("python_comment_ratio", lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.score_texts(_python_comment_share)
+
+
+def _python_comment_share(source: str) -> float:
+    try:
+        docstrings = python_docstrings(source)
+        comments = python_comments(source)
+    except UnreadableSourceError:
+        return 0.0
+    if not source:
+        return 0.0
+    # Docstrings are taken as joined by newlines, comments as joined by nothing.
+    return (sum(map(len, docstrings)) + max(len(docstrings) - 1, 0) + sum(map(len, comments))) / len(source)
+
+
+class GeneralCommentToCodeFilter(_CommentShareFilter):
+    """Drops programs of which too little or too much is comments, without the signs that begin and end those.
+
+    A comment without an end scores 9999, an empty program 0.
+
+    Args:
+        language: The MIME type of the language, such as `text/x-java`.
+        min_comment_to_code_ratio: The least share of comments.
+        max_comment_to_code_ratio: The greatest share of comments.
+
+    Example:
+        >>> GeneralCommentToCodeFilter("text/x-c").score_document("//ab\\n")
+        0.4
+    """
+
+    unreadable = 9999.0
+
+    def __init__(
+        self,
+        language: str,
+        min_comment_to_code_ratio: float = 0.01,
+        max_comment_to_code_ratio: float = 0.85,
+    ) -> None:
+        super().__init__("comment_ratio", lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
+        if language not in COMMENTS:
+            raise UsageError(
+                f"Comments of {language!r} are not known; there are {', '.join(sorted(COMMENTS))}."
+                f"{did_you_mean(language, COMMENTS)}",
+                language=language,
+            )
+        self._language = language
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.score_texts(self._share)
+
+    def _share(self, source: str) -> float:
+        try:
+            comments = COMMENTS[self._language](source)
+        except UnreadableSourceError:
+            return self.unreadable
+        # Taken as joined by spaces.
+        return (sum(map(len, comments)) + max(len(comments) - 1, 0)) / len(source) if source else 0.0
+
+
+class NumberOfLinesOfCodeFilter(ColumnFilter):
+    """Drops programs with too few or too many lines.
+
+    Example:
+        >>> NumberOfLinesOfCodeFilter().score_document("a\\nb")
+        2.0
+    """
+
+    lower_reason = "too_few_lines"
+    upper_reason = "too_many_lines"
+
+    def __init__(self, min_lines: int = 10, max_lines: int = 20000) -> None:
+        super().__init__("num_lines", lower=min_lines, upper=max_lines)
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.NEWLINES,)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.scores(s.NEWLINES) + 1.0
+
+
+class XMLHeaderFilter(ColumnFilter):
+    """Drops XML files under another extension: those with an XML declaration among their first characters.
+
+    Example:
+        >>> XMLHeaderFilter().score_document('<?xml version="1.0"?>')
+        1.0
+    """
+
+    upper_reason = "xml_header"
+
+    def __init__(self, char_prefix_search_length: int = 100) -> None:
+        super().__init__("xml_header", upper=0)
+        self._first_chars = char_prefix_search_length
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        found = contains(statistics.column, statistics.alive, "<?xml version=", first_chars=self._first_chars)
+        return found.astype("float64")
+
+
+class AlphaFilter(ColumnFilter):
+    """Drops files with too few alphabetic characters, as tables of numbers have; an empty one scores 0.
+
+    Example:
+        >>> AlphaFilter().score_document("ab12")
+        0.5
+    """
+
+    lower_reason = "too_few_letters"
+
+    def __init__(self, min_alpha_ratio: float = 0.25) -> None:
+        super().__init__("alpha_filter", lower=min_alpha_ratio)
+
+    def needs(self) -> Iterable[Statistic]:
+        return (s.ALPHABETIC_CHARS, s.N_CHARS)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.ratio(s.ALPHABETIC_CHARS, s.N_CHARS, nothing=0.0)
+
+
+class HTMLBoilerplateFilter(ColumnFilter):
+    """Drops HTML pages with too little visible text; a page with less than the given number of characters scores 0.
+
+    Args:
+        min_lang_content_ratio: The least share of visible text.
+        min_lang_content_num_chars: The least visible text, in characters, for the share to count at all.
+
+    Example:
+        >>> HTMLBoilerplateFilter(min_lang_content_num_chars=1).score_document("<b>four</b>")
+        0.36363636363636365
+    """
+
+    lower_reason = "too_little_content"
+
+    def __init__(self, min_lang_content_ratio: float = 0.2, min_lang_content_num_chars: int = 100) -> None:
+        super().__init__("html_boilerplate", lower=min_lang_content_ratio)
+        self._least_chars = min_lang_content_num_chars
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        return statistics.score_texts(self._share)
+
+    def _share(self, source: str) -> float:
+        length = visible_text_length(source)
+        return length / len(source) if source and length >= self._least_chars else 0.0
