@@ -52,7 +52,10 @@ def executor_options(command: F) -> F:
     for decorate in (
         click.option("--memory-budget", metavar="SIZE", help="Memory of the local executor, such as 4GB."),
         click.option(
-            "--workers", type=click.IntRange(min=0), metavar="N", help="Processors that the local executor may use."
+            "--workers",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Processors that the local executor may use; 0 runs everything in the calling process.",
         ),
         click.option("--executor", metavar="NAME", help=f"Where to run: {', '.join(EXECUTORS)} [default: local]."),
     ):
