@@ -154,8 +154,8 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> 
     missing = entry.items - int(seen.sum())
     if explained > missing:
         raise ConservationError(
-            f"Stage {stage.name!r} says that it dropped {explained} rows of {entry.task.task_id or 'a batch'}, but only "
-            f"{missing} of {entry.items} are gone. Use the batch that drop() returns."
+            f"Stage {stage.name!r} says that it dropped {explained} rows of {entry.task.task_id or 'a batch'}, but "
+            f"only {missing} of {entry.items} are gone. Use the batch that drop() returns."
         )
     if explained < missing:
         decisions.append(_unexplained(stage, entry, seen, decisions, quarantined, untracked))

@@ -52,7 +52,7 @@ def _check_definition(cls: type[Any]) -> None:
             raise StageDefinitionError(
                 f"{where} defines {attribute} as a property, which with_() could not change; make it a class attribute."
             )
-    annotated = "num_workers" in cls.__dict__.get("__annotations__", {})
+    annotated = "num_workers" in inspect.get_annotations(cls)
     if annotated or ("num_workers" in cls.__dict__ and not callable(cls.__dict__["num_workers"])):
         raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
 

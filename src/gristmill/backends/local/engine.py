@@ -6,6 +6,7 @@ things: a message from a worker, the end of a worker, or the passing of time.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import selectors
@@ -450,10 +451,8 @@ class Engine:
                     self._handle(number, message)
         except ChannelClosed:
             pass
-        try:
+        with contextlib.suppress(KeyError, ValueError):  # it may have been unregistered when its channel ended
             self._selector.unregister(hand.process.channel)
-        except (KeyError, ValueError):
-            pass  # it was unregistered when its channel ended
 
     def _died_starting(self, segment: int, words: str) -> None:
         self._failed_starts[segment] += 1

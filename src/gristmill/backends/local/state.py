@@ -1,4 +1,4 @@
-"""What the scheduler knows: plain values that only the engine changes, so that no test of a decision needs a process."""
+"""What the scheduler knows: plain values that only the engine changes, so that testing a decision needs no process."""
 
 from __future__ import annotations
 

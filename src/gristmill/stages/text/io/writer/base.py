@@ -46,11 +46,9 @@ class BaseWriter(SinkStage):
                     f"{did_you_mean(key, known)}"
                 )
         if mode not in get_args(Mode):
-            hint = (
-                " Appending is what 'ignore' does: partitions that are not there yet are added."
-                if mode == "append"
-                else ""
-            )
+            hint = ""
+            if str(mode) == "append":
+                hint = " Appending is what 'ignore' does: partitions that are not there yet are added."
             raise UsageError(
                 f"{type(self).__name__}(mode={mode!r}): mode is one of {', '.join(get_args(Mode))}.{hint}", mode=mode
             )

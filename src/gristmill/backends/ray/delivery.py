@@ -1,0 +1,50 @@
+"""The driver's end: every result is handed to the work exactly once, however often Ray made it."""
+
+from __future__ import annotations
+
+from gristmill.backends.parts import Leaf
+from gristmill.backends.ray.parcels import Receipt, unpack_leaf
+from gristmill.backends.work import Work
+
+
+class Delivery:
+    """Hands receipts to `work`; the ends of tasks that were done twice after a loss are taken once.
+
+    Doing a task again gives the same ends, because task ids, rows and decisions follow from the input alone.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._open: dict[int, set[tuple[int, ...]]] = {}
+        self._done: set[int] = set()
+
+    @property
+    def done(self) -> frozenset[int]:
+        """The partitions that have come to an end."""
+        return frozenset(self._done)
+
+    def take(self, receipt: Receipt) -> None:
+        """Deliver what the receipt holds.
+
+        Raises:
+            GristmillError: The error that the receipt brings.
+        """
+        for leaf, parcel in receipt.leaves:
+            self._deliver(unpack_leaf(leaf, parcel))
+        for event in receipt.events:
+            self._work.events.emit(event)
+        if receipt.error is not None:
+            raise receipt.error
+
+    def _deliver(self, leaf: Leaf) -> None:
+        if leaf.partition in self._done:
+            return
+        seen = self._open.setdefault(leaf.partition, set())
+        if leaf.order in seen:
+            return
+        seen.add(leaf.order)
+        before = self._work.done
+        self._work.deliver(leaf)
+        if self._work.done > before:
+            self._done.add(leaf.partition)
+            del self._open[leaf.partition]
