@@ -1,20 +1,23 @@
 """From a pipeline back to a recipe, where every stage is a registered one with plain parameters.
 
-Parameters are read from the attributes of the same name. Whether that found everything is then proved: a stage built
-from the entry must be in the same state as the original, or there is no recipe.
+Parameters are read from the attributes of the same name, else looked for among the values that the object holds. Either
+way they are proved: a stage built from the entry must be in the same state as the original, or there is no recipe.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError
 from gristmill.recipes.building import OPTIONS, SETTINGS_KEY, build_stage
 from gristmill.recipes.loader import Recipe, StageEntry
 from gristmill.recipes.registry import FILTER, MODIFIER, Registered, find_by_class
-from gristmill.recipes.schema import parameters_of
+from gristmill.recipes.schema import Mismatch, Parameter, fit, parameters_of
 from gristmill.stages.base import CompositeStage
 from gristmill.stages.resources import Resources
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 _PLAIN = (str, int, float, bool, type(None))
 _ABSENT: Any = object()
+MOST_TRIALS = 2000
+"""A filter has a handful of numbers and at most three parameters that could be any of them."""
 _WRAPPERS = {"ScoreFilter": ("filter_obj", FILTER), "Modify": ("modifier_fn", MODIFIER)}
 
 
@@ -89,14 +94,55 @@ def _only(value: Any) -> Any:
 
 
 def _parameters(made: Any, stage: Any) -> dict[str, Any]:
-    found = {}
-    for name, parameter in parameters_of(type(made)).items():
-        value = _kept(made, name)
-        if value is _ABSENT and parameter.required:
-            raise _refusal(stage, f"{type(made).__name__} does not keep its parameter {name!r} under that name")
-        if value is not _ABSENT and (parameter.required or not _equal(value, parameter.default)):
-            found[name] = _plain(value, name, stage)
-    return found
+    """The parameters that differ from their defaults."""
+    known = parameters_of(type(made))
+    kept = {name: _kept(made, name) for name in known}
+    found = {
+        name: _plain(value, name, stage)
+        for name, value in kept.items()
+        if value is not _ABSENT and (known[name].required or not _equal(value, known[name].default))
+    }
+    lost = [known[name] for name, value in kept.items() if value is _ABSENT]
+    return {**found, **_search(made, found, lost)} if lost else found
+
+
+def _search(made: Any, found: Mapping[str, Any], lost: Sequence[Parameter]) -> dict[str, Any]:
+    """Values for parameters that are kept under other names (`min_words` as `lower`), found by trying what is there."""
+    there = list(_scalars(made))
+    choices = [
+        [_ABSENT, *(value for value in there if _fits(value, parameter) and not _equal(value, parameter.default))]
+        for parameter in lost
+    ]
+    for values in itertools.islice(itertools.product(*choices), MOST_TRIALS):
+        trial = {parameter.name: value for parameter, value in zip(lost, values, strict=True) if value is not _ABSENT}
+        try:
+            again = type(made)(**found, **trial)
+        except (ValueError, TypeError):
+            continue
+        if _same(again, made, set()):
+            return trial
+    return {}
+
+
+def _scalars(made: Any) -> Iterator[Any]:
+    seen = set()
+    for value in vars(made).values():
+        if is_dataclass(value):
+            inner = [getattr(value, item.name) for item in dataclasses.fields(value)]
+        else:
+            inner = list(value) if isinstance(value, list | tuple) else [value]
+        for scalar in inner:
+            if isinstance(scalar, _PLAIN) and (type(scalar), scalar) not in seen:
+                seen.add((type(scalar), scalar))
+                yield scalar
+
+
+def _fits(value: Any, parameter: Parameter) -> bool:
+    try:
+        fit(value, parameter.annotation)
+    except Mismatch:
+        return False
+    return True
 
 
 def _kept(made: Any, name: str) -> Any:
