@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.ledger.why import KEPT
 
@@ -98,25 +99,20 @@ def _documents(ledger: Ledger, matched_by: str) -> tuple[pl.DataFrame, int]:
     """Every document of a run with its key, its number among those with the same key, and what became of it."""
     import polars as pl
 
-    parts = []
-    for place, entry in enumerate(ledger.entries().values()):
+    empty = {"partition": pl.String, "row": pl.Int64, "key": pl.UInt64}
+    parts = [pl.DataFrame(schema=empty)]
+    for entry in ledger.entries().values():
         rows = np.arange(entry.row_numbers, dtype=np.int64)
         ids, urls = ledger.index(entry)
         hashes = {"id": ids, "url": urls, "row": None}[matched_by]
-        named = np.zeros(len(rows), np.uint64) if hashes is None else hashes
-        # Documents without the key (0) are matched by their place.
-        key = pl.Series(named, dtype=pl.UInt64).cast(pl.String)
-        where = entry.partition + "#" + pl.Series(rows).cast(pl.String)
-        parts.append(
-            pl.DataFrame({"place": place, "partition": entry.partition, "row": rows, "hash": key, "where": where})
-        )
-    schema = {
-        "place": pl.Int64, "partition": pl.String, "row": pl.Int64, "hash": pl.String, "where": pl.String,
-    }  # fmt: skip
-    documents = pl.concat([pl.DataFrame(schema=schema), *(part.cast(schema) for part in parts)])  # type: ignore[arg-type]
-    documents = documents.with_columns(
-        pl.when(pl.col("hash") == "0").then(pl.col("where")).otherwise(pl.col("hash")).alias("key")
-    )
+        key = hashes
+        if key is None or not key.all():
+            # Documents without the key (0) are matched by their place.
+            place = (pl.Series([f"{entry.partition}#"]) + pl.Series(rows).cast(pl.String)).hash().to_numpy()
+            key = place if key is None else np.where(key == 0, place, key)
+        parts.append(pl.DataFrame({"partition": entry.partition, "row": rows, "key": key}, schema=empty))
+    documents = pl.concat(parts)
+    documents = documents.with_columns(pl.Series("number", _occurrence(documents["key"].to_numpy()), pl.Int64))
     frame = ledger.frame()
     lost = int(frame["row"].is_null().sum())
     last = (
@@ -124,8 +120,18 @@ def _documents(ledger: Ledger, matched_by: str) -> tuple[pl.DataFrame, int]:
         .group_by("partition", "row", maintain_order=True)
         .agg(pl.col("id", "outcome", "stage", "reason", "score").last())
     )
-    known = documents.join(last, on=["partition", "row"], how="left", maintain_order="left").with_columns(
-        pl.col("outcome").fill_null(KEPT).alias("status"),
-        pl.int_range(pl.len()).over("key").alias("number"),
+    known = documents.join(last, on=["partition", "row"], how="left").with_columns(
+        pl.col("outcome").fill_null(KEPT).alias("status")
     )
     return known.select("key", "number", "id", "partition", "row", "status", "stage", "reason", "score"), lost
+
+
+def _occurrence(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """How many equal keys come before each one."""
+    order = np.argsort(keys, kind="stable")
+    ranked = keys[order]
+    starts = np.concatenate([[True], ranked[1:] != ranked[:-1]]) if len(keys) else np.array([], bool)
+    places = np.arange(len(keys), dtype=np.int64)
+    numbers = np.empty(len(keys), np.int64)
+    numbers[order] = places - np.maximum.accumulate(np.where(starts, places, 0))
+    return numbers

@@ -190,7 +190,7 @@ class Ledger:
             file = entry.records.get(kind)
             if file is not None:
                 with self.folder.open(self.folder.join(file.path)) as stream:
-                    table = pq.read_table(stream).cast(plain)
+                    table = pq.ParquetFile(stream).read(use_threads=False).cast(plain)
                 name = pa.repeat(pa.scalar(entry.partition, pa.large_string()), table.num_rows)
                 tables.append(table.add_column(0, "partition", name))
         return cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(tables)))

@@ -106,7 +106,7 @@ class ManifestEntry:
 
     def to_bytes(self) -> bytes:
         """The JSON text that lies in the manifest."""
-        return (json.dumps(self.to_dict(), sort_keys=True, indent=2) + "\n").encode()
+        return _dump(self.to_dict(), orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     def comparable(self) -> dict[str, Any]:
         """The values without what differs between two copies of the same input: paths and stamps."""
@@ -166,7 +166,14 @@ def _compared(counts: StageCount) -> dict[str, Any]:
 
 
 def _seal(values: dict[str, Any]) -> str:
-    return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
+    return xxhash.xxh3_64_hexdigest(_dump(values, orjson.OPT_SORT_KEYS))
+
+
+def _dump(values: dict[str, Any], option: int) -> bytes:
+    try:
+        return orjson.dumps(values, option=option)
+    except TypeError:  # file names that are not UTF-8 are only known to the slower writer
+        return json.dumps(values, sort_keys=True, indent=2).encode()
 
 
 class Manifest:

@@ -70,7 +70,9 @@ def parse_quarantine(data: bytes, *, partition: str) -> list[QuarantineEntry]:
         VerificationError: A line is damaged.
     """
     entries = []
-    for number, line in enumerate(data.split(b"\n")[:-1] if data.endswith(b"\n") else data.split(b"\n"), start=1):
+    # Not splitlines(): a record may hold any other line separator.
+    lines = data.removesuffix(b"\n").split(b"\n") if data else []
+    for number, line in enumerate(lines, start=1):
         try:
             values = json.loads(line)
             encoding = values["raw_encoding"]

@@ -74,7 +74,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
         sink,
         version="2.6",
         compression="zstd",
-        compression_level=9,
+        compression_level=1,  # ids are the bulk, and higher levels gain nothing on them
         use_dictionary=repeating,
         column_encoding={name: _ENCODINGS[name] for name in names if name in _ENCODINGS and name not in repeating},
         row_group_size=_ROW_GROUP,

@@ -49,7 +49,7 @@ def read_trail(path: str | os.PathLike[str], *, storage_options: StorageOptions 
         data = file.read()
     try:
         return trail_from_bytes(data)
-    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
         raise InputError(f"{os.fspath(path)!r} does not hold a trail: {error}", path=os.fspath(path)) from error
 
 

@@ -221,7 +221,7 @@ def _check_records(entry: ManifestEntry, sound: Mapping[str, bytes | None]) -> l
     }
     table = None
     if "ledger" in entry.records and "ledger" in sound:
-        table = pq.read_table(pa.BufferReader(sound["ledger"]))
+        table = pq.ParquetFile(pa.BufferReader(sound["ledger"])).read()
     if table is not None or "ledger" not in entry.records:
         decided, quarantined = _tally(table)
         problems += _differences(who, "dropped", "the ledger", expected, decided)
