@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from gristmill.backends.local import LocalExecutor
 from gristmill.cli.main import cli
 
 RECIPE = """\
@@ -184,3 +187,32 @@ def test_the_executor_of_the_recipe(recipe: Path, source: Path, output: Path) ->
     assert "num_cpus=-3" in run("run", recipe, source, output).stderr
     # The command line wins.
     assert run("run", recipe, source, output, "--set", "executor.num_cpus=0").exit_code == 0
+
+
+def test_an_interrupted_run_is_taken_up_again(
+    recipe: Path, source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        # Where the signal arrives while the executor works.
+        patch.setattr(LocalExecutor, "execute", interrupted)
+        result = run("run", recipe, source, output, "--workers", 0)
+    assert result.exit_code == 130
+    assert result.stderr.endswith("Interrupted. Run the same command again to resume.\n")
+    assert "Traceback" not in result.stderr
+    assert run("run", recipe, source, output, "--workers", 0).exit_code == 0
+    assert run("verify", output).exit_code == 0
+
+
+def test_a_process_ends_with_the_exit_code(recipe: Path, source: Path, output: Path) -> None:
+    def code(*arguments: object) -> int:
+        command = [sys.executable, "-m", "gristmill.cli.main", *map(str, arguments)]
+        return subprocess.run(command, check=False, capture_output=True, timeout=120).returncode
+
+    with source.open("a", encoding="utf-8") as file:
+        file.write("broken\n")
+    assert code("run", recipe, source, output, "--workers", 0, "--quiet") == 3
+    assert code("run", recipe, source.parent / "nowhere", output, "--workers", 0) == 1
+    assert code("run", "no-such-recipe") == 2
