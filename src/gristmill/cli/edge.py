@@ -96,7 +96,7 @@ def edge(ctx: click.Context) -> Iterator[None]:
             raise
         _show(ctx, error, f"Error: {error}")
         ctx.exit(FAILED)
-    except Exception as error:  # noqa: BLE001 (the outermost edge: nobody above could explain it)
+    except Exception as error:  # the outermost edge: nobody above could explain it
         _show(ctx, error, unexpected_block(error))
         ctx.exit(FAILED)
 

@@ -85,14 +85,14 @@ class _Guarded(Display):
         try:
             self._progress(event)
             self._show(event)
-        except Exception:  # noqa: BLE001 (whatever a terminal does to us, the run goes on)
+        except Exception:  # whatever a terminal does to us, the run goes on
             self._works = False
             self.close()
 
     def close(self) -> None:
         try:
             self._end()
-        except Exception:  # noqa: BLE001 (see above)
+        except Exception:  # as above
             self._works = False
 
     def _show(self, event: Event) -> None:
@@ -113,7 +113,7 @@ class LineDisplay(_Guarded):
     def _show(self, event: Event) -> None:
         progress = self._progress
         if isinstance(event, RunStarted):
-            self._write(_first_line(progress, event))
+            self._write(_first_line(event))
             self._last = self._now()
         elif isinstance(event, RunFinished):
             self._write(_last_line(progress))
@@ -203,7 +203,7 @@ class LiveDisplay(_Guarded):
             live.stop()
 
 
-def _first_line(progress: Progress, event: RunStarted) -> str:
+def _first_line(event: RunStarted) -> str:
     parts = [f"{event.pipeline}: {plural(len(event.stages), 'stage')}", plural(event.partitions, "partition")]
     if event.partitions_done_before:
         parts.append(f"{count(event.partitions_done_before)} done before")
@@ -214,30 +214,41 @@ def _first_line(progress: Progress, event: RunStarted) -> str:
 
 
 def _line(progress: Progress) -> str:
-    parts = [
-        f"{count(progress.partitions_done)}/{plural(progress.partitions, 'partition')}",
-        f"{plural(progress.rows_read, 'row')} read ({rate(progress.rate)})",
-        f"{count(progress.rows_written)} written",
-    ]
-    if progress.quarantined:
-        parts.append(f"{count(progress.quarantined)} quarantined")
+    """How things stand now."""
+    parts = _totals(progress, per_second=progress.rate)
     if progress.workers:
         parts.append(f"{count(progress.busy)}/{plural(progress.workers, 'worker')} busy")
-    if progress.workers_lost:
-        parts.append(f"{plural(progress.workers_lost, 'worker')} lost")
     if progress.queued:
         parts.append(f"queue {count(progress.queued)} ({format_size(progress.queued_bytes)})")
     if progress.memory_bytes:
         parts.append(f"memory {format_size(progress.memory_bytes)}")
     parts.append(duration(progress.elapsed_s))
-    if progress.status == "running" and progress.seconds_left is not None:
+    if progress.seconds_left is not None:
         parts.append(f"{duration(progress.seconds_left)} left")
     return " · ".join(parts)
 
 
 def _last_line(progress: Progress) -> str:
-    line = f"{progress.pipeline or 'run'} {progress.status}: {_line(progress)}"
+    """How it ended."""
+    elapsed = progress.elapsed_s
+    parts = _totals(progress, per_second=progress.rows_read / elapsed if elapsed > 0 else 0.0)
+    if progress.peak_memory_bytes:
+        parts.append(f"at most {format_size(progress.peak_memory_bytes)} of memory")
+    line = f"{progress.pipeline or 'run'} {progress.status}: {' · '.join([*parts, duration(elapsed)])}"
     return f"{line}: {progress.error}" if progress.error else line
+
+
+def _totals(progress: Progress, *, per_second: float) -> list[str]:
+    parts = [
+        f"{count(progress.partitions_done)}/{plural(progress.partitions, 'partition')}",
+        f"{plural(progress.rows_read, 'row')} read ({rate(per_second)})",
+        f"{count(progress.rows_written)} written",
+    ]
+    if progress.quarantined:
+        parts.append(f"{count(progress.quarantined)} quarantined")
+    if progress.workers_lost:
+        parts.append(f"{plural(progress.workers_lost, 'worker')} lost")
+    return parts
 
 
 def _can_redraw(stream: TextIO) -> bool:

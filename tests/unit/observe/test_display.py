@@ -36,10 +36,9 @@ def lines_of(events: list[Event], *, interval: float = 60) -> list[str]:
 
 
 def test_first_and_last_line() -> None:
-    first, last = lines_of([started(before=1), task(), committed(), RunFinished("done")])
+    first, last = lines_of([started(before=1), task(), sample(), committed(), RunFinished("done")])
     assert first == "clean: 3 stages, 4 partitions, 1 done before, 2.0 MB, executor local"
-    assert last.startswith("clean done: 2/4 partitions · 100 rows read (")
-    assert "60 written" in last
+    assert last == "clean done: 2/4 partitions · 100 rows read (2.5/s) · 60 written · at most 5.0 MB of memory · 40 s"
 
 
 def test_one_line_per_interval() -> None:
