@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gristmill.cli.edge import before_the_run
+from gristmill.errors import RecipeError
 
 if TYPE_CHECKING:
     from gristmill.backends.base import BaseExecutor
@@ -97,7 +98,13 @@ def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
     from gristmill.recipes import load_recipe
     from gristmill.recipes.shipped_recipes import find_recipe
 
-    return load_recipe(find_recipe(recipe), variables=assignments.variables)
+    path = find_recipe(recipe)
+    try:
+        return load_recipe(path, variables=assignments.variables)
+    except RecipeError as error:
+        if any(f"variable {name!r} has no value" in error.message for name in ("input_path", "output_path")):
+            error.add_note(f"Give input and output after the recipe: gristmill run {recipe} INPUT OUTPUT")
+        raise
 
 
 def choose_executor(

@@ -41,6 +41,14 @@ def test_an_unknown_recipe() -> None:
     assert "Did you mean 'english'?" in result.stderr
 
 
+def test_missing_paths_are_explained() -> None:
+    result = run("run", "english", "in/")
+    assert result.exit_code == 2
+    assert "the variable 'output_path' has no value" in result.stderr
+    assert result.stderr.endswith("gristmill run english INPUT OUTPUT\n")
+    assert "INPUT OUTPUT" not in run("plan", "code", "in/", "out/").stderr
+
+
 def test_one_stage_is_documented() -> None:
     shown = run("stages", "JsonlReader").stdout
     assert shown.startswith("JsonlReader (stage)\n")
