@@ -1,1 +1,29 @@
 """What happened: counts, decisions, the manifest of committed partitions, and the questions one can ask of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gristmill.ledger.diff import LedgerDiff
+    from gristmill.ledger.layout import RunFolder
+    from gristmill.ledger.ledger import Ledger
+    from gristmill.ledger.manifest import Manifest, ManifestEntry
+    from gristmill.ledger.verify import VerifyReport
+    from gristmill.ledger.why import Why
+
+__all__ = ["Ledger", "LedgerDiff", "Manifest", "ManifestEntry", "RunFolder", "VerifyReport", "Why"]
+
+_HOMES = {
+    "Ledger": "ledger", "LedgerDiff": "diff", "Manifest": "manifest", "ManifestEntry": "manifest",
+    "RunFolder": "layout", "VerifyReport": "verify", "Why": "why",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: these need Arrow, which `import gristmill` must not load.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -16,7 +16,7 @@ import xxhash
 
 from gristmill.errors import ConservationError, OutputError
 from gristmill.ledger.identity import IdLookup, index_hashes
-from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
 from gristmill.ledger.manifest import COMMITTED, PENDING, FileEntry, Manifest, ManifestEntry, source_of
 from gristmill.ledger.quarantine import quarantine_lines
 from gristmill.ledger.store import changes_table, decision_table, parquet_bytes, scores_table
@@ -55,6 +55,7 @@ def commit_partition(
         ConservationError: The rows do not add up; nothing was written.
         OutputError: A file could not be written or moved; the partition is not committed.
     """
+    _check_known(partition.id, trail, stage_order)
     if source_stage is not None:
         # What comes before the source are files, not rows.
         stage_order = list(stage_order)[list(stage_order).index(source_stage) :]
@@ -126,6 +127,19 @@ def remove_partition(folder: RunFolder, partition_id: str) -> bool:
     return True
 
 
+def remove_run(folder: RunFolder) -> int:
+    """Remove everything a run has written, and nothing else; returns how many partitions went.
+
+    Files that no record names stay where they are, so that a wrong path cannot cost somebody else's data.
+    """
+    manifest = Manifest(folder)
+    known = [*manifest.load(), *manifest.pending]
+    for partition_id in known:
+        remove_partition(folder, partition_id)
+    folder.remove_tree(folder.join(RECORD_FOLDER))
+    return len(known)
+
+
 def check_conservation(partition_id: str, trail: Trail, stage_order: Sequence[str], *, rows_written: int) -> int:
     """The rows that the source of a partition created, once it is sure that every one of them is accounted for.
 
@@ -178,6 +192,21 @@ def find_imbalance(counts: Mapping[str, StageCount]) -> tuple[str, str] | None:
             )
         before = stage
     return None
+
+
+def _check_known(partition_id: str, trail: Trail, stage_order: Sequence[str]) -> None:
+    """Rows of a stage that the plan does not have would be missing from every sum."""
+    speaking = {stage for stage, count in trail.counts.items() if count != StageCount()}
+    speaking.update(block.stage for block in trail.decisions)
+    speaking.update(record.stage for record in trail.quarantine)
+    unknown = sorted(speaking.difference(stage_order))
+    if unknown:
+        raise ConservationError(
+            f"Partition {partition_id!r} has rows of stages that the plan does not have: {', '.join(unknown)}. The plan "
+            f"has {', '.join(stage_order)}.",
+            partition=partition_id,
+            stage=unknown[0],
+        )
 
 
 def _check_decisions(partition_id: str, trail: Trail, stage_order: Sequence[str]) -> None:

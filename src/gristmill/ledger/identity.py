@@ -66,7 +66,8 @@ def index_hashes(identities: Iterable[Identity], rows: int) -> tuple[Hashes | No
             target = found[kind]
             if target is None:
                 target = found[kind] = np.zeros(rows, np.uint64)
-            target[identity.rows] = hashes
+            known = identity.rows >= 0
+            target[identity.rows[known]] = hashes[known]
     return found[0], found[1]
 
 

@@ -135,10 +135,16 @@ class Ledger:
         file = entry.records.get(kind)
         if file is None or not rows:
             return []
+        wanted = pa.array(rows, pa.int64())
+        found: list[dict[str, Any]] = []
         with self.folder.open(self.folder.join(file.path)) as stream:
-            # Row groups that cannot hold these rows are not decoded.
-            table = pq.read_table(stream, filters=pc.field("row").isin(pa.array(rows, pa.int64())))
-        found: list[dict[str, Any]] = table.to_pylist()
+            parquet = pq.ParquetFile(stream)
+            for group in range(parquet.num_row_groups):
+                # Most row groups are told by their statistics not to hold any of these rows.
+                bounds = parquet.metadata.row_group(group).column(0).statistics
+                if bounds is None or not bounds.has_min_max or any(bounds.min <= row <= bounds.max for row in rows):
+                    table = parquet.read_row_group(group, use_threads=False)
+                    found += table.filter(pc.is_in(table.column("row"), wanted)).to_pylist()
         return found
 
     def _quarantine(self, entry: ManifestEntry, row: int) -> list[dict[str, Any]]:

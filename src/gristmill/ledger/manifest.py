@@ -13,6 +13,7 @@ import xxhash
 from gristmill.errors import VerificationError
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.trail import StageCount
+from gristmill.storage.atomic import TEMPORARY_PREFIX
 from gristmill.storage.partitions import Partition
 
 COMMITTED = "committed"
@@ -195,7 +196,7 @@ class Manifest:
         self.problems = []
         self.pending = {}
         folder = self.folder
-        names = list(folder.walk(folder.manifest_folder))
+        names = [name for name in folder.walk(folder.manifest_folder) if not name.startswith(TEMPORARY_PREFIX)]
         paths = [f"{folder.manifest_folder}/{name}" for name in names]
         found: list[ManifestEntry] = []
         for path, data in folder.read_many(paths).items():

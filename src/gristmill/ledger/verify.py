@@ -354,8 +354,12 @@ def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listi
     for entry in entries.values():
         expected.add(folder.relative(folder.manifest_file(entry.partition)))
         expected.update(file.path for file in entry.all_files)
-    # What cannot be read as an entry has been named already.
-    strays = [name for name in listing if name not in expected and not name.startswith(f"{RECORD_FOLDER}/manifest/")]
+    # What lies in the manifest and cannot be read as an entry has been named already.
+    named = f"{RECORD_FOLDER}/manifest/"
+    temporary = named + TEMPORARY_PREFIX
+    strays = [
+        name for name in listing if name not in expected and (not name.startswith(named) or name.startswith(temporary))
+    ]
     problems = [f"{name} {_what_stray(name)}." for name in strays[:_MAX_STRAY]]
     if len(strays) > _MAX_STRAY:
         problems.append(f"{len(strays) - _MAX_STRAY} more files lie in the output that do not belong to the run.")

@@ -14,7 +14,9 @@ from gristmill.ledger.commit import commit_partition
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import ManifestEntry
 from gristmill.ledger.plan_record import plan_digest, write_plan
+from gristmill.ledger.run_record import RunRecorder
 from gristmill.ledger.trail import Changes, Decisions, Identity, QuarantinedRecord, StageCount, Trail
+from gristmill.observe.events import RunFinished, RunStarted, SegmentPlan
 from gristmill.storage.part_sink import HashedFile, WrittenFile
 from gristmill.storage.partitions import FileRange, Partition
 
@@ -79,3 +81,19 @@ def make_run(path: Path | str, partitions: int = 2) -> RunFolder:
         commit(folder, make_partition(f"part-{index}", index))
     folder.remove_tree(folder.staging_folder)
     return folder
+
+
+def make_finished_run(path: Path | str, partitions: int = 2) -> RunFolder:
+    """As `make_run`, with a `run.json` that says done."""
+    folder = make_run(path, partitions)
+    record(folder, partitions)
+    return folder
+
+
+def record(folder: RunFolder, partitions: int, *, input_bytes: int = 200) -> dict[str, Any]:
+    """Let a run over `partitions` begin and end; returns its record."""
+    recorder = RunRecorder(folder)
+    segment = SegmentPlan(0, STAGES, 1.0, 0.0, 1, 1)
+    recorder(RunStarted("small", "local", STAGES, (segment,), partitions, 0, input_bytes, folder.path, at=100.0))
+    recorder(RunFinished("done", at=103.5))
+    return recorder.record()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 from gristmill.errors import ConservationError, OutputError
-from gristmill.ledger.commit import commit_partition, remove_partition
+from gristmill.kernels.hashing import hash_column
+from gristmill.ledger.commit import commit_partition, remove_partition, remove_run
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.plan_record import plan_digest, write_plan
-from gristmill.ledger.trail import Decisions, StageCount, Trail
+from gristmill.ledger.trail import Decisions, Identity, StageCount, Trail
 from tests.unit.ledger.making import PLAN, STAGES, commit, make_file, make_partition, make_run, make_trail
 
 
@@ -70,6 +72,10 @@ def _other_reason(trail: Trail) -> None:
     trail.decisions[0].reason = "other"
 
 
+def _unknown(trail: Trail) -> None:
+    trail.counts["elsewhere"] = StageCount(rows_in=1, rows_out=1)
+
+
 def _unheld(trail: Trail) -> None:
     trail.quarantine.clear()
 
@@ -82,6 +88,7 @@ def _unheld(trail: Trail) -> None:
         (_reported, "7 rows came out of the last stage 'write', but the writer reported 8"),
         (_undecided, "'words' counts 3 rows dropped for 'too_few_words', but the ledger has 2"),
         (_other_reason, "'words' counts 0 rows dropped for 'other', but the ledger has 3"),
+        (_unknown, "rows of stages that the plan does not have: elsewhere"),
         (_unheld, "'read' counts 1 rows quarantined for 'malformed_json', but the ledger has 0"),
     ],
 )
@@ -210,6 +217,13 @@ def test_removing_a_partition_leaves_the_others(tmp_path: Path) -> None:
     assert not [name for name in folder.walk() if "part-0" in name]
 
 
+def test_removing_a_run_leaves_what_is_not_its_own(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, 2)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert remove_run(folder) == 2
+    assert list(folder.walk()) == ["notes.txt"]
+
+
 def test_a_removal_that_is_cut_off_does_not_count_as_output(tmp_path: Path) -> None:
     for steps in range(1, 20):
         folder = make_run(tmp_path / str(steps), 1)
@@ -221,6 +235,24 @@ def test_a_removal_that_is_cut_off_does_not_count_as_output(tmp_path: Path) -> N
             assert Manifest(folder).load() == {}
             assert remove_partition(folder, "part-0")
         assert list(folder.walk()) == ["_gristmill/plan.json"]
+
+
+def test_two_writers_of_one_partition_leave_one_sound_output(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, 1)
+    expected = {name: folder.read(folder.join(name)) for name in folder.walk()}
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: commit(RunFolder(tmp_path), make_partition()), range(40)))
+    folder.remove_tree(folder.staging_folder)
+    assert {name: folder.read(folder.join(name)) for name in folder.walk()} == expected
+
+
+def test_a_row_without_a_number_is_not_indexed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    trail = make_trail()
+    commit(folder, make_partition("a"), trail)
+    trail.identities.append(Identity(np.array([-1]), hash_column(["stray"]), None, None))
+    commit(folder, make_partition("b"), trail)
+    assert folder.read(folder.ids_file("a")) == folder.read(folder.ids_file("b"))
 
 
 def test_a_staged_file_that_is_gone_is_an_error_and_no_commit(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""Differences between plans in words."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill.errors import ResumeError, VerificationError
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.plan_record import check_plan, code_digest, compare, plan_digest, read_plan, write_plan
+
+
+def plan(*stages: str, **parameters: Any) -> dict[str, Any]:
+    return {
+        "name": "p",
+        "version": "1",
+        "stages": [{"name": name, "type": "T", "parameters": dict(parameters), "code": "c"} for name in stages],
+    }
+
+
+def test_equal_plans_do_not_differ() -> None:
+    assert compare(plan("a", "b"), plan("a", "b")) == []
+    assert plan_digest(plan("a")) == plan_digest({**plan("a"), "description": "in other words"})
+    assert plan_digest(plan("a")) != plan_digest(plan("b"))
+
+
+def test_a_changed_parameter_is_named_with_both_values() -> None:
+    old, new = plan("read", "words", "write"), plan("read", "words", "write")
+    old["stages"][1]["parameters"] = {"min_words": 50, "gone": 1, "deep": {"x": 1, "y": 2}}
+    new["stages"][1]["parameters"] = {"min_words": 100, "fresh": None, "deep": {"x": 1, "y": 3}}
+    new["stages"][2]["code"] = "d"
+    new["version"] = "2"
+    assert compare(old, new) == [
+        "stage 'words': parameter deep.y changed from 2 to 3",
+        "stage 'words': parameter fresh is new, null",
+        "stage 'words': parameter gone is gone, it was 1",
+        "stage 'words': parameter min_words changed from 50 to 100",
+        "stage 'write': its code changed",
+        'the version of gristmill changed from "1" to "2"',
+        "the first 1 stages up to 'read' are unchanged; only 'words' and what follows changed",
+    ]
+
+
+def test_added_removed_and_moved_stages_are_named() -> None:
+    found = compare(plan("read", "a", "b", "c", "write"), plan("read", "c", "a", "new", "write"))
+    assert found[:3] == [
+        "stage 'b' was removed",
+        "stage 'new' was added after 'a'",
+        "stage 'c' was moved after 'read'",
+    ]
+
+
+def test_stages_that_only_came_last_keep_the_work_done() -> None:
+    found = compare(plan("read", "a", "write"), plan("read", "a", "b", "write"))
+    assert found[0] == "stage 'b' was added after 'a'"
+    assert "run just the new stages with this output as their input" in found[-1]
+
+
+def test_another_plan_in_the_output_is_an_error(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert read_plan(folder) is None
+    assert check_plan(folder, plan("a")) == plan_digest(plan("a"))
+    digest = write_plan(folder, plan("a", limit=(1, 2)))
+    assert check_plan(folder, plan("a", limit=(1, 2))) == digest
+    with pytest.raises(ResumeError, match="parameter limit changed") as caught:
+        check_plan(folder, plan("a", limit=3))
+    assert "--fresh" in str(caught.value)
+    assert len(caught.value.facts["differences"]) == 1
+
+
+def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write(folder.plan_file, b"{")
+    with pytest.raises(VerificationError, match="damaged"):
+        check_plan(folder, plan("a"))
+
+
+def test_code_is_seen_where_it_can_be() -> None:
+    assert code_digest(plan) == code_digest(plan)
+    assert code_digest(plan) != code_digest(test_code_is_seen_where_it_can_be)
+    assert code_digest(len) is None
+
+
+def test_moves_are_found_for_any_order() -> None:
+    names = list("abcdef")
+    for shift in range(1, 6):
+        new = names[shift:] + names[:shift]
+        old_plan, new_plan = plan(*names), plan(*new)
+        before = copy.deepcopy((old_plan, new_plan))
+        found = compare(old_plan, new_plan)
+        assert found
+        assert all("was moved" in line for line in found)
+        assert (old_plan, new_plan) == before
