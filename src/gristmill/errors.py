@@ -121,3 +121,7 @@ class ChannelClosed(GristmillError, ConnectionError):  # noqa: N818 (an ordinary
 
 class RecipeError(GristmillError, ValueError):
     """A recipe cannot be used as it is written; found before anything runs. `problems` lists every finding."""
+
+
+class ModelNotFoundError(GristmillError, FileNotFoundError):
+    """The files of a model are not on this machine; says which, where they were looked for and how to fetch them."""

@@ -1,0 +1,400 @@
+"""The guard classifiers: content safety in words, and poisoned instructions by hidden state. Both need Llama Guard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UsageError
+from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.stages.text.classifiers.base import check_filter_by, label_filter
+from gristmill.stages.text.classifiers.guard_prompt import LABELS, default_policy, guard_prompt, read_answer
+from gristmill.stages.text.models.budgeted import BudgetedModelStage
+from gristmill.stages.text.models.secrets import Secret, hide
+from gristmill.stages.text.models.sources import fetch_model, model_folder
+from gristmill.stages.text.models.tokenizer import TokenizerStage
+from gristmill.stages.text.models.tokens import format_name_with_suffix
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    import torch
+
+    from gristmill.backends.base import NodeInfo, WorkerMetadata
+
+BASE_MODEL_IDENTIFIER = "meta-llama/LlamaGuard-7b"
+AEGIS_VARIANTS = (
+    "nvidia/Aegis-AI-Content-Safety-LlamaGuard-Defensive-1.0",
+    "nvidia/Aegis-AI-Content-Safety-LlamaGuard-Permissive-1.0",
+)
+INSTRUCTION_DATA_GUARD_MODEL_IDENTIFIER = "nvidia/instruction-data-guard"
+HIDDEN_TEXT_FIELD = "_curator_hidden_text"
+MAX_SEQ_LENGTH = 4096
+_POISONED_FROM = 0.5
+
+
+class AegisModelStage(BudgetedModelStage):
+    """Runs a guard model: the tokens of its answers, or the probability and verdict of poisoning.
+
+    Args:
+        model_identifier: The adapter.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        hf_token: An access token for the gated base model; it is never shown.
+        label_field: The column for the answer (as text), or for the verdict.
+        score_field: The column for the probability of poisoning.
+        model_inference_batch_size: The most documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
+        add_instruction_data_guard: Judge poisoning instead of answering.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        keep_tokens: Keep the token columns.
+        base_model: The base model, if not the published one.
+        judge_model: The network over the hidden state, if not the published one.
+    """
+
+    def __init__(
+        self,
+        model_identifier: str,
+        cache_dir: str | None = None,
+        hf_token: str | Secret | None = None,
+        label_field: str = "preds",
+        score_field: str = "probs",
+        model_inference_batch_size: int = 256,
+        has_seq_order: bool = True,
+        add_instruction_data_guard: bool = False,
+        autocast: bool = True,
+        keep_tokens: bool = False,
+        *,
+        base_model: str = BASE_MODEL_IDENTIFIER,
+        judge_model: str = INSTRUCTION_DATA_GUARD_MODEL_IDENTIFIER,
+    ) -> None:
+        super().__init__(
+            model_identifier=model_identifier,
+            cache_dir=cache_dir,
+            model_inference_batch_size=model_inference_batch_size,
+            has_seq_order=has_seq_order,
+            padding_side="left",
+            autocast=autocast,
+        )
+        self._hf_token = hide(hf_token)
+        self.label_field = label_field
+        self.score_field = score_field
+        self.add_instruction_data_guard = add_instruction_data_guard
+        self.keep_tokens = keep_tokens
+        self.base_model = base_model
+        self.judge_model = judge_model
+        self._tokenizer: Any = None
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The answer, or the verdict and its probability."""
+        return ["data"], [self.label_field] + ([self.score_field] if self.add_instruction_data_guard else [])
+
+    def _parts(self) -> list[str]:
+        judge = [self.judge_model] if self.add_instruction_data_guard else []
+        return [self.base_model, self.model_identifier, *judge]
+
+    def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
+        """Download the base model, the adapter and the judge, once per node."""
+        for part in self._parts():
+            fetch_model(part, cache_dir=self.cache_dir, token=self._hf_token)
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load all parts onto the GPU, or the CPU, from local files."""
+        import torch
+        from transformers import AutoTokenizer
+
+        from gristmill.stages.text.classifiers.guard_models import GuardModel
+        from gristmill.stages.text.models.devices import choose_device, faster_type, limit_threads
+
+        limit_threads(worker_metadata, self.resources.cpus)
+        device = choose_device(worker_metadata)
+        base, adapter, *judge = (model_folder(part, cache_dir=self.cache_dir) for part in self._parts())
+        dtype = (faster_type(device.type) if self.autocast else None) or torch.float32
+        self.model = GuardModel(base, adapter, *judge, dtype=dtype).to(device).eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(str(base), local_files_only=True)
+
+    def process_model_output(
+        self, outputs: torch.Tensor, model_input_batch: dict[str, torch.Tensor] | None = None
+    ) -> dict[str, Any]:
+        """The answers as text, or the probabilities, of the documents of a batch."""
+        if self.add_instruction_data_guard:
+            return {self.score_field: outputs.float().cpu().numpy().astype(np.float64)}
+        texts = self._tokenizer.batch_decode(outputs.cpu(), skip_special_tokens=True)
+        return {self.label_field: np.array(texts, dtype=object)}
+
+    def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
+        """The answers, or the verdicts and their probabilities."""
+        if not self.add_instruction_data_guard:
+            return {self.label_field: pa.array(collected_output[self.label_field].tolist(), pa.large_string())}
+        scores = collected_output[self.score_field]
+        return {self.score_field: pa.array(scores), self.label_field: pa.array(scores >= _POISONED_FROM)}
+
+
+class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds the question about each text as a column.
+
+    Args:
+        text_field: The column with the text.
+        max_chars: How many characters of a text the question contains at the most.
+        prompt_field: The column for the question.
+        policy: The categories of unsafe content, as text.
+    """
+
+    name = "format_aegis_prompt"
+
+    def __init__(
+        self,
+        text_field: str,
+        max_chars: int | None = 6000,
+        *,
+        prompt_field: str = HIDDEN_TEXT_FIELD,
+        policy: str | None = None,
+    ) -> None:
+        self.text_field = text_field
+        self.max_chars = max_chars
+        self.prompt_field = prompt_field
+        self.policy = policy if policy is not None else default_policy()
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        """The text."""
+        return ["data"], [self.text_field]
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The question."""
+        return ["data"], [self.prompt_field]
+
+    def process(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with a question about each document."""
+        text = batch.text(self.text_field)
+        if self.max_chars is not None:
+            text = pc.utf8_slice_codeunits(text, 0, self.max_chars)
+        prompts = [guard_prompt(value or "", self.policy) for value in text.to_pylist()]
+        return batch.with_column(self.prompt_field, pa.array(prompts, pa.large_string()))
+
+
+class PostProcessAegisResponsesStage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Reads the label out of each answer.
+
+    Args:
+        label_field: The column for the label.
+        raw_output_field: The column with the answer.
+        keep_raw_output: Keep the answer.
+        aegis_prompt_field: The column with the question.
+        keep_aegis_prompt_field: Keep the question.
+    """
+
+    name = "postprocess_aegis_responses"
+
+    def __init__(
+        self,
+        *,
+        label_field: str = "aegis_pred",
+        raw_output_field: str = "_aegis_raw_pred",
+        keep_raw_output: bool = False,
+        aegis_prompt_field: str = HIDDEN_TEXT_FIELD,
+        keep_aegis_prompt_field: bool = False,
+    ) -> None:
+        self.label_field = label_field
+        self.raw_output_field = raw_output_field
+        self.keep_raw_output = keep_raw_output
+        self.aegis_prompt_field = aegis_prompt_field
+        self.keep_aegis_prompt_field = keep_aegis_prompt_field
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        """The answer."""
+        return ["data"], [self.raw_output_field]
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The label, and the answer if it is kept."""
+        return ["data"], [self.label_field] + ([self.raw_output_field] if self.keep_raw_output else [])
+
+    def process(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with the labels."""
+        answers = batch.text(self.raw_output_field).to_pylist()
+        labels = pa.array([read_answer(answer or "") for answer in answers], pa.large_string())
+        result = batch.with_column(self.label_field, labels)
+        gone = [] if self.keep_raw_output else [self.raw_output_field]
+        if not self.keep_aegis_prompt_field and self.aegis_prompt_field in batch.get_columns():
+            gone.append(self.aegis_prompt_field)
+        return result.without(gone) if gone else result
+
+
+@dataclass(eq=False, repr=False)
+class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
+    """Labels unsafe content with an AEGIS model: `safe`, a category O1 to O13, or `unknown`.
+
+    The base model `meta-llama/LlamaGuard-7b` is gated: ask for access on its page, then give an `hf_token`.
+
+    Args:
+        aegis_variant: The defensive model (default) or the permissive one.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        hf_token: An access token for the gated base model; it is never shown.
+        label_field: The column for the label.
+        raw_output_field: The column for the model's answer.
+        keep_raw_output: Keep the answer, to see what became `unknown`.
+        text_field: The column with the text.
+        filter_by: Keep only documents with one of these labels.
+        max_chars: How many characters of a text the model sees at the most.
+        sort_by_length: Run documents of similar length together; the original order is restored.
+        model_inference_batch_size: The most documents per forward pass.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        keep_tokens: Keep the token columns.
+        aegis_prompt_field: A column that already holds the questions; None makes them.
+        keep_aegis_prompt_field: Keep the questions.
+        use_existing_tokens: Take the token columns that are already there; needs `aegis_prompt_field`.
+        policy: The policy text of the model's card, where results must be comparable with published ones.
+        base_model: The base model, if not the published one.
+    """
+
+    aegis_variant: str = AEGIS_VARIANTS[0]
+    cache_dir: str | None = None
+    hf_token: Any = None
+    label_field: str = "aegis_pred"
+    raw_output_field: str = "_aegis_raw_pred"
+    keep_raw_output: bool = False
+    text_field: str = "text"
+    filter_by: list[str] | None = None
+    max_chars: int = 6000
+    sort_by_length: bool = True
+    model_inference_batch_size: int = 64
+    autocast: bool = True
+    keep_tokens: bool = False
+    aegis_prompt_field: str | None = None
+    keep_aegis_prompt_field: bool = False
+    use_existing_tokens: bool = False
+    policy: str | None = field(default=None, kw_only=True)
+    base_model: str = field(default=BASE_MODEL_IDENTIFIER, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.name = format_name_with_suffix(self.aegis_variant)
+        self.hf_token = hide(self.hf_token)
+        check_filter_by(self.filter_by, known=LABELS)
+        if self.use_existing_tokens and self.aegis_prompt_field is None:
+            raise UsageError("use_existing_tokens=True: name the column of the questions with aegis_prompt_field=.")
+
+    def filter_by_category(self, value: str) -> bool:
+        """Whether a document with this label is kept."""
+        return self.filter_by is None or value in self.filter_by
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        """Question, tokenizer, model, reading of the answer, and the filter."""
+        prompt_field = self.aegis_prompt_field or HIDDEN_TEXT_FIELD
+        stages: list[ProcessingStage[Any, Any]] = []
+        if self.aegis_prompt_field is None:
+            stages.append(FormatAegisPromptStage(self.text_field, self.max_chars, policy=self.policy))
+        if not self.use_existing_tokens:
+            stages.append(_guard_tokenizer(self, text_field=prompt_field, max_chars=None))
+        stages.append(
+            AegisModelStage(
+                model_identifier=self.aegis_variant,
+                cache_dir=self.cache_dir,
+                hf_token=self.hf_token,
+                label_field=self.raw_output_field,
+                model_inference_batch_size=self.model_inference_batch_size,
+                has_seq_order=self.sort_by_length and not self.use_existing_tokens,
+                autocast=self.autocast,
+                keep_tokens=self.keep_tokens,
+                base_model=self.base_model,
+            )
+        )
+        stages.append(
+            PostProcessAegisResponsesStage(
+                label_field=self.label_field,
+                raw_output_field=self.raw_output_field,
+                keep_raw_output=self.keep_raw_output,
+                aegis_prompt_field=prompt_field,
+                keep_aegis_prompt_field=self.keep_aegis_prompt_field,
+            )
+        )
+        return [*stages, *label_filter(self)]
+
+
+@dataclass(eq=False, repr=False)
+class InstructionDataGuardClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
+    """Tells the probability that an instruction with its response is poisoned, with `nvidia/instruction-data-guard`.
+
+    Made for English texts of the form "Instruction: … Input: … Response: …". Look at some of what it finds before you
+    remove anything: false alarms are to be expected.
+
+    Args:
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        hf_token: An access token for the gated base model; it is never shown.
+        label_field: The column for the verdict.
+        score_field: The column for the probability.
+        text_field: The column with the text.
+        filter_by: Keep only documents with this verdict, such as `[False]`.
+        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
+        sort_by_length: Run documents of similar length together; the original order is restored.
+        model_inference_batch_size: The most documents per forward pass.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        keep_tokens: Keep the token columns.
+        use_existing_tokens: Take the token columns that are already there instead of making them.
+        model_identifier: The network over the hidden state, if not the published one.
+        aegis_variant: The adapter, if not the defensive AEGIS model.
+        base_model: The base model, if not the published one.
+    """
+
+    cache_dir: str | None = None
+    hf_token: Any = None
+    label_field: str = "is_poisoned"
+    score_field: str = "instruction_data_guard_poisoning_score"
+    text_field: str = "text"
+    filter_by: list[Any] | None = None
+    max_chars: int | None = None
+    sort_by_length: bool = True
+    model_inference_batch_size: int = 64
+    autocast: bool = True
+    keep_tokens: bool = False
+    use_existing_tokens: bool = False
+    model_identifier: str = field(default=INSTRUCTION_DATA_GUARD_MODEL_IDENTIFIER, kw_only=True)
+    aegis_variant: str = field(default=AEGIS_VARIANTS[0], kw_only=True)
+    base_model: str = field(default=BASE_MODEL_IDENTIFIER, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.name = format_name_with_suffix(self.model_identifier)
+        self.hf_token = hide(self.hf_token)
+        check_filter_by(self.filter_by)
+
+    def filter_by_category(self, value: Any) -> bool:
+        """Whether a document with this verdict is kept."""
+        return self.filter_by is None or value in self.filter_by or str(value) in self.filter_by
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        """Tokenizer, model, and the filter."""
+        stages: list[ProcessingStage[Any, Any]] = []
+        if not self.use_existing_tokens:
+            stages.append(_guard_tokenizer(self, text_field=self.text_field, max_chars=self.max_chars))
+        stages.append(
+            AegisModelStage(
+                model_identifier=self.aegis_variant,
+                cache_dir=self.cache_dir,
+                hf_token=self.hf_token,
+                label_field=self.label_field,
+                score_field=self.score_field,
+                model_inference_batch_size=self.model_inference_batch_size,
+                has_seq_order=self.sort_by_length and not self.use_existing_tokens,
+                add_instruction_data_guard=True,
+                autocast=self.autocast,
+                keep_tokens=self.keep_tokens,
+                base_model=self.base_model,
+                judge_model=self.model_identifier,
+            )
+        )
+        return [*stages, *label_filter(self)]
+
+
+def _guard_tokenizer(classifier: Any, *, text_field: str, max_chars: int | None) -> TokenizerStage:
+    return TokenizerStage(
+        model_identifier=classifier.base_model,
+        cache_dir=classifier.cache_dir,
+        hf_token=classifier.hf_token,
+        text_field=text_field,
+        max_chars=max_chars,
+        max_seq_length=MAX_SEQ_LENGTH,
+        padding_side="left",
+        sort_by_length=classifier.sort_by_length,
+        unk_token=True,
+    )

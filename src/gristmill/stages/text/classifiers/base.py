@@ -1,0 +1,288 @@
+"""The base of classifiers: the stage that runs the network, and the composite of tokenizer, network and filter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import UsageError, did_you_mean
+from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.stages.text.models.budgeted import BudgetedModelStage
+from gristmill.stages.text.models.secrets import Secret, hide
+from gristmill.stages.text.models.sources import CONFIG_FILES, fetch_model, read_config
+from gristmill.stages.text.models.tokenizer import TokenizerStage
+from gristmill.stages.text.models.tokens import PaddingSide, format_name_with_suffix
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    import torch
+
+    from gristmill.backends.base import NodeInfo, WorkerMetadata
+    from gristmill.stages.text.classifiers.deberta import Deberta
+
+__all__ = ["ClassifierModelStage", "Deberta", "DistributedDataClassifier"]
+
+logger = logging.getLogger(__name__)
+
+CpuBackend = Literal["torch", "onnx", "onnx-int8"]
+CPU_BACKENDS: tuple[str, ...] = ("torch", "onnx", "onnx-int8")
+
+
+def __getattr__(name: str) -> Any:
+    # The network is a torch module: importing this one alone must not load torch.
+    if name == "Deberta":
+        from gristmill.stages.text.classifiers.deberta import Deberta
+
+        return Deberta
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class ClassifierModelStage(BudgetedModelStage):
+    """Adds the most probable label of each document, and its probabilities if asked for.
+
+    Args:
+        model_identifier: A hub id, a local folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        label_field: The column for the label.
+        score_field: The column for the probabilities of all classes; None leaves them out.
+        model_inference_batch_size: The most documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
+        padding_side: Where shorter documents are padded.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        hf_token: An access token for gated models.
+        keep_tokens: Keep the token columns.
+        max_seq_length: Cut token lists that others made.
+        cpu_backend: What runs the network where there is no GPU: `torch`, `onnx` (ONNX Runtime, float32) or
+            `onnx-int8` (its weights in 8 bits: faster, and a few labels differ).
+        expected_labels: Labels that the model must know, because something later asks for them.
+    """
+
+    def __init__(
+        self,
+        model_identifier: str,
+        cache_dir: str | None = None,
+        label_field: str = "preds",
+        score_field: str | None = None,
+        model_inference_batch_size: int = 256,
+        has_seq_order: bool = True,
+        padding_side: PaddingSide = "right",
+        autocast: bool = True,
+        *,
+        hf_token: str | Secret | None = None,
+        keep_tokens: bool = False,
+        max_seq_length: int | None = None,
+        cpu_backend: CpuBackend = "torch",
+        expected_labels: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            model_identifier=model_identifier,
+            cache_dir=cache_dir,
+            model_inference_batch_size=model_inference_batch_size,
+            has_seq_order=has_seq_order,
+            padding_side=padding_side,
+            unpack_inference_batch=False,
+            autocast=autocast,
+        )
+        check_cpu_backend(cpu_backend)
+        self._hf_token = hide(hf_token)
+        self.label_field = label_field
+        self.score_field = score_field
+        self.keep_tokens = keep_tokens
+        self.max_seq_length = max_seq_length
+        self.cpu_backend = cpu_backend
+        self.expected_labels = tuple(expected_labels)
+        self.labels: list[str] = []
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The label column, and the one of the probabilities if asked for."""
+        return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
+
+    def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
+        """Download the classifier, and the configuration of its base model, once per node."""
+        super().setup_on_node(_node_info, _worker_metadata)
+        config = read_config(self.model_path)
+        if "base_model" in config and "base_config" not in config:
+            fetch_model(config["base_model"], cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load the network onto the GPU, or the CPU, from local files."""
+        from gristmill.stages.text.classifiers.deberta import load_classifier
+        from gristmill.stages.text.models.devices import choose_device, limit_threads
+
+        folder = self.model_path
+        threads = limit_threads(worker_metadata, self.resources.cpus)
+        device = choose_device(worker_metadata)
+        network, self.labels = load_classifier(folder, cache_dir=self.cache_dir)
+        unknown = [label for label in self.expected_labels if label not in self.labels]
+        if unknown:
+            raise UsageError(
+                f"filter_by has {unknown[0]!r}, which {self.model_identifier} never gives."
+                f"{did_you_mean(unknown[0], self.labels)} Its labels are {', '.join(map(repr, self.labels))}."
+            )
+        if device.type == "cpu" and self.cpu_backend != "torch":
+            from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
+
+            self.model = to_onnx_runtime(network, int8=self.cpu_backend == "onnx-int8", threads=threads)
+        else:
+            self.model = network.to(device)
+        logger.info("%s runs on %s.", self.name, device)
+
+    def process_model_output(
+        self, outputs: torch.Tensor, model_input_batch: dict[str, torch.Tensor] | None = None
+    ) -> dict[str, Any]:
+        """The probabilities and the most probable label of each document of a batch."""
+        probabilities = outputs.float().cpu().numpy()
+        best = probabilities.argmax(axis=1)
+        return {"preds": np.array(self.labels, dtype=object)[best], "probs": probabilities}
+
+    def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
+        """The labels as text, and the probabilities as lists."""
+        columns = {self.label_field: pa.array(collected_output["preds"].tolist(), pa.large_string())}
+        if self.score_field is not None:
+            columns[self.score_field] = vectors(collected_output["probs"])
+        return columns
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
+    """Labels documents with a classifier: tokenizer, network, and a filter on the labels if asked for.
+
+    Use it with any model in the form of `Deberta` (or a transformers sequence classifier), or as the base of a class
+    with settings of its own.
+
+    Args:
+        model_identifier: A hub id, a local folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        label_field: The column for the label.
+        score_field: The column for the probabilities of all classes; None leaves them out.
+        text_field: The column with the text.
+        filter_by: Keep only documents with one of these labels.
+        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
+        max_seq_length: The most tokens of a document; None takes the tokenizer's own limit.
+        padding_side: Where shorter documents are padded.
+        sort_by_length: Run documents of similar length together; the original order is restored.
+        model_inference_batch_size: The most documents per forward pass.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        keep_tokens: Keep the token columns.
+        use_existing_tokens: Take the token columns that are already there instead of making them.
+        hf_token: An access token for gated models; it is never shown.
+        cpu_backend: What runs the network where there is no GPU: `torch`, `onnx` or `onnx-int8`.
+
+    Example:
+        >>> classifier = DistributedDataClassifier(model_identifier="models/topic", filter_by=["science"])
+        >>> [stage.name for stage in classifier.decompose()][:2]
+        ['topic_tokenizer', 'topic_model']
+    """
+
+    model_identifier: str
+    cache_dir: str | None = None
+    label_field: str = "preds"
+    score_field: str | None = None
+    text_field: str = "text"
+    filter_by: list[str] | None = None
+    max_chars: int | None = None
+    max_seq_length: int | None = None
+    padding_side: PaddingSide = "right"
+    sort_by_length: bool = True
+    model_inference_batch_size: int = 256
+    autocast: bool = True
+    keep_tokens: bool = False
+    use_existing_tokens: bool = False
+    hf_token: Any = field(default=None)
+    cpu_backend: CpuBackend = "torch"
+
+    def __post_init__(self) -> None:
+        self.name = format_name_with_suffix(self.model_identifier)
+        self.hf_token = hide(self.hf_token)
+        check_filter_by(self.filter_by)
+        check_cpu_backend(self.cpu_backend)
+
+    def filter_by_category(self, value: str) -> bool:
+        """Whether a document with this label is kept."""
+        return self.filter_by is None or value in self.filter_by
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        """The tokenizer, the network, and the filter."""
+        return compose(self, self.model_stage())
+
+    def model_stage(self) -> BudgetedModelStage:
+        """The stage that runs the network."""
+        return ClassifierModelStage(
+            model_identifier=self.model_identifier,
+            cache_dir=self.cache_dir,
+            label_field=self.label_field,
+            score_field=self.score_field,
+            model_inference_batch_size=self.model_inference_batch_size,
+            has_seq_order=self.sort_by_length and not self.use_existing_tokens,
+            padding_side=self.padding_side,
+            autocast=self.autocast,
+            hf_token=self.hf_token,
+            keep_tokens=self.keep_tokens,
+            max_seq_length=self.max_seq_length if self.use_existing_tokens else None,
+            cpu_backend=self.cpu_backend,
+            expected_labels=self.filter_by or (),
+        )
+
+
+def compose(
+    classifier: Any, model: BudgetedModelStage, *, tokenizer_identifier: str | None = None
+) -> list[ProcessingStage[Any, Any]]:
+    """The stages of a classifier around its model stage: tokenizer before, filter on the labels behind."""
+    stages: list[ProcessingStage[Any, Any]] = []
+    if not classifier.use_existing_tokens:
+        tokenizer = TokenizerStage(
+            model_identifier=tokenizer_identifier or classifier.model_identifier,
+            cache_dir=classifier.cache_dir,
+            hf_token=classifier.hf_token,
+            text_field=classifier.text_field,
+            max_chars=classifier.max_chars,
+            max_seq_length=classifier.max_seq_length,
+            padding_side=classifier.padding_side,
+            sort_by_length=classifier.sort_by_length,
+        )
+        model.token_settings = tokenizer.settings
+        stages.append(tokenizer)
+    stages.append(model)
+    stages.extend(label_filter(classifier))
+    return stages
+
+
+def label_filter(classifier: Any) -> list[ProcessingStage[Any, Any]]:
+    """The stage that drops documents by their label, if the classifier was asked to."""
+    if classifier.filter_by is None:
+        return []
+    from gristmill.stages.text.filters import Filter
+
+    return [Filter(filter_fn=classifier.filter_by_category, filter_field=classifier.label_field)]
+
+
+def vectors(values: np.ndarray[Any, Any]) -> pa.Array:
+    """The rows of a matrix as an Arrow column of lists of float32."""
+    matrix = np.ascontiguousarray(values, np.float32)
+    offsets = np.arange(0, matrix.size + 1, matrix.shape[1] or 1, dtype=np.int64)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(matrix.reshape(-1)))
+
+
+def check_filter_by(labels: Any, *, known: Sequence[str] | None = None) -> None:
+    """Refuse a filter that would drop everything by mistake; `known` are all labels, where they are fixed."""
+    if labels is None:
+        return
+    if isinstance(labels, str) or not isinstance(labels, Sequence) or not labels:
+        raise UsageError(f"filter_by={labels!r}: give a list with at least one label to keep, or None to keep all.")
+    for label in labels:
+        if known is not None and label not in known:
+            raise UsageError(
+                f"filter_by has {label!r}, which is never given.{did_you_mean(str(label), known)} "
+                f"The labels are {', '.join(map(repr, known))}."
+            )
+
+
+def check_cpu_backend(name: str) -> None:
+    """Refuse an unknown CPU back end."""
+    if name not in CPU_BACKENDS:
+        raise UsageError(f"cpu_backend={name!r}: give one of {CPU_BACKENDS}.{did_you_mean(name, CPU_BACKENDS)}")

@@ -1,0 +1,163 @@
+"""The classification network: a pretrained transformer, its first token, dropout, and one linear layer."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from gristmill.errors import UsageError
+from gristmill.stages.text.models.devices import quiet_loading
+from gristmill.stages.text.models.sources import model_folder, read_config, weight_files
+from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_FIELD
+
+# Set while weights are about to be loaded over the whole network, so that the backbone's own need not be read.
+_weights_follow: contextvars.ContextVar[bool] = contextvars.ContextVar("weights_follow", default=False)
+
+POOLINGS = ("cls", "mean")
+
+
+class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
+    """A pretrained transformer with a classification head; gives probabilities.
+
+    Args:
+        config: `base_model` (a hub id or folder), `fc_dropout` and `id2label`. Two optional keys are ours:
+            `base_config`, the backbone's configuration, makes a saved classifier independent of the base model's files;
+            `pooling` "mean" averages all tokens instead of taking the first.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        pooling = config.get("pooling", "cls")
+        if pooling not in POOLINGS:
+            raise UsageError(f"pooling={pooling!r}: give one of {POOLINGS}.")
+        self.pooling = pooling
+        self.model = make_backbone(config)
+        self.dropout = nn.Dropout(config["fc_dropout"])
+        self.fc = nn.Linear(self.model.config.hidden_size, len(config["id2label"]))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The values of all classes before the softmax."""
+        mask = batch[ATTENTION_MASK_FIELD]
+        hidden = self.model(input_ids=batch[INPUT_ID_FIELD], attention_mask=mask).last_hidden_state
+        if self.pooling == "mean":
+            weights = mask.unsqueeze(-1).to(hidden.dtype)
+            pooled = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+        else:
+            pooled = hidden[:, 0]
+        values: torch.Tensor = self.fc(self.dropout(pooled))
+        return values
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The probability of each class for each document."""
+        return torch.softmax(self.logits(batch).float(), dim=1)
+
+    @classmethod
+    def _from_pretrained(cls, **options: Any) -> Any:
+        with skipping_base_weights():
+            return super()._from_pretrained(**options)
+
+
+class SequenceClassifier(nn.Module):  # type: ignore[misc]
+    """A transformers sequence-classification model that gives probabilities, as `Deberta` does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The probability of each class for each document."""
+        return torch.softmax(self.model(**batch).logits.float(), dim=1)
+
+
+def load_classifier(folder: Path, *, cache_dir: str | None = None) -> tuple[nn.Module, list[str]]:
+    """The network in a model folder, ready for inference, and its labels by class number.
+
+    Reads the form of `Deberta` and of transformers' sequence classifiers; safetensors only.
+    """
+    config = read_config(folder)
+    weight_files(folder)
+    if "base_model" not in config and "base_config" not in config:
+        with quiet_loading():
+            model = AutoModelForSequenceClassification.from_pretrained(
+                str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32
+            )
+        return SequenceClassifier(model).eval(), labels_of({"id2label": model.config.id2label})
+    labels = labels_of(config)
+    if "base_config" not in config:
+        config = {**config, "base_model": str(model_folder(config["base_model"], cache_dir=cache_dir))}
+    with skipping_base_weights():
+        network = Deberta(config)
+    return load_weights(network, folder), labels
+
+
+def load_weights(network: nn.Module, folder: Path) -> nn.Module:
+    """The network with the weights in `folder`, in float32, ready for inference.
+
+    Raises:
+        UsageError: The weights are not those of this network.
+    """
+    state = {name: tensor for path in weight_files(folder) for name, tensor in load_file(path).items()}
+    # Buffers such as position ids are saved by some versions of transformers and made anew by others.
+    missing, unexpected = network.load_state_dict(state, strict=False)
+    unexpected = [name for name in unexpected if not name.endswith("position_ids")]
+    if missing or unexpected:
+        raise UsageError(
+            f"The weights in {folder} do not fit the network of its config.json: missing {missing[:4]}, "
+            f"unexpected {unexpected[:4]}."
+        )
+    return network.float().eval()
+
+
+def labels_of(config: Mapping[str, Any]) -> list[str]:
+    """The labels of a configuration, by class number."""
+    named = {int(number): str(label) for number, label in config["id2label"].items()}
+    if sorted(named) != list(range(len(named))):
+        raise UsageError(f"id2label must number the labels 0 to {len(named) - 1}; it has {sorted(named)[:10]}.")
+    return [named[number] for number in range(len(named))]
+
+
+def base_config_of(model: nn.Module) -> dict[str, Any]:
+    """The configuration of a backbone in the form of the key `base_config`."""
+    config: dict[str, Any] = model.config.to_dict()
+    return config
+
+
+def make_backbone(config: Mapping[str, Any]) -> nn.Module:
+    """The transformer that a classifier's configuration names."""
+    stored = config.get("base_config")
+    if stored is not None:
+        options = {key: value for key, value in stored.items() if key not in ("model_type", "dtype", "torch_dtype")}
+        made: nn.Module = AutoModel.from_config(AutoConfig.for_model(stored["model_type"], **options))
+        return made
+    if _weights_follow.get():
+        return AutoModel.from_config(AutoConfig.from_pretrained(config["base_model"]))
+    return AutoModel.from_pretrained(config["base_model"], use_safetensors=True)
+
+
+@contextlib.contextmanager
+def skipping_base_weights() -> Iterator[None]:
+    """Make backbones without reading their weights, because the classifier's own will be loaded over them."""
+    mark = _weights_follow.set(True)
+    try:
+        yield
+    finally:
+        _weights_follow.reset(mark)

@@ -1,0 +1,343 @@
+"""The educational-value classifiers: a regression from 0 to 5, as a float, a whole number and a label.
+
+The scale and the threshold are those of Lozhkov et al., "FineWeb-Edu", 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.stages.text.classifiers.base import CpuBackend, check_cpu_backend, check_filter_by, compose
+from gristmill.stages.text.models.budgeted import BudgetedModelStage
+from gristmill.stages.text.models.secrets import Secret, hide
+from gristmill.stages.text.models.sources import weight_files
+from gristmill.stages.text.models.tokens import PaddingSide, format_name_with_suffix
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    import torch
+
+    from gristmill.backends.base import WorkerMetadata
+
+FINEWEB_EDU_MODEL_IDENTIFIER = "HuggingFaceFW/fineweb-edu-classifier"
+FINEWEB_MIXTRAL_EDU_MODEL_IDENTIFIER = "nvidia/nemocurator-fineweb-mixtral-edu-classifier"
+FINEWEB_NEMOTRON_EDU_MODEL_IDENTIFIER = "nvidia/nemocurator-fineweb-nemotron-4-edu-classifier"
+
+HIGH_QUALITY, LOW_QUALITY = "high_quality", "low_quality"
+_THRESHOLD = 2.5
+_HIGHEST = 5.0
+
+
+class FineWebModelStage(BudgetedModelStage):
+    """Adds the score of a regression head: clamped to 0..5, rounded, and as a label from 2.5 on.
+
+    Args:
+        model_identifier: A hub id, a local folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        label_field: The column for `high_quality` or `low_quality`.
+        float_score_field: The column for the score.
+        int_score_field: The column for the rounded score.
+        model_inference_batch_size: The most documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        keep_tokens: Keep the token columns.
+        hf_token: An access token for gated models.
+        cpu_backend: What runs the network where there is no GPU: `torch`, `onnx` or `onnx-int8`.
+    """
+
+    def __init__(
+        self,
+        model_identifier: str,
+        cache_dir: str | None = None,
+        label_field: str = "preds",
+        float_score_field: str = "float_score",
+        int_score_field: str = "int_score",
+        model_inference_batch_size: int = 256,
+        has_seq_order: bool = True,
+        autocast: bool = True,
+        keep_tokens: bool = False,
+        *,
+        hf_token: str | Secret | None = None,
+        cpu_backend: CpuBackend = "torch",
+        max_seq_length: int | None = None,
+    ) -> None:
+        super().__init__(
+            model_identifier=model_identifier,
+            cache_dir=cache_dir,
+            model_inference_batch_size=model_inference_batch_size,
+            has_seq_order=has_seq_order,
+            unpack_inference_batch=True,
+            autocast=autocast,
+        )
+        check_cpu_backend(cpu_backend)
+        self._hf_token = hide(hf_token)
+        self.label_field = label_field
+        self.float_score_field = float_score_field
+        self.int_score_field = int_score_field
+        self.keep_tokens = keep_tokens
+        self.cpu_backend = cpu_backend
+        self.max_seq_length = max_seq_length
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The label and both scores."""
+        return ["data"], [self.label_field, self.float_score_field, self.int_score_field]
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load the regression model onto the GPU, or the CPU, from local files."""
+        import torch
+        from transformers import AutoModelForSequenceClassification
+
+        from gristmill.stages.text.models.devices import choose_device, limit_threads, quiet_loading
+
+        folder = self.model_path
+        weight_files(folder)
+        threads = limit_threads(worker_metadata, self.resources.cpus)
+        device = choose_device(worker_metadata)
+        with quiet_loading():
+            network = AutoModelForSequenceClassification.from_pretrained(
+                str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32
+            ).eval()
+        if device.type == "cpu" and self.cpu_backend != "torch":
+            from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
+
+            self.model = to_onnx_runtime(network, int8=self.cpu_backend == "onnx-int8", threads=threads)
+        else:
+            self.model = network.to(device)
+
+    def process_model_output(
+        self, outputs: Any, model_input_batch: dict[str, torch.Tensor] | None = None
+    ) -> dict[str, Any]:
+        """The scores and labels of the documents of a batch."""
+        raw = outputs[0].float().reshape(len(outputs[0]), -1)[:, 0].cpu().numpy().astype(np.float64)
+        scores = np.clip(raw, 0.0, _HIGHEST)
+        return {
+            self.float_score_field: scores,
+            self.int_score_field: np.rint(scores).astype(np.int64),
+            self.label_field: np.where(raw >= _THRESHOLD, HIGH_QUALITY, LOW_QUALITY).astype(object),
+        }
+
+    def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
+        """The score, the rounded score and the label."""
+        return {
+            self.float_score_field: pa.array(collected_output[self.float_score_field]),
+            self.int_score_field: pa.array(collected_output[self.int_score_field]),
+            self.label_field: pa.array(collected_output[self.label_field].tolist(), pa.large_string()),
+        }
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _FineWebClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
+    """Tokenizer, regression model, and a filter on the labels if asked for."""
+
+    model_identifier: str
+    cache_dir: str | None = None
+    label_field: str = "preds"
+    float_score_field: str = "float_score"
+    int_score_field: str = "int_score"
+    text_field: str = "text"
+    filter_by: list[str] | None = None
+    max_chars: int | None = None
+    max_seq_length: int | None = 512
+    padding_side: PaddingSide = "right"
+    sort_by_length: bool = True
+    model_inference_batch_size: int = 256
+    autocast: bool = True
+    keep_tokens: bool = False
+    use_existing_tokens: bool = False
+    hf_token: Any = field(default=None)
+    cpu_backend: CpuBackend = "torch"
+
+    def __post_init__(self) -> None:
+        self.name = format_name_with_suffix(self.model_identifier)
+        self.hf_token = hide(self.hf_token)
+        check_filter_by(self.filter_by, known=(HIGH_QUALITY, LOW_QUALITY))
+        check_cpu_backend(self.cpu_backend)
+
+    def filter_by_category(self, value: str) -> bool:
+        """Whether a document with this label is kept."""
+        return self.filter_by is None or value in self.filter_by
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        """The tokenizer, the regression model, and the filter."""
+        model = FineWebModelStage(
+            model_identifier=self.model_identifier,
+            cache_dir=self.cache_dir,
+            label_field=self.label_field,
+            float_score_field=self.float_score_field,
+            int_score_field=self.int_score_field,
+            model_inference_batch_size=self.model_inference_batch_size,
+            has_seq_order=self.sort_by_length and not self.use_existing_tokens,
+            autocast=self.autocast,
+            keep_tokens=self.keep_tokens,
+            hf_token=self.hf_token,
+            cpu_backend=self.cpu_backend,
+            max_seq_length=self.max_seq_length if self.use_existing_tokens else None,
+        )
+        return compose(self, model)
+
+
+class FineWebEduClassifier(_FineWebClassifier):
+    """Scores the educational value of documents with `HuggingFaceFW/fineweb-edu-classifier`.
+
+    Scores go to `fineweb-edu-score-float` (0 to 5), `fineweb-edu-score-int` and `fineweb-edu-score-label`.
+
+    Args:
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        label_field: The column for `high_quality` or `low_quality`.
+        float_score_field: The column for the score.
+        int_score_field: The column for the rounded score.
+        text_field: The column with the text.
+        filter_by: Keep only documents with one of these labels.
+        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
+        sort_by_length: Run documents of similar length together; the original order is restored.
+        model_inference_batch_size: The most documents per forward pass.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        **options: `keep_tokens`, `use_existing_tokens`, `max_seq_length`, `model_identifier`, `hf_token` and
+            `cpu_backend`.
+
+    Example:
+        >>> FineWebEduClassifier(filter_by=["high_quality"]).int_score_field
+        'fineweb-edu-score-int'
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | None = None,
+        label_field: str = "fineweb-edu-score-label",
+        float_score_field: str = "fineweb-edu-score-float",
+        int_score_field: str = "fineweb-edu-score-int",
+        text_field: str = "text",
+        filter_by: list[str] | None = None,
+        max_chars: int | None = None,
+        sort_by_length: bool = True,
+        model_inference_batch_size: int = 256,
+        autocast: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            **{"model_identifier": FINEWEB_EDU_MODEL_IDENTIFIER, **options},
+            cache_dir=cache_dir,
+            label_field=label_field,
+            float_score_field=float_score_field,
+            int_score_field=int_score_field,
+            text_field=text_field,
+            filter_by=filter_by,
+            max_chars=max_chars,
+            sort_by_length=sort_by_length,
+            model_inference_batch_size=model_inference_batch_size,
+            autocast=autocast,
+        )
+
+
+class FineWebMixtralEduClassifier(_FineWebClassifier):
+    """Scores educational value with the sibling trained on the judgements of Mixtral 8x22B.
+
+    Scores go to `fineweb-mixtral-edu-score-float` (0 to 5), `fineweb-mixtral-edu-score-int` and
+    `fineweb-mixtral-edu-score-label`.
+
+    Args:
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        label_field: The column for `high_quality` or `low_quality`.
+        float_score_field: The column for the score.
+        int_score_field: The column for the rounded score.
+        text_field: The column with the text.
+        filter_by: Keep only documents with one of these labels.
+        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
+        sort_by_length: Run documents of similar length together; the original order is restored.
+        model_inference_batch_size: The most documents per forward pass.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        **options: `keep_tokens`, `use_existing_tokens`, `max_seq_length`, `model_identifier`, `hf_token` and
+            `cpu_backend`.
+
+    Example:
+        >>> FineWebMixtralEduClassifier(filter_by=["high_quality"]).int_score_field
+        'fineweb-mixtral-edu-score-int'
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | None = None,
+        label_field: str = "fineweb-mixtral-edu-score-label",
+        float_score_field: str = "fineweb-mixtral-edu-score-float",
+        int_score_field: str = "fineweb-mixtral-edu-score-int",
+        text_field: str = "text",
+        filter_by: list[str] | None = None,
+        max_chars: int | None = None,
+        sort_by_length: bool = True,
+        model_inference_batch_size: int = 1024,
+        autocast: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            **{"model_identifier": FINEWEB_MIXTRAL_EDU_MODEL_IDENTIFIER, **options},
+            cache_dir=cache_dir,
+            label_field=label_field,
+            float_score_field=float_score_field,
+            int_score_field=int_score_field,
+            text_field=text_field,
+            filter_by=filter_by,
+            max_chars=max_chars,
+            sort_by_length=sort_by_length,
+            model_inference_batch_size=model_inference_batch_size,
+            autocast=autocast,
+        )
+
+
+class FineWebNemotronEduClassifier(_FineWebClassifier):
+    """Scores educational value with the sibling trained on the judgements of Nemotron-4 340B.
+
+    Scores go to `fineweb-nemotron-edu-score-float` (0 to 5), `fineweb-nemotron-edu-score-int` and
+    `fineweb-nemotron-edu-score-label`.
+
+    Args:
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        label_field: The column for `high_quality` or `low_quality`.
+        float_score_field: The column for the score.
+        int_score_field: The column for the rounded score.
+        text_field: The column with the text.
+        filter_by: Keep only documents with one of these labels.
+        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
+        sort_by_length: Run documents of similar length together; the original order is restored.
+        model_inference_batch_size: The most documents per forward pass.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        **options: `keep_tokens`, `use_existing_tokens`, `max_seq_length`, `model_identifier`, `hf_token` and
+            `cpu_backend`.
+
+    Example:
+        >>> FineWebNemotronEduClassifier(filter_by=["high_quality"]).int_score_field
+        'fineweb-nemotron-edu-score-int'
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | None = None,
+        label_field: str = "fineweb-nemotron-edu-score-label",
+        float_score_field: str = "fineweb-nemotron-edu-score-float",
+        int_score_field: str = "fineweb-nemotron-edu-score-int",
+        text_field: str = "text",
+        filter_by: list[str] | None = None,
+        max_chars: int | None = None,
+        sort_by_length: bool = True,
+        model_inference_batch_size: int = 1024,
+        autocast: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            **{"model_identifier": FINEWEB_NEMOTRON_EDU_MODEL_IDENTIFIER, **options},
+            cache_dir=cache_dir,
+            label_field=label_field,
+            float_score_field=float_score_field,
+            int_score_field=int_score_field,
+            text_field=text_field,
+            filter_by=filter_by,
+            max_chars=max_chars,
+            sort_by_length=sort_by_length,
+            model_inference_batch_size=model_inference_batch_size,
+            autocast=autocast,
+        )

@@ -1,0 +1,77 @@
+"""The networks of the Llama Guard family: one that answers in words, and one that judges its own hidden state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from gristmill.stages.text.classifiers.lora import merge_adapter
+from gristmill.stages.text.models.devices import quiet_loading
+from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_FIELD
+
+# What an answer needs: "unsafe", a line end and a list of categories.
+ANSWER_TOKENS = 100
+
+
+class PoisoningNet(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
+    """Turns the hidden state of a guard model into the probability that a text is poisoned.
+
+    Args:
+        input_dim: The width of the hidden state.
+        dropout: The share dropped while training.
+    """
+
+    def __init__(self, input_dim: int, dropout: float = 0.7) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.input_layer = nn.Linear(input_dim, input_dim)
+        self.hidden_layer_0 = nn.Linear(input_dim, 2000)
+        self.hidden_layer_1 = nn.Linear(2000, 500)
+        self.hidden_layer_2 = nn.Linear(500, 1)
+
+    def forward(self, state: torch.Tensor) -> torch.Tensor:
+        """One probability per row."""
+        values = nn.functional.normalize(state, dim=-1)
+        for layer in (self.input_layer, self.hidden_layer_0, self.hidden_layer_1):
+            values = torch.relu(layer(self.dropout(values)))
+        return torch.sigmoid(self.hidden_layer_2(self.dropout(values)))
+
+
+class GuardModel(nn.Module):  # type: ignore[misc]
+    """A guard language model: its answer to a prompt, or with a judge the probability of poisoning.
+
+    Args:
+        base: The folder of the base model.
+        adapter: The folder of the adapter.
+        judge: The folder of the network over the hidden state; None answers in words.
+        dtype: The type of the weights.
+    """
+
+    def __init__(self, base: Path, adapter: Path, judge: Path | None = None, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        with quiet_loading():
+            network = AutoModelForCausalLM.from_pretrained(
+                str(base), local_files_only=True, use_safetensors=True, dtype=dtype
+            )
+        self.network = merge_adapter(network, adapter)
+        self.judge = None if judge is None else PoisoningNet.from_pretrained(str(judge), local_files_only=True).float()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The new tokens of each answer, or the probability of each document; prompts must be padded on the left."""
+        ids, mask = batch[INPUT_ID_FIELD], batch[ATTENTION_MASK_FIELD]
+        if self.judge is None:
+            answers = self.network.generate(
+                input_ids=ids, attention_mask=mask, max_new_tokens=ANSWER_TOKENS, do_sample=False, pad_token_id=0
+            )
+            return answers[:, ids.shape[1] :]
+        states = self.network(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+        return self.judge(states[-1][:, -1, :].float()).flatten()

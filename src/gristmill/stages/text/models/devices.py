@@ -1,0 +1,154 @@
+"""What a model runs on: the device, the numeric type that is faster there, the threads, and the end of its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from gristmill.backends.base import WorkerMetadata
+
+
+def choose_device(worker: WorkerMetadata | None = None) -> torch.device:
+    """CUDA when the worker was given a GPU (or runs outside of an executor and there is one), else the CPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    given = allocated_gpus(worker)
+    return torch.device("cpu") if given == 0 else torch.device("cuda")
+
+
+def allocated_gpus(worker: WorkerMetadata | None) -> int | None:
+    """How many GPUs the executor gave the worker; None when it does not say."""
+    allocation = getattr(worker, "allocation", None)
+    if allocation is None:
+        return None
+    gpus = allocation.get("gpus") if isinstance(allocation, dict) else getattr(allocation, "gpus", None)
+    if gpus is None:
+        return None
+    return int(gpus > 0) if isinstance(gpus, int | float) else len(gpus)
+
+
+def limit_threads(worker: WorkerMetadata | None, cpus: float) -> int:
+    """Let torch use the processors that the stage asked for, and say how many threads that is.
+
+    Outside of an executor nobody else needs the machine, and torch keeps its own default.
+    """
+    import torch
+
+    if worker is not None:
+        torch.set_num_threads(max(1, round(cpus)))
+    return int(torch.get_num_threads())
+
+
+def device_of(model: Any) -> torch.device:
+    """The device that a model's inputs belong on."""
+    import torch
+
+    device = getattr(model, "device", None)
+    if isinstance(device, torch.device):
+        return device
+    if device is not None:
+        return torch.device(device)
+    parameters = getattr(model, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return torch.device("cpu") if first is None else first.device
+
+
+def autocast_on(device: torch.device, *, enabled: bool) -> AbstractContextManager[Any]:
+    """`torch.autocast` with the type that is faster on `device`, switched off where none is; nothing if not enabled."""
+    import torch
+
+    if not enabled:
+        return contextlib.nullcontext()
+    kind = faster_type(device.type)
+    context: AbstractContextManager[Any] = torch.autocast(
+        device_type=device.type, dtype=kind or torch.bfloat16, enabled=kind is not None
+    )
+    return context
+
+
+@functools.cache
+def faster_type(device_type: str) -> torch.dtype | None:
+    """The 16-bit type in which matrices multiply faster than in float32 on this machine, or None.
+
+    On a CPU the instructions must be there and a short measurement must confirm them: some processors list bfloat16
+    and emulate it.
+    """
+    import torch
+
+    if device_type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    if device_type != "cpu" or not _cpu_has_bfloat16():
+        return None
+    return torch.bfloat16 if _seconds(torch.bfloat16) * 1.15 < _seconds(torch.float32) else None
+
+
+def _cpu_has_bfloat16() -> bool:
+    import torch
+
+    checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(bool(check()) for name in checks if callable(check := getattr(torch.cpu, name, None)))
+
+
+def _seconds(kind: torch.dtype) -> float:
+    import torch
+
+    with torch.no_grad():
+        left, right = torch.ones(512, 768, dtype=kind), torch.ones(768, 768, dtype=kind)
+        best = float("inf")
+        for _ in range(5):
+            start = time.perf_counter()
+            torch.nn.functional.linear(left, right)
+            best = min(best, time.perf_counter() - start)
+    return best
+
+
+@contextlib.contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Keep transformers from drawing a progress bar for weights that load in a moment."""
+    from transformers.utils import logging as messages
+
+    shown = messages.is_progress_bar_enabled()
+    messages.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            messages.enable_progress_bar()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the memory of the device or of the host did not suffice."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error)
+    if isinstance(error, RuntimeError):
+        # Torch reports a failed allocation on the host, and some on the GPU, only by their words.
+        return any(
+            words in text
+            for words in (
+                "can't allocate memory",
+                "not enough memory",
+                "CUDA out of memory",
+                "Failed to allocate memory",
+            )
+        )
+    return False
+
+
+def free_memory() -> None:
+    """Give cached memory of the GPU back; nothing to do on a CPU."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

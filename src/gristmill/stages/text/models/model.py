@@ -1,0 +1,320 @@
+"""The base class of stages that run a model over token columns, and the order in which its hooks are called."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gristmill.backends.failures import quarantined_row
+from gristmill.errors import UsageError
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.resources import Resources
+from gristmill.stages.text.models.secrets import Secret, hide, show
+from gristmill.stages.text.models.sources import fetch_model, model_folder
+from gristmill.stages.text.models.tokens import (
+    ATTENTION_MASK_FIELD,
+    INPUT_ID_FIELD,
+    SEQ_ORDER_FIELD,
+    TOKEN_FIELDS,
+    PaddingSide,
+    clip_tokens,
+    format_name_with_suffix,
+    token_facts,
+)
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+    from gristmill.backends.base import NodeInfo, WorkerMetadata
+
+logger = logging.getLogger(__name__)
+
+OUT_OF_MEMORY = "out_of_memory"
+"""The cause under which a document is quarantined that does not fit the memory even alone."""
+
+
+class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Runs a model over the token columns that a `TokenizerStage` made. Subclass it; it is not used directly.
+
+    A subclass implements `outputs`, `setup` (or `_setup`), `process_model_output` and `create_output_dataframe`. For
+    each task, in a worker, the hooks are called in this order: `yield_next_batch` once, then for every batch it gives
+    `_model_forward` and `process_model_output`, then `collect_outputs` and `create_output_dataframe` once each.
+
+    It asks for one GPU, and runs on the CPU where there is none. When memory does not suffice for a batch, the batch is
+    halved until it does, later batches keep the size that worked, and a single document that does not fit is
+    quarantined.
+
+    Args:
+        model_identifier: A hub id, a local folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        hf_token: An access token for gated models; it is never shown.
+        model_inference_batch_size: Documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents by length; the original order is then restored.
+        padding_side: Where shorter documents are padded.
+        unpack_inference_batch: Whether the model is called as `model(**batch)`; else as `model(batch)`.
+        autocast: Use the 16-bit type that is faster on the device, where there is one.
+    """
+
+    name = "model"
+    resources = Resources(cpus=1.0, gpus=1.0)
+    needs_own_worker = True
+    runs_without_gpu = True
+
+    # Set by an out-of-memory error: the rows of a batch that are known to fit.
+    _working_rows: int | None = None
+    _pad_token_id: int = 0
+
+    def __init__(
+        self,
+        model_identifier: str,
+        cache_dir: str | None = None,
+        hf_token: str | None = None,
+        model_inference_batch_size: int = 256,
+        has_seq_order: bool = True,
+        padding_side: PaddingSide = "right",
+        unpack_inference_batch: bool = False,
+        autocast: bool = True,
+    ) -> None:
+        check_padding_side(padding_side)
+        check_positive("model_inference_batch_size", model_inference_batch_size)
+        self.name = format_name_with_suffix(model_identifier, "_model")
+        self.model_identifier = model_identifier
+        self.cache_dir = cache_dir
+        self._hf_token: Secret | bool | None = hide(hf_token)
+        self.model_inference_batch_size = model_inference_batch_size
+        self.has_seq_order = has_seq_order
+        self.padding_side = padding_side
+        self.unpack_inference_batch = unpack_inference_batch
+        self.autocast = autocast
+        self.model: Any = None
+
+    @property
+    def hf_token(self) -> str | bool | None:
+        """The access token, for the library that downloads."""
+        return show(self._hf_token)
+
+    @property
+    def model_path(self) -> Path:
+        """The local folder of the model; nothing is downloaded."""
+        return model_folder(self.model_identifier, cache_dir=self.cache_dir)
+
+    # --- declarations ---
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        """The token columns, and the order of the rows if the tokenizer sorted them."""
+        return ["data"], [INPUT_ID_FIELD, ATTENTION_MASK_FIELD] + ([SEQ_ORDER_FIELD] if self.has_seq_order else [])
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The columns that the subclass gives."""
+        raise NotImplementedError(f"{type(self).__name__} must implement outputs().")
+
+    def ray_stage_spec(self) -> dict[str, Any]:
+        """Settings for executors on Ray Data: its workers keep what they have loaded."""
+        return {**super().ray_stage_spec(), "is_actor_stage": True}
+
+    # --- the life of a worker ---
+
+    def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
+        """Download the model, once per node, and call `_setup(local_files_only=False)` if the subclass has it."""
+        fetch_model(self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token)
+        own = getattr(self, "_setup", None)
+        if callable(own):
+            own(local_files_only=False)
+
+    def setup(self, _: WorkerMetadata | None = None) -> None:
+        """Load the model into `self.model` from local files, once per worker; calls `_setup(local_files_only=True)`."""
+        own = getattr(self, "_setup", None)
+        if not callable(own):
+            raise NotImplementedError(f"{type(self).__name__} must implement setup() or _setup().")
+        own(local_files_only=True)
+
+    def teardown(self) -> None:
+        """Forget the model and give its memory back."""
+        self.model = None
+        gc.collect()
+        import torch
+
+        torch.cuda.empty_cache()
+
+    # --- hooks ---
+
+    def yield_next_batch(self, df: pd.DataFrame) -> Generator[dict[str, torch.Tensor], None, None]:
+        """The inputs of the model, batch by batch, in the order of the frame.
+
+        Each batch holds `model_inference_batch_size` rows (the last one fewer; fewer after memory ran out), is padded
+        to its longest row only, and is moved to the model's device when it is asked for.
+        """
+        import torch
+
+        from gristmill.stages.text.models.devices import device_of
+
+        device = device_of(self.model)
+        start = 0
+        while start < len(df):
+            end = start + self._rows_per_batch()
+            masks = df[ATTENTION_MASK_FIELD].iloc[start:end].tolist()
+            ids = df[INPUT_ID_FIELD].iloc[start:end].tolist()
+            yield clip_tokens(
+                {
+                    INPUT_ID_FIELD: torch.from_numpy(self._padded(ids, self._pad_token_id)).to(device),
+                    ATTENTION_MASK_FIELD: torch.from_numpy(self._padded(masks, 0)).to(device),
+                },
+                padding_side=self.padding_side,
+            )
+            start = end
+
+    def _model_forward(self, model_input_batch: dict[str, torch.Tensor]) -> Any:
+        """Call the model on one batch."""
+        if self.unpack_inference_batch:
+            return self.model(**model_input_batch)
+        return self.model(model_input_batch)
+
+    def process_model_output(
+        self, outputs: Any, model_input_batch: dict[str, torch.Tensor] | None = None
+    ) -> dict[str, Any] | Any:
+        """What is kept of the model's output for one batch, usually arrays with one row per document."""
+        raise NotImplementedError(f"{type(self).__name__} must implement process_model_output().")
+
+    def collect_outputs(self, processed_outputs: list[Any]) -> Any:
+        """One result for all batches: by default the arrays of each key, one after the other."""
+        first = processed_outputs[0]
+        return {key: np.concatenate([output[key] for output in processed_outputs], axis=0) for key in first}
+
+    def create_output_dataframe(self, df_cpu: pd.DataFrame, collected_output: Any) -> pd.DataFrame:
+        """The frame with the new columns; rows must stay in the order in which they came."""
+        raise NotImplementedError(f"{type(self).__name__} must implement create_output_dataframe().")
+
+    # --- the loop ---
+
+    def process(self, batch: DocumentBatch) -> DocumentBatch | None:
+        """The batch with the model's output; documents that cannot fit the memory are quarantined."""
+        frame = batch.to_pandas()
+        self._pad_token_id = self._padding_id(batch)
+        outputs: list[Any] = []
+        lost: list[int] = []
+        row = 0
+        for model_input_batch in self.yield_next_batch(frame):
+            rows = len(model_input_batch[INPUT_ID_FIELD])
+            outputs.extend(self._outputs_of(model_input_batch, row, lost))
+            del model_input_batch
+            row += rows
+        if lost:
+            self._quarantine(batch, lost)
+            frame = frame.drop(index=frame.index[lost])
+        if not outputs:
+            return None if lost else batch
+        frame = self.create_output_dataframe(frame, self.collect_outputs(outputs))
+        if self.has_seq_order:
+            # The runner follows rows by their labels; outside of a run nobody does, and a clean index reads better.
+            frame = frame.sort_values(by=SEQ_ORDER_FIELD, kind="stable", ignore_index=batch._token is None)
+            frame = frame.drop(columns=[SEQ_ORDER_FIELD])
+        return DocumentBatch(
+            dataset_name=batch.dataset_name,
+            data=frame,
+            _metadata=batch._metadata,
+            _stage_perf=batch._stage_perf,
+            task_id=batch.task_id,
+        )
+
+    def _outputs_of(self, model_input_batch: dict[str, torch.Tensor], row: int, lost: list[int]) -> list[Any]:
+        """What the model gives for one batch, in pieces if memory runs out; rows that never fit are added to `lost`."""
+        from gristmill.stages.text.models.devices import free_memory, is_out_of_memory
+
+        try:
+            return [self._run(model_input_batch)]
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside of the handler the traceback, which holds on to the tensors of the failed pass, is gone.
+        gc.collect()
+        free_memory()
+        self._log_metric("out_of_memory", 1)
+        rows = len(model_input_batch[INPUT_ID_FIELD])
+        if rows == 1:
+            lost.append(row)
+            return []
+        half = (rows + 1) // 2
+        self._remember(model_input_batch, half)
+        outputs: list[Any] = []
+        for start, end in ((0, half), (half, rows)):
+            piece = {name: tensor[start:end] for name, tensor in model_input_batch.items()}
+            piece = clip_tokens(piece, padding_side=self.padding_side)
+            outputs.extend(self._outputs_of(piece, row + start, lost))
+            del piece
+        return outputs
+
+    def _run(self, model_input_batch: dict[str, torch.Tensor]) -> Any:
+        import torch
+
+        from gristmill.stages.text.models.devices import autocast_on
+
+        device = model_input_batch[INPUT_ID_FIELD].device
+        mask = model_input_batch[ATTENTION_MASK_FIELD]
+        with torch.no_grad():
+            if self.autocast:
+                with autocast_on(device, enabled=True):
+                    outputs = self._model_forward(model_input_batch)
+            else:
+                outputs = self._model_forward(model_input_batch)
+        self._log_metrics({"real_tokens": float(mask.sum()), "padded_tokens": float(mask.numel())})
+        return self.process_model_output(outputs, model_input_batch)
+
+    def _rows_per_batch(self) -> int:
+        return min(self.model_inference_batch_size, self._working_rows or self.model_inference_batch_size)
+
+    def _remember(self, model_input_batch: dict[str, torch.Tensor], rows: int) -> None:
+        """Keep the size that is tried next for the batches that follow, and tell the user what to set."""
+        self._working_rows = min(rows, self._rows_per_batch())
+        logger.warning(
+            "Stage %s ran out of memory with %d documents in a batch and goes on with %d. "
+            "Set model_inference_batch_size=%d to start there.",
+            self.name,
+            len(model_input_batch[INPUT_ID_FIELD]),
+            self._working_rows,
+            self._working_rows,
+        )
+
+    def _quarantine(self, batch: DocumentBatch, lost: list[int]) -> None:
+        """Set documents aside as they were before tokenization."""
+        inner = [name for name in (*TOKEN_FIELDS, SEQ_ORDER_FIELD) if name in batch.get_columns()]
+        plain = batch.without(inner)
+        for row in lost:
+            detail = f"The document does not fit the memory of the device even alone, in stage {self.name!r}."
+            batch.note_quarantine(quarantined_row(plain, row, stage=self.name, cause=OUT_OF_MEMORY, detail=detail))
+
+    def _padding_id(self, batch: DocumentBatch) -> int:
+        """The id that fills short rows: what the tokenizer said, else what the model's configuration says."""
+        noted = token_facts(batch).get("pad_token_id")
+        if noted is None:
+            noted = getattr(getattr(self.model, "config", None), "pad_token_id", None)
+        return 0 if noted is None else int(noted)
+
+    def _padded(self, lists: list[Any], fill: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        width = max(1, *(len(row) for row in lists))
+        matrix = np.full((len(lists), width), fill, np.int64)
+        for place, row in enumerate(lists):
+            if self.padding_side == "right":
+                matrix[place, : len(row)] = row
+            else:
+                matrix[place, width - len(row) :] = row
+        return matrix
+
+
+def check_padding_side(side: str) -> None:
+    """Refuse a padding side that is neither left nor right."""
+    if side not in ("left", "right"):
+        raise UsageError(f"padding_side={side!r}: give 'left' or 'right'.")
+
+
+def check_positive(name: str, value: int | None) -> None:
+    """Refuse a count that is not a whole number of at least 1; None is off."""
+    whole: Any = value
+    if whole is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
+        raise UsageError(f"{name}={value!r}: give a whole number of at least 1.")

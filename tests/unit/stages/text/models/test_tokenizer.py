@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from transformers import AutoTokenizer
+
+from gristmill.errors import ModelNotFoundError, UsageError
+from gristmill.stages.text.models import TokenizerStage
+from gristmill.stages.text.models.tokens import token_facts
+from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_tokenizer, texts
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_classifier(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def ready(model: Path, **options: object) -> TokenizerStage:
+    stage = TokenizerStage(str(model), **options)  # type: ignore[arg-type]
+    stage.setup_on_node()
+    stage.setup()
+    return stage
+
+
+def test_tokens_equal_those_of_the_models_own_tokenizer(model: Path) -> None:
+    values = [*texts(40, longest=90), "", "unknownword the"]
+    out = ready(model, sort_by_length=False).process(batch_of(values))
+    reference = AutoTokenizer.from_pretrained(str(model))(values, truncation=True, max_length=64)
+    assert out.column("input_ids").to_pylist() == reference["input_ids"]
+    assert out.column("attention_mask").to_pylist() == reference["attention_mask"]
+    assert out.get_columns() == ["text", "id", "input_ids", "attention_mask"]
+
+
+def test_lists_are_not_padded_and_the_text_is_not_cut(model: Path) -> None:
+    long = "the " * 500
+    out = ready(model, max_chars=10, max_seq_length=5).process(batch_of([long, "a"]))
+    rows = {row["id"]: row for row in out.to_pyarrow().to_pylist()}
+    assert rows[0]["text"] == long
+    assert len(rows[0]["input_ids"]) == 5
+    assert len(rows[1]["input_ids"]) == 3
+
+
+def test_rows_are_sorted_by_length_and_remember_their_place(model: Path) -> None:
+    values = ["the a of to", "a", "the a", "", "a of"]
+    out = ready(model).process(batch_of(values))
+    assert out.column("_curator_seq_order").to_pylist() == [3, 1, 2, 4, 0]
+    assert [values[place] for place in out.column("_curator_seq_order").to_pylist()] == out.column("text").to_pylist()
+
+
+def test_a_missing_text_counts_as_empty(model: Path) -> None:
+    out = ready(model, sort_by_length=False).process(batch_of([None, ""]))
+    assert out.column("input_ids").to_pylist() == [[1, 2], [1, 2]]
+    assert out.column("text").to_pylist() == [None, ""]
+
+
+def test_an_empty_batch_keeps_its_columns(model: Path) -> None:
+    out = ready(model).process(batch_of([]))
+    assert out.num_items == 0
+    assert out.get_columns() == ["text", "id", "input_ids", "attention_mask", "_curator_seq_order"]
+
+
+def test_max_chars_counts_characters_not_bytes(tmp_path: Path) -> None:
+    make_tokenizer(tmp_path, extra=["é", "éé"])
+    out = ready(tmp_path, max_chars=2, sort_by_length=False).process(batch_of(["ééé"]))
+    assert (
+        out.column("input_ids").to_pylist()
+        == ready(tmp_path, sort_by_length=False).process(batch_of(["éé"])).column("input_ids").to_pylist()
+    )
+
+
+def test_same_settings_give_the_same_digest_and_others_do_not(model: Path, tmp_path: Path) -> None:
+    twin = make_classifier(tmp_path / "twin", seed=5)
+    digests = [
+        token_facts(ready(*arguments[:1], **arguments[1]).process(batch_of(["a"])))["digest"]  # type: ignore[arg-type]
+        for arguments in [
+            (model, {"max_seq_length": 8}),
+            (twin, {"max_seq_length": 8, "padding_side": "left", "sort_by_length": False}),
+            (model, {"max_seq_length": 9}),
+            (model, {"max_seq_length": 8, "max_chars": 5}),
+        ]
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "padding_side", "local_files_only", "trust_remote_code"])
+def test_options_that_are_the_stages_own_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        TokenizerStage("some/model", transformers_init_kwargs={name: "x"})
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_chars": 0}, {"max_seq_length": 0}, {"padding_side": "top"}, {"max_chars": True}]
+)
+def test_values_that_cannot_work_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        TokenizerStage("some/model", **options)  # type: ignore[arg-type]
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="is not there"):
+        TokenizerStage(str(tmp_path / "nothing")).setup_on_node()
+
+
+def test_a_token_is_never_shown_and_still_travels() -> None:
+    stage = TokenizerStage("some/model", hf_token="hf_secret")
+    shown = f"{stage!r} {stage} {vars(stage)} {stage.get_config()}"
+    assert "hf_secret" not in shown
+    assert pickle.loads(pickle.dumps(stage)).hf_token == "hf_secret"
+
+
+def test_json_records_get_token_columns(model: Path) -> None:
+    table = pa.table({"text": ["the a", "of"], "extra": [{"a": 1}, {"a": 2}]})
+    from gristmill.tasks import DocumentBatch
+
+    out = ready(model).process(DocumentBatch(data=table))
+    assert out.column("extra").to_pylist() == [{"a": 2}, {"a": 1}]
