@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
 
@@ -46,7 +45,7 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
         UsageError: The column does not hold text.
     """
     if isinstance(column, list):
-        column = pa.array([_encodable(text) for text in column], pa.large_string())
+        return _from_texts(column)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
         if isinstance(column, pa.ChunkedArray):
@@ -54,19 +53,23 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
     if not pa.types.is_large_string(column.type):
         column = _as_large_string(column)
     if column.null_count:
-        valid = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
     else:
         valid = np.ones(len(column), dtype=np.bool_)
     data, offsets = _buffers(column)
     if column.null_count and bool(np.any(np.diff(offsets)[~valid])):
-        data, offsets = _buffers(pc.fill_null(column, ""))
+        data, offsets = _buffers(column.fill_null(""))
     return TextColumn(data, offsets, valid)
 
 
-def _encodable(text: str | None) -> str | None:
-    if text is None or text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode("utf-8")
+def _from_texts(texts: list[str | None]) -> TextColumn:
+    # Not by way of pyarrow, whose conversion of lists imports pandas where that is installed.
+    encoded = [b"" if text is None else text.encode("utf-8", "replace") for text in texts]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    offsets.flags.writeable = False
+    valid = np.array([text is not None for text in texts], dtype=np.bool_)
+    return TextColumn(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets, valid)
 
 
 def _as_large_string(column: pa.Array) -> pa.Array:
@@ -77,7 +80,7 @@ def _as_large_string(column: pa.Array) -> pa.Array:
             f"A text column was asked for, but this one holds {kind}. Name the column with the text (text_field=...).",
             found=str(kind),
         )
-    return pc.cast(column, pa.large_string())
+    return column.cast(pa.large_string())
 
 
 def _buffers(column: pa.Array) -> tuple[Bytes, Integers]:

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from gristmill.errors import MissingExtraError, UnknownNameError, did_you_mean
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
@@ -82,11 +81,11 @@ def split_column(column: TextColumn, name: str, rows: Mask) -> tuple[TextColumn,
     Document `i` has the words `bounds[i]` to `bounds[i + 1]`; a document that is not marked has none.
     """
     split = load_splitter(name)
-    words: list[str] = []
+    words: list[str | None] = []
     bounds = np.zeros(len(column) + 1, dtype=np.int64)
     for row in range(len(column)):
         if rows[row]:
             words += split(column.text(row))
         bounds[row + 1] = len(words)
     bounds.flags.writeable = False
-    return text_column(pa.array(words, pa.large_string())), bounds
+    return text_column(words), bounds

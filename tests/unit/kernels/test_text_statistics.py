@@ -1,0 +1,203 @@
+"""The text kernels against plain Python, on texts of all planes of Unicode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from gristmill.errors import UsageError
+from gristmill.kernels import ngrams, text_characters, text_lines, text_phrases, text_search, text_words
+from gristmill.kernels.text_column import TextColumn, text_column
+from gristmill.kernels.unicode_alphabetic import ALPHABETIC_RANGES
+from gristmill.kernels.unicode_classes import decode_ranges
+from tests.unit.kernels import text_reference as plain
+
+ALPHABETIC = frozenset(point for start, end in decode_ranges(ALPHABETIC_RANGES) for point in range(start, end))
+
+
+def _all(column: TextColumn) -> np.ndarray:
+    return np.ones(len(column), dtype=np.bool_)
+
+
+def _plain_texts(texts: list[str | None]) -> list[str]:
+    return ["" if text is None else text for text in texts]
+
+
+@given(plain.columns)
+@settings(max_examples=150)
+def test_characters(texts: list[str | None]) -> None:
+    column = text_column(texts)
+    counts = text_characters.character_counts(column, _all(column))
+    for text, row in zip(_plain_texts(texts), counts, strict=True):
+        urls = plain.URL.findall(text)
+        assert row[text_characters.N_CHARS] == len(text)
+        assert row[text_characters.PLAIN_CHARS] == sum(c.isascii() and (c.isalnum() or c in "\n?!,.") for c in text)
+        assert row[text_characters.DIGIT_CHARS] == sum(c in "0123456789" for c in text)
+        assert row[text_characters.WHITE_CHARS] == sum(c in "\t\n\r\b " for c in text)
+        assert row[text_characters.BRACKET_CHARS] == sum(c in "{}⟨⟩[]()" for c in text)
+        assert row[text_characters.HASH_CHARS] == text.count("#")
+        assert row[text_characters.ALPHABETIC_CHARS] == sum(ord(c) in ALPHABETIC for c in text)
+        assert row[text_characters.URL_CHARS] == sum(map(len, urls))
+        assert row[text_characters.ADULT_URLS] == any("porn" in url for url in urls)
+
+
+@given(plain.columns)
+@settings(max_examples=150)
+def test_words(texts: list[str | None]) -> None:
+    column = text_column(texts)
+    for text, row in zip(_plain_texts(texts), text_words.word_counts(column, _all(column)), strict=True):
+        _check_words(text.split(), row)
+
+
+@given(plain.columns)
+def test_given_words(texts: list[str | None]) -> None:
+    split = [text.split() for text in _plain_texts(texts)]
+    words = text_column(pa.array([word for some in split for word in some], pa.large_string()))
+    bounds = np.concatenate([[0], np.cumsum([len(some) for some in split])]).astype(np.int64)
+    bounds.flags.writeable = False
+    alive = np.ones(len(texts), dtype=np.bool_)
+    counts = text_words.given_word_counts(words.data, words.offsets, bounds, alive)
+    for some, row in zip(split, counts, strict=True):
+        _check_words(some, row)
+
+
+def _check_words(words: list[str], row: np.ndarray) -> None:
+    assert row[text_words.N_WORDS] == len(words)
+    assert row[text_words.WORD_CHARS] == sum(map(len, words))
+    assert row[text_words.LONGEST_WORD] == max(map(len, words), default=0)
+    assert row[text_words.SYMBOL_WORDS] == sum(map(plain.is_symbol_word, words))
+    assert row[text_words.ALPHABETIC_WORDS] == sum(any(ord(c) in ALPHABETIC for c in word) for word in words)
+    assert row[text_words.COMMON_WORDS] == sum(word in plain.COMMON for word in words)
+    assert row[text_words.FIRST_WORD_COMMON] == (bool(words) and words[0] in plain.COMMON)
+
+
+@given(plain.columns)
+@settings(max_examples=150)
+def test_lines_and_paragraphs(texts: list[str | None]) -> None:
+    column = text_column(texts)
+    for text, row in zip(_plain_texts(texts), text_lines.line_counts(column, _all(column)), strict=True):
+        lines = plain.lines(text)
+        paragraphs = text.split("\n\n")
+        assert row[text_lines.N_LINES] == len(lines)
+        assert row[text_lines.LINE_CHARS] == sum(map(len, lines))
+        assert row[text_lines.UNIQUE_LINES] == len(set(lines))
+        assert row[text_lines.UNIQUE_LINE_CHARS] == sum(map(len, set(lines)))
+        assert row[text_lines.OPEN_LINES] == sum(not line.strip().endswith(plain.END_MARKS) for line in lines)
+        assert row[text_lines.ELLIPSIS_LINES] == sum(line.strip().lower().endswith(plain.ELLIPSES) for line in lines)
+        assert row[text_lines.BULLET_LINES] == sum(line.strip().startswith(plain.BULLETS) for line in lines)
+        assert row[text_lines.NEWLINES] == text.count("\n")
+        assert row[text_lines.SHORT_LINES] == sum(len(line) <= 30 for line in lines)
+        assert row[text_lines.N_PARAGRAPHS] == len(paragraphs)
+        assert row[text_lines.PARAGRAPH_CHARS] == sum(map(len, paragraphs))
+        assert row[text_lines.UNIQUE_PARAGRAPHS] == len(set(paragraphs))
+        assert row[text_lines.UNIQUE_PARAGRAPH_CHARS] == sum(map(len, set(paragraphs)))
+
+
+PHRASES = ("privacy policy", "use cookies", "ab ab")
+
+
+@given(plain.columns)
+def test_phrases(texts: list[str | None]) -> None:
+    column = text_column(texts)
+    compiled = text_phrases.compile_phrases(PHRASES, ("lorem ipsum",))
+    for text, row in zip(_plain_texts(texts), text_phrases.phrase_counts(column, _all(column), compiled), strict=True):
+        paragraphs = text.lower().split("\n\n")
+        assert row[text_phrases.N_PARAGRAPHS] == len(paragraphs)
+        marked = sum(any(phrase in paragraph for phrase in PHRASES) for paragraph in paragraphs)
+        assert row[text_phrases.MARKED_PARAGRAPHS] == marked
+        assert row[text_phrases.SECOND_KIND] == ("lorem ipsum" in text.lower())
+
+
+LENGTHS = (1, 2, 3, 4, 5, 10)
+
+
+@given(plain.columns)
+@settings(max_examples=150)
+def test_ngrams(texts: list[str | None]) -> None:
+    column = text_column(texts)
+    top, duplicate = ngrams.ngram_counts(column, _all(column), top=LENGTHS, duplicate=LENGTHS)
+    for text, most, again in zip(_plain_texts(texts), top, duplicate, strict=True):
+        assert most.tolist() == [plain.top_ngram_chars(text, n) for n in LENGTHS]
+        assert again.tolist() == [plain.duplicate_ngram_chars(text, n) for n in LENGTHS]
+
+
+@given(plain.columns)
+def test_given_ngrams_equal_those_of_our_own_splitting(texts: list[str | None]) -> None:
+    column = text_column(texts)
+    split = [text.split() for text in _plain_texts(texts)]
+    words = text_column(pa.array([word for some in split for word in some], pa.large_string()))
+    bounds = np.concatenate([[0], np.cumsum([len(some) for some in split])])
+    expected = ngrams.ngram_counts(column, _all(column), top=(1, 2, 3), duplicate=(2, 5))
+    found = ngrams.given_ngram_counts(words, bounds, column, _all(column), top=(1, 2, 3), duplicate=(2, 5))
+    assert np.array_equal(expected[0], found[0])
+    assert np.array_equal(expected[1], found[1])
+
+
+def test_long_words_that_share_their_first_bytes_are_told_apart() -> None:
+    text = " ".join(["abcdefgh1", "abcdefgh2", "abcdefgh1", "abcdefgh2", "abcdefgh"])
+    column = text_column([text])
+    top, duplicate = ngrams.ngram_counts(column, _all(column), top=(2,), duplicate=(2,))
+    assert top[0, 0] == plain.top_ngram_chars(text, 2)
+    assert duplicate[0, 0] == plain.duplicate_ngram_chars(text, 2)
+
+
+def test_many_distinct_words_make_the_table_grow() -> None:
+    words = [f"w{number}" for number in range(3000)]
+    text = " ".join(words + words[:50])
+    column = text_column([text])
+    _, duplicate = ngrams.ngram_counts(column, _all(column), duplicate=(2, 5))
+    assert duplicate[0].tolist() == [plain.duplicate_ngram_chars(text, 2), plain.duplicate_ngram_chars(text, 5)]
+
+
+@given(plain.columns, plain.texts)
+def test_contains(texts: list[str | None], needle: str) -> None:
+    column = text_column(texts)
+    for wanted in (needle[:3], "a", ""):
+        anywhere = text_search.contains(column, _all(column), wanted)
+        first = text_search.contains(column, _all(column), wanted, first_chars=5)
+        prefix = text_search.contains(column, _all(column), wanted, place=text_search.PREFIX)
+        suffix = text_search.contains(column, _all(column), wanted, place=text_search.SUFFIX)
+        for row, text in enumerate(_plain_texts(texts)):
+            assert anywhere[row] == (wanted in text)
+            assert first[row] == (wanted in text[:5])
+            assert prefix[row] == text.startswith(wanted)
+            assert suffix[row] == text.endswith(wanted)
+
+
+def test_dead_documents_are_not_looked_at() -> None:
+    column = text_column(["a b", "a b"])
+    alive = np.array([False, True])
+    assert text_words.word_counts(column, alive)[:, text_words.N_WORDS].tolist() == [0, 2]
+    assert text_characters.character_counts(column, alive)[:, 0].tolist() == [0, 3]
+    assert ngrams.ngram_counts(column, alive, top=(2,))[0][:, 0].tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_string_layout_gives_the_same_bytes(kind: pa.DataType) -> None:
+    texts = ["", "ab", None, "é", "ab"]
+    array = pa.array(texts, pa.large_string()).cast(kind) if not pa.types.is_dictionary(kind) else pa.array(
+        texts, pa.string()
+    ).dictionary_encode()
+    column = text_column(array.slice(1))
+    assert [column.text(row) for row in range(len(column))] == ["ab", "", "é", "ab"]
+    assert column.valid.tolist() == [True, False, True, True]
+
+
+def test_nulls_over_bytes_count_as_empty() -> None:
+    full = pa.array(["abc", "def"], pa.large_string())
+    array = pa.Array.from_buffers(pa.large_string(), 2, [pa.py_buffer(b"\x02"), *full.buffers()[1:]])
+    column = text_column(array)
+    assert column.lengths.tolist() == [0, 3]
+
+
+def test_chunked_empty_and_null_columns() -> None:
+    assert len(text_column(pa.chunked_array([], pa.string()))) == 0
+    assert len(text_column(pa.chunked_array([["a"], ["b"]]))) == 2
+    assert text_column(pa.nulls(2)).valid.tolist() == [False, False]
+
+
+def test_numbers_are_not_text() -> None:
+    with pytest.raises(UsageError, match="int64"):
+        text_column(pa.array([1, 2]))
