@@ -21,6 +21,7 @@ from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Columns, Indices, TableColumns, rebuild
 from gristmill.tasks.document import DocumentBatch, Note
 from gristmill.tasks.matching import match_rows
+from gristmill.tasks.table_door import polars_memory, restore_json, shares_rows
 
 Stage = ProcessingStage[Any, Any]
 UNTRACKED = "untracked"
@@ -76,9 +77,21 @@ def leave(entry: Entry, given: Task[Any]) -> Exit:
         return _from_frame(entry, given, live[0])
     if given._frame is not None:
         return _from_frame(entry, given, given._frame)
-    table = given.columns.table()
-    positions = match_rows(entry.columns, table)
+    table = restore_json(entry.columns, given.columns.table())
+    positions = np.arange(entry.items) if _same_rows(entry, given, table) else match_rows(entry.columns, table)
     return Exit(_rebuilt(entry, given, rebuild(entry.columns, table, positions), positions), positions)
+
+
+def _same_rows(entry: Entry, given: DocumentBatch, table: Any) -> bool:
+    """Whether what came out still holds a column of what went in, so that the rows are certainly the same."""
+    assert entry.columns is not None
+    if given.num_items != entry.items:
+        return False
+    if given._polars is not None:
+        shown = entry.task._shown if isinstance(entry.task, DocumentBatch) else None
+        return shown is not None and shares_rows(polars_memory(shown), polars_memory(given._polars))
+    shared = [name for name in table.column_names if entry.columns.has(name)]
+    return shares_rows(entry.columns.table(shared), table)
 
 
 def _from_frame(entry: Entry, given: DocumentBatch, frame: Any) -> Exit:

@@ -196,7 +196,7 @@ class TableColumns(Columns):
 class RecordColumns(Columns):
     """Columns over raw JSONL records: decoded on demand, written back untouched unless changed."""
 
-    __slots__ = ("_arrays", "_changed", "_json", "_names", "_records")
+    __slots__ = ("_arrays", "_changed", "_json", "_names", "_nested", "_records")
 
     def __init__(
         self,
@@ -212,6 +212,7 @@ class RecordColumns(Columns):
         self._arrays: dict[str, Array] = dict(arrays or {})
         self._changed: dict[str, Mask | None] = dict(changed or {})
         self._json: frozenset[str] = frozenset(json_names)
+        self._nested: dict[str, Array | None] = {}
 
     @property
     def records(self) -> JsonRecords:
@@ -259,7 +260,9 @@ class RecordColumns(Columns):
         for name in wanted:
             array, is_json = self.column(name), self.is_json(name)
             if is_json and name not in self._changed:
-                nested = self._records.nested(name)
+                if name not in self._nested:
+                    self._nested[name] = self._records.nested(name)
+                nested = self._nested[name]
                 if nested is not None:
                     array, is_json = nested, False
             arrays.append(array)
@@ -395,22 +398,43 @@ def _writable(values: Array, is_json: bool) -> Array:
 
 
 def differing_rows(values: Array, before: Array) -> Mask:
-    """True where a value differs from the one before; nulls equal nulls, NaN equals NaN."""
+    """True where a value differs from the one before; nulls equal nulls, NaN equals NaN, 3 equals 3.0 but not "3"."""
     new, old = one_chunk(values), one_chunk(before)
-    if new.type != old.type:
-        try:
-            new = new.cast(old.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return np.ones(len(new), bool)
     if new.equals(old):
         return np.zeros(len(new), bool)
-    if pa.types.is_nested(new.type) or pa.types.is_dictionary(new.type):
-        return np.fromiter((a != b for a, b in zip(new.to_pylist(), old.to_pylist(), strict=True)), bool, len(new))
-    same = pc.fill_null(pc.equal(new, old), False)
-    same = pc.or_(same, pc.and_(pc.is_null(new), pc.is_null(old)))
-    if pa.types.is_floating(new.type):
+    if pa.types.is_nested(new.type) and pa.types.is_nested(old.type):
+        return np.fromiter((a != b for a, b in zip(_plain_texts(new), _plain_texts(old), strict=True)), bool, len(new))
+    both_null = pc.and_(new.is_null(), old.is_null())
+    try:
+        if _family(new.type) != _family(old.type):
+            raise pa.ArrowInvalid("another kind of value, even where it can be cast")
+        same = pc.fill_null(pc.equal(new.cast(_plain_type(old.type)), old.cast(_plain_type(old.type))), False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return ~np.asarray(both_null.to_numpy(zero_copy_only=False), bool)
+    same = pc.or_(same, both_null)
+    if pa.types.is_floating(new.type) and pa.types.is_floating(old.type):
         same = pc.or_(same, pc.and_(pc.fill_null(pc.is_nan(new), False), pc.fill_null(pc.is_nan(old), False)))
     return ~np.asarray(same.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _plain_texts(array: pa.Array) -> list[str]:
+    return [json.dumps(value, default=str, sort_keys=True) for value in array.to_pylist()]
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _family(kind: pa.DataType) -> str:
+    """Types of one family can hold the same value; a digit and the number it stands for are not the same value."""
+    kind = _plain_type(kind)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "text"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return "bytes"
+    return str(kind.id)
 
 
 def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
@@ -431,8 +455,7 @@ def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
     for field in after.schema:
         values = after.column(field.name)
         if kept.has(field.name):
-            old = _as_seen(kept, field.name)
-            marks = differing_rows(values, old)
+            marks = _differing(before, None if identity else pa.array(positions), field, values)
             if not marks.any():
                 continue
             kept = kept.with_column(field.name, one_chunk(values), changed=marks, is_json=is_json_field(field))
@@ -441,9 +464,23 @@ def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
     return kept if list(kept.names) == names else kept.select(names)
 
 
-def _as_seen(columns: Columns, name: str) -> Array:
-    """The column as the doors show it: nested values where Arrow can hold them."""
-    return columns.table([name]).column(0) if columns.has(name) else columns.column(name)
+def _differing(before: RecordColumns, positions: pa.Array | None, field: pa.Field, values: Array) -> Mask:
+    """True where `values` are not what the doors showed of the column in the rows at `positions` (None: all)."""
+    is_json = is_json_field(field) and before.is_json(field.name)
+    # Taken from the whole column: the rows that are left need not show the type that went out.
+    old = before.column(field.name) if is_json else before.table([field.name]).column(0)
+    old = old if positions is None else old.take(positions)
+    return _differing_json(one_chunk(values), one_chunk(old)) if is_json else differing_rows(values, old)
+
+
+def _differing_json(new: pa.Array, old: pa.Array) -> Mask:
+    """True where two JSON texts stand for different values; spaces, escapes and the like do not count."""
+    marks = differing_rows(new, old)
+    for row in np.flatnonzero(marks).tolist():
+        one, other = new[row].as_py(), old[row].as_py()
+        if one is not None and other is not None:
+            marks[row] = json.dumps(json.loads(one)) != json.dumps(json.loads(other))
+    return marks
 
 
 def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -> Columns:

@@ -17,6 +17,7 @@ from gristmill.errors import StageDefinitionError
 from gristmill.ledger.trail import DROPPED, Changes, Decisions, Floats, QuarantinedRecord, Rows, Scores
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns, as_text
+from gristmill.tasks.table_door import table_of_polars
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +62,8 @@ class DocumentBatch(Task[Any]):
         self._positions: Indices | None = None
         self._token: object | None = None
         self._note = Note()
+        self._given: tuple[Any, str, Columns] | None = None
+        self._shown: Any = None
         super().__init__(dataset_name, data, _stage_perf, _metadata, task_id=task_id)
 
     @classmethod
@@ -79,6 +82,8 @@ class DocumentBatch(Task[Any]):
         batch._columns = columns
         batch._frame = None
         batch._given = None
+        batch._shown = None
+        batch._polars = None
         return batch
 
     # --- what user code sees ---
@@ -92,7 +97,7 @@ class DocumentBatch(Task[Any]):
     def data(self, value: Any) -> None:
         self._columns: Columns | None = None
         self._frame: Any = None
-        self._given: tuple[Any, str] | None = None
+        self._polars: Any = None
         self._token = None
         kind = type(value).__module__.split(".")[0]
         if value is None:
@@ -104,7 +109,8 @@ class DocumentBatch(Task[Any]):
         elif kind == "polars" and hasattr(value, "collect"):
             raise StageDefinitionError("A Polars LazyFrame is not data yet: call .collect() on it first.")
         elif kind == "polars" and hasattr(value, "to_arrow"):
-            self._columns = TableColumns(_table_of_polars(value))
+            self._columns = TableColumns(table_of_polars(value))
+            self._polars = value
         elif kind == "pandas" and hasattr(value, "columns"):
             self._frame = value
         else:
@@ -132,6 +138,7 @@ class DocumentBatch(Task[Any]):
 
         frame = pl.from_arrow(self.columns.table())
         assert isinstance(frame, pl.DataFrame)
+        self._shown = frame
         return frame
 
     def to_pandas(self) -> pd.DataFrame:
@@ -142,11 +149,11 @@ class DocumentBatch(Task[Any]):
         if self._frame is not None:
             frame: pd.DataFrame = self._frame
             return frame
-        if self._given is None:
+        if self._given is None or self._given[2] is not self.columns:
             from gristmill.tasks.pandas_door import index_tag, to_frame
 
             made = to_frame(self.columns)
-            self._given = (made, index_tag(made) or "")
+            self._given = (made, index_tag(made) or "", self.columns)
         return self._given[0]
 
     # --- what stages of the framework use ---
@@ -287,9 +294,3 @@ class DocumentBatch(Task[Any]):
         batch._note = self._note
         return batch
 
-
-def _table_of_polars(frame: Any) -> pa.Table:
-    # The oldest compatibility level keeps strings as large_string instead of views, which the kernels read directly.
-    import polars as pl
-
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())

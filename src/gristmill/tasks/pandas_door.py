@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _INDEX_NAME = "_gristmill_row"
+_HALF = re.compile("[\ud800-\udfff]")
 _serial = itertools.count()
 
 
@@ -130,8 +132,13 @@ def _seen_type(before: Columns, name: str) -> pa.DataType | None:
 
 
 def _json_texts(values: pd.Series[Any]) -> pa.Array:
-    texts = [None if value is None else json.dumps(value, ensure_ascii=False, default=_plain) for value in values]
-    return pa.array(texts, pa.large_string())
+    return pa.array([None if value is None else _json_text(value) for value in values], pa.large_string())
+
+
+def _json_text(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=_plain)
+    # Half of a surrogate pair has no UTF-8, but JSON can spell it.
+    return text if text.isascii() or not _HALF.search(text) else json.dumps(value, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,85 @@
+"""The Arrow and Polars doors: what a table or frame that user code returns still shares with what went out.
+
+Both libraries hand on columns that nobody touched as the same memory. A column that lies where it lay proves that the
+rows are the same ones in the same order; that is knowledge, not a guess by position.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.tasks.columns import JSON_TYPE, Columns, is_json_field, one_chunk
+
+
+def polars_memory(frame: Any) -> pa.Table:
+    """The frame as Arrow sees it without a copy, so that addresses can be compared."""
+    import polars as pl
+
+    return frame.to_arrow(compat_level=pl.CompatLevel.newest())
+
+
+def table_of_polars(frame: Any) -> pa.Table:
+    """The frame as a table that the kernels can read: strings as large_string and not as views."""
+    import polars as pl
+
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def shares_rows(before: pa.Table, after: pa.Table) -> bool:
+    """Whether `after` has a column that is the very memory of `before`, so that its rows are the same, in order."""
+    if before.num_rows != after.num_rows or not before.num_rows:
+        return False
+    return any(
+        _same_memory(before.column(name), after.column(name))
+        for name in after.column_names
+        if name in before.column_names
+    )
+
+
+def _same_memory(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
+    if left.type != right.type or left.num_chunks != right.num_chunks:
+        return False
+    places = [(_place(a), _place(b)) for a, b in zip(left.chunks, right.chunks, strict=True)]
+    return all(a is not None and a == b for a, b in places)
+
+
+def _place(chunk: pa.Array) -> tuple[int, int, int] | None:
+    """Where the values, offsets or views of a chunk lie; None for kinds that have no such buffer of their own."""
+    if pa.types.is_dictionary(chunk.type):
+        return None
+    buffers = chunk.buffers()
+    own = buffers[1] if len(buffers) > 1 else None
+    return None if own is None else (own.address, chunk.offset, len(chunk))
+
+
+def restore_json(before: Columns, after: pa.Table) -> pa.Table:
+    """`after` with the columns marked that went out as JSON texts and came back as plain strings.
+
+    Polars knows no marks, and a replaced Arrow column has none. A value that is one of the texts that went out still
+    stands for its JSON; any other is a string of the stage's own.
+    """
+    for place, field in enumerate(after.schema):
+        if is_json_field(field) or not before.has(field.name) or not _is_text(field.type):
+            continue
+        seen = before.table([field.name])
+        if not is_json_field(seen.schema.field(0)):
+            continue
+        texts = one_chunk(after.column(place)).cast(pa.large_string())
+        known = pc.is_in(texts, value_set=one_chunk(seen.column(0)).cast(pa.large_string()))
+        fresh = np.flatnonzero(~np.asarray(pc.or_(known, pc.is_null(texts)).to_numpy(zero_copy_only=False), bool))
+        if len(fresh):
+            values = texts.to_pylist()
+            for row in fresh.tolist():
+                values[row] = json.dumps(values[row], ensure_ascii=False)
+            texts = pa.array(values, pa.large_string())
+        after = after.set_column(place, pa.field(field.name, texts.type, metadata=JSON_TYPE), texts)
+    return after
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
