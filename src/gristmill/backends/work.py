@@ -107,6 +107,11 @@ class Work:
         return len(self._pending)
 
     @property
+    def done(self) -> int:
+        """How many partitions have come to an end."""
+        return self._done
+
+    @property
     def input_bytes(self) -> int:
         """About how much there is to read."""
         return sum(_range_bytes(piece) for partition, _ in self._pending for piece in partition.ranges)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from gristmill.backends.local.code import pickled
+from gristmill.backends.code import pickled
 from gristmill.backends.local.committer import Committer
 from gristmill.backends.local.memory import measure_tree
 from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from gristmill.backends.parts import Leaf
 from gristmill.errors import GristmillError
-from gristmill.ledger.trail import Trail
 from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Lineage, Task
 from gristmill.tasks.columns import from_transport
@@ -62,6 +61,12 @@ class Receipt:
     events: list[TaskFinished] = field(default_factory=list)
     error: GristmillError | None = None
 
+    def add(self, other: Receipt) -> None:
+        """Take over what `other` holds."""
+        self.leaves.extend(other.leaves)
+        self.events.extend(other.events)
+        self.error = self.error or other.error
+
     def __sizeof__(self) -> int:
         documents = sum(parcel.nbytes for _, parcel in self.leaves if parcel is not None)
         return _SMALL * (1 + len(self.leaves)) + documents
@@ -71,14 +76,12 @@ def pack(task: Task[Any], segment: int) -> Parcel:
     """The task as a value for the segment number `segment`."""
     if type(task) is not DocumentBatch:
         return Parcel(segment, task)
-    shell = _Shell(
-        task.dataset_name, task.task_id, task._metadata, task._stage_perf, task._lineage, task._rows
-    )
+    shell = _Shell(task.dataset_name, task.task_id, task._metadata, task._stage_perf, task._lineage, task._rows)
     return Parcel(segment, shell, task.columns.transport())
 
 
 def unpack(parcel: Parcel) -> Task[Any]:
-    """The task again, safe to be changed: another attempt may unpack the same parcel."""
+    """The task again."""
     shell = parcel.body
     if not isinstance(shell, _Shell):
         task: Task[Any] = shell
@@ -90,14 +93,6 @@ def unpack(parcel: Parcel) -> Task[Any]:
     batch._stage_perf = list(shell.stage_perf)
     batch._lineage = shell.lineage
     return batch
-
-
-def own(task: Task[Any]) -> Task[Any]:
-    """The task with a trail of its own, so that nothing an attempt records is seen by the next one."""
-    lineage = task._lineage
-    if lineage is not None:
-        task._lineage = replace(lineage, trail=Trail.merged([lineage.trail]))
-    return task
 
 
 def pack_leaf(leaf: Leaf) -> tuple[Leaf, Parcel | None]:

@@ -1,0 +1,257 @@
+"""Finds or starts a Ray cluster, says what it has, and leaves it as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from gristmill.backends.base import Capacity
+from gristmill.errors import UsageError, WorkerError
+
+_QUIET = ("ray", "ray.data", "ray.util", "ray._private")
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """What is needed to reach a cluster, or to start one on this machine.
+
+    Attributes:
+        address: The address of a running cluster; None: that of `RAY_ADDRESS`, and without one a cluster of its own.
+        num_cpus: Processors of a cluster started here; None: those there are.
+        num_gpus: GPUs of a cluster started here; None: those there are.
+        object_store_memory: Bytes of the object store of a cluster started here.
+        gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: asked from the devices.
+        runtime_env: The runtime environment of the workers.
+        log_to_driver: Show what workers print.
+    """
+
+    address: str | None = None
+    num_cpus: int | float | None = None
+    num_gpus: int | None = None
+    object_store_memory: int | None = None
+    gpu_memory_gb: float | None = None
+    runtime_env: dict[str, Any] | None = None
+    log_to_driver: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node that can be given work."""
+
+    id: str
+    cpus: float
+    gpus: float
+    is_head: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster this process is connected to."""
+
+    nodes: tuple[Node, ...]
+    dashboard_url: str | None
+    started_here: bool
+
+    @property
+    def cpus(self) -> float:
+        """The processors of all nodes."""
+        return sum(node.cpus for node in self.nodes)
+
+    @property
+    def gpus(self) -> float:
+        """The GPUs of all nodes."""
+        return sum(node.gpus for node in self.nodes)
+
+    def capacity(self, gpu_memory_gb: float | None) -> Capacity:
+        """The cluster as the planner sees it."""
+        return Capacity(
+            cpus=self.cpus,
+            gpus=self.gpus,
+            largest_node_cpus=max((node.cpus for node in self.nodes), default=0.0),
+            largest_node_gpus=max((node.gpus for node in self.nodes), default=0.0),
+            gpu_memory_gb=gpu_memory_gb or _device_memory_gb(),
+        )
+
+
+def address_of(config: ClusterConfig) -> str | None:
+    """Where the running cluster is that shall be used; None: there is none."""
+    return config.address or os.environ.get("RAY_ADDRESS") or None
+
+
+@contextlib.contextmanager
+def connected(
+    config: ClusterConfig, *, ignore_head_node: bool = False, environment: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """A connection to a cluster: the one this process already has, the one at the address, or one started here.
+
+    A connection that the caller had stays; one that was made here is closed at the end, and a cluster that was
+    started here ends with it.
+
+    Args:
+        config: Where the cluster is.
+        ignore_head_node: Leave the head node out.
+        environment: Variables for the processes of a cluster that is started here.
+    """
+    _quiet_logs()
+    if ray.is_initialized():
+        yield _look(ignore_head_node=ignore_head_node, started_here=False)
+        return
+    address = address_of(config)
+    _connect(config, address, environment or {})
+    try:
+        yield _look(ignore_head_node=ignore_head_node, started_here=address is None)
+    finally:
+        ray.shutdown()
+
+
+def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capacity:
+    """What the cluster has; where one would be started here, what this machine has, without starting it."""
+    if ray.is_initialized() or address_of(config) is not None:
+        with connected(config, ignore_head_node=ignore_head_node) as cluster:
+            return cluster.capacity(config.gpu_memory_gb)
+    if ignore_head_node:
+        raise UsageError(
+            "ignore_head_node=True leaves no node to work on: a cluster that is started here consists of its head. "
+            "Set RAY_ADDRESS to a cluster with more nodes."
+        )
+    cpus = float(config.num_cpus if config.num_cpus is not None else _local_cpus())
+    gpus = float(config.num_gpus if config.num_gpus is not None else _local_gpus())
+    return Capacity(cpus, gpus, cpus, gpus, config.gpu_memory_gb or _device_memory_gb())
+
+
+def _connect(config: ClusterConfig, address: str | None, environment: Mapping[str, str]) -> None:
+    if address is not None and address.startswith("ray://"):
+        raise UsageError(
+            f"RAY_ADDRESS={address!r} is the address of a Ray Client server. Gristmill's driver must run on a node of "
+            "the cluster: submit it with `ray job submit`, or start it there with RAY_ADDRESS=auto.",
+            address=address,
+        )
+    options: dict[str, Any] = {
+        "log_to_driver": config.log_to_driver,
+        "logging_level": logging.ERROR,
+        "configure_logging": False,
+        "runtime_env": config.runtime_env,
+    }
+    if address is not None:
+        try:
+            ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise _unreachable(address, error) from error
+        return
+    with _variables({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **environment}):
+        ray.init(
+            address="local",
+            num_cpus=config.num_cpus,
+            num_gpus=config.num_gpus,
+            object_store_memory=config.object_store_memory,
+            include_dashboard=_has_dashboard(),
+            _temp_dir=short_temp_dir(),
+            **options,
+        )
+
+
+def _unreachable(address: str, error: Exception) -> WorkerError:
+    words = str(error).strip().splitlines()
+    reason = words[0] if words else type(error).__name__
+    hint = (
+        f"Check that the cluster runs (`ray status`) and that its version is that of this process ({ray.__version__})."
+    )
+    if "token" in str(error).lower() or isinstance(error, ray.exceptions.AuthenticationError):
+        hint = (
+            "This cluster asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or the "
+            "file ~/.ray/auth_token) to the token of its head node; `ray get-auth-token` prints it there."
+        )
+    return WorkerError(f"The Ray cluster at {address!r} cannot be used: {reason} {hint}", address=address)
+
+
+def _look(*, ignore_head_node: bool, started_here: bool) -> Cluster:
+    nodes = []
+    for info in ray.nodes():
+        resources = info.get("Resources", {})
+        node = Node(
+            id=info["NodeID"],
+            cpus=float(resources.get("CPU", 0.0)),
+            gpus=float(resources.get("GPU", 0.0)),
+            is_head="node:__internal_head__" in resources,
+        )
+        if info.get("Alive") and not (ignore_head_node and node.is_head):
+            nodes.append(node)
+    if not nodes:
+        raise WorkerError("The Ray cluster has no node to work on besides its head, and ignore_head_node is set.")
+    return Cluster(tuple(nodes), _dashboard_url(), started_here)
+
+
+def _dashboard_url() -> str | None:
+    node = ray._private.worker.global_worker.node
+    address = None if node is None else node.address_info.get("webui_url")
+    return f"http://{address}" if address else None
+
+
+def short_temp_dir() -> str:
+    """A folder for Ray's files whose path leaves room for the names of its sockets (at most 107 bytes)."""
+    folder = os.path.join(tempfile.gettempdir(), f"gristmill-ray-{os.getuid()}")
+    return folder if len(folder) < 40 else f"/tmp/gristmill-ray-{os.getuid()}"  # noqa: S108
+
+
+def _has_dashboard() -> bool:
+    try:
+        import aiohttp_cors  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _local_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _local_gpus() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip()])
+    import glob
+
+    return len(glob.glob("/dev/nvidia[0-9]*"))
+
+
+def _device_memory_gb() -> float:
+    """The memory of the first GPU of this machine; 24 where there is none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            return float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:  # noqa: BLE001 (no library, no driver, no device: all mean that there is nothing to ask)
+        return 24.0
+
+
+def _quiet_logs() -> None:
+    """Let only errors of Ray's own loggers through; what went wrong is told by our own errors."""
+    for name in _QUIET:
+        logger = logging.getLogger(name)
+        if logger.level in (logging.NOTSET, logging.INFO, logging.WARNING):
+            logger.setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                os.environ.pop(name, None)

@@ -1,0 +1,121 @@
+"""The driver's side of a run on Ray, whatever moves the tasks: the watch, the orders for workers, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from gristmill.backends.code import pickled
+from gristmill.backends.plan import ExecutionPlan, Segment
+from gristmill.backends.ray.cluster import Cluster
+from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_spec
+from gristmill.backends.ray.watch import Watch
+from gristmill.backends.ray.worker import Order, overrides
+from gristmill.backends.work import Work
+from gristmill.errors import GristmillError
+from gristmill.observe.events import Notice
+
+_TICK_S = 1.0
+_FAREWELL_S = 30.0
+"""How long the end of a run waits for workers to tear down."""
+
+
+class Run:
+    """One run: what its workers are told, and what they have told."""
+
+    def __init__(
+        self, plan: ExecutionPlan, work: Work, cluster: Cluster, watch: Any, *, default_lifetime_m: float | None
+    ) -> None:
+        self.id = uuid.uuid4().hex[:12]
+        self.plan = plan
+        self.cluster = cluster
+        self.watch = watch
+        self.specs: list[SegmentSpec] = [segment_spec(segment) for segment in plan.segments]
+        self._events = work.events
+        self._default_lifetime_m = default_lifetime_m
+        self._looked_at = time.monotonic()
+        self._problem: GristmillError | None = None
+
+    def order(self, segment: Segment) -> Order:
+        """What the workers of `segment` are told."""
+        return Order(
+            run=self.id,
+            code=pickled(segment, self.plan.settings),
+            index=segment.index,
+            last=segment.index == len(self.plan.segments) - 1,
+            whole_partitions=self.plan.whole_partitions,
+            watch=self.watch,
+            lifetime_s=lifetime_s(segment, self.specs[segment.index], self._default_lifetime_m),
+        )
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether workers of the segment stay: they were set up, hold a model, or were asked for by number."""
+        spec = self.specs[segment.index].ray
+        if spec.is_actor_stage is not None:
+            return spec.is_actor_stage or self._has_hooks(segment)
+        stays = any(stage.needs_own_worker or stage.resources.requires_gpu for stage in segment.stages)
+        return stays or self._has_hooks(segment) or spec.min_workers is not None
+
+    @staticmethod
+    def _has_hooks(segment: Segment) -> bool:
+        hooks = ("setup", "teardown", "setup_on_node")
+        return any(overrides(stage, hook) for stage in segment.stages for hook in hooks)
+
+    def fixed_workers(self, segment: Segment) -> int | None:
+        """The number of workers that the stages ask for, over the whole cluster."""
+        per_node = self.specs[segment.index].xenna.num_workers_per_node
+        if segment.workers is not None or per_node is None:
+            return segment.workers
+        return max(1, math.ceil(per_node * len(self.cluster.nodes)))
+
+    def notice(self, message: str) -> None:
+        """Tell the user something."""
+        self._events.emit(Notice(message))
+
+    def tick(self) -> None:
+        """Look now and then at what the watch knows; called as often as one likes."""
+        if time.monotonic() - self._looked_at > _TICK_S:
+            self._look()
+
+    def _look(self) -> list[tuple[str, int]]:
+        events, problems, workers = ray.get(self.watch.drain.remote())
+        self._looked_at = time.monotonic()
+        for event in events:
+            self._events.emit(event)
+        if problems and self._problem is None:
+            self._problem = problems[0]
+        return list(workers)
+
+    def wait_for_workers(self) -> None:
+        """Wait until every worker has torn down.
+
+        Raises:
+            StageFailedError: A teardown failed.
+        """
+        deadline = time.monotonic() + _FAREWELL_S
+        while self._look() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self._problem is not None:
+            raise self._problem
+
+
+@contextlib.contextmanager
+def watched(plan: ExecutionPlan, work: Work, cluster: Cluster, *, default_lifetime_m: float | None) -> Iterator[Run]:
+    """A run with its watch, which ends with it."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    actor = ray.remote(Watch).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
+    watch = actor.remote()
+    try:
+        run = Run(plan, work, cluster, watch, default_lifetime_m=default_lifetime_m)
+        if cluster.dashboard_url is not None:
+            run.notice(f"Ray dashboard: {cluster.dashboard_url}")
+        yield run
+    finally:
+        ray.kill(watch)

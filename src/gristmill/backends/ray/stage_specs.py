@@ -1,0 +1,135 @@
+"""What stages say about their workers on Ray: dictionaries parsed into typed values, unknown keys refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gristmill.backends.config import parse_config
+from gristmill.backends.plan import Segment
+from gristmill.errors import UsageError
+
+MODEL_LIFETIME_M = 120.0
+"""Minutes after which a worker that holds a model is replaced, unless the stage says otherwise."""
+RESTART_INTERVAL_M = 1.0
+"""Minutes between two replacements in one segment, unless the stage says otherwise."""
+
+
+@dataclass(frozen=True)
+class RayStageSpec:
+    """The keys of `ray_stage_spec`.
+
+    Attributes:
+        is_actor_stage: Keep workers between tasks, even if the stage sets nothing up.
+        is_fanout_stage: The stage gives several tasks for one; accepted, not needed.
+        is_raft_actor: Accepted for scripts that set it, as are the next two; not used.
+        max_calls_per_worker: Calls after which a worker that holds nothing is replaced.
+        min_workers: How many workers there are at least.
+        max_workers: How many there are at most.
+        initial_workers: How many there are at first.
+        ray_remote_args: More options for the Ray task or actor.
+        ray_num_cpus: What is booked per worker instead of the stage's CPUs.
+    """
+
+    is_actor_stage: bool | None = None
+    is_fanout_stage: bool | None = None
+    is_raft_actor: bool | None = None
+    is_lsh_stage: bool | None = None
+    is_shuffle_stage: bool | None = None
+    max_calls_per_worker: int | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
+    initial_workers: int | None = None
+    ray_remote_args: dict[str, Any] | None = None
+    ray_num_cpus: float | None = None
+
+
+@dataclass(frozen=True)
+class XennaStageSpec:
+    """The keys of `xenna_stage_spec`.
+
+    Attributes:
+        num_workers_per_node: A fixed number of workers on every node.
+        num_setup_attempts_python: How often `setup` is tried.
+        num_run_attempts_python: How often a call is tried; more than one is done by narrowing failures down instead.
+        ignore_failures: Quarantine documents on which the stage raises.
+        reset_workers_on_failure: Accepted; a worker whose stage raised holds no half-done state here.
+        slots_per_actor: Tasks that a worker has at once, the next one being fetched while it works.
+        worker_max_lifetime_m: Minutes after which a worker is replaced; 0: never.
+        worker_restart_interval_m: Minutes that pass at least between two replacements.
+        max_setup_failure_percentage: The share of workers whose setup may fail.
+        over_provision_factor: How much faster the stage shall be than its measured speed.
+    """
+
+    num_workers_per_node: float | None = None
+    num_setup_attempts_python: int | None = None
+    num_run_attempts_python: int | None = None
+    ignore_failures: bool | None = None
+    reset_workers_on_failure: bool | None = None
+    slots_per_actor: int | None = None
+    worker_max_lifetime_m: float | None = None
+    worker_restart_interval_m: float | None = None
+    max_setup_failure_percentage: float | None = None
+    over_provision_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("worker_max_lifetime_m", "worker_restart_interval_m", "num_workers_per_node"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"xenna_stage_spec: {name}={value!r} must not be negative.")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """What the stages of one segment ask for together."""
+
+    ray: RayStageSpec
+    xenna: XennaStageSpec
+
+    @property
+    def restart_interval_s(self) -> float:
+        """Seconds between two replacements of workers."""
+        given = self.xenna.worker_restart_interval_m
+        return 60 * (RESTART_INTERVAL_M if given is None else given)
+
+
+def segment_spec(segment: Segment) -> SegmentSpec:
+    """The settings of all stages of `segment`; where several say something, the largest or the first one counts.
+
+    Raises:
+        UnknownNameError: A key is not known.
+        UsageError: A value has the wrong type.
+    """
+    rays = [
+        parse_config(RayStageSpec, stage.merged_ray_stage_spec(), owner=f"ray_stage_spec of {stage.name!r}")
+        for stage in segment.stages
+    ]
+    xennas = [
+        parse_config(XennaStageSpec, stage.merged_xenna_stage_spec(), owner=f"xenna_stage_spec of {stage.name!r}")
+        for stage in segment.stages
+    ]
+    return SegmentSpec(_together(RayStageSpec, rays), _together(XennaStageSpec, xennas))
+
+
+def lifetime_s(segment: Segment, spec: SegmentSpec, default_m: float | None) -> float | None:
+    """The age at which a worker of the segment is replaced; None: never.
+
+    Workers that hold a model are replaced from time to time even if nobody asks for it.
+    """
+    minutes = spec.xenna.worker_max_lifetime_m
+    if minutes is None:
+        minutes = default_m
+    if minutes is None and any(stage.needs_own_worker or stage.resources.requires_gpu for stage in segment.stages):
+        minutes = MODEL_LIFETIME_M
+    return minutes * 60 if minutes else None
+
+
+def _together(kind: type[Any], specs: list[Any]) -> Any:
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        given = [getattr(spec, field.name) for spec in specs if getattr(spec, field.name) is not None]
+        if not given:
+            continue
+        numbers = all(isinstance(value, int | float) for value in given)
+        values[field.name] = max(given) if numbers else given[0]
+    return kind(**values)

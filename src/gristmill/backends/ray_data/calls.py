@@ -1,0 +1,85 @@
+"""What Ray Data calls in its workers: a segment as a function or, where workers hold something, as an actor.
+
+Every value that is handed on is a block of its own. So the number of blocks a call gives follows from its input alone,
+which Ray needs to do a call again after a loss without losing or doubling anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import ray
+
+from gristmill.backends.ray.parcels import Parcel, Receipt
+from gristmill.backends.ray.worker import Order, SegmentWorker
+
+COLUMN = "item"
+
+_workers: dict[tuple[str, int], SegmentWorker] = {}
+"""The workers of this process for segments that hold nothing; they cost nothing to keep."""
+
+
+def block(items: list[Any]) -> pd.DataFrame:
+    """Values as rows of a block."""
+    column = pd.Series([None] * len(items), dtype=object)
+    for place, item in enumerate(items):
+        column.iat[place] = item
+    return pd.DataFrame({COLUMN: column})
+
+
+class SegmentActor:
+    """A worker that stays: set up once, torn down when Ray lets go of it."""
+
+    def __init__(self, order: Order, restart_interval_s: float) -> None:
+        self._interval = restart_interval_s
+        self._worker = SegmentWorker(order)
+        self._worker.start()
+
+    def __call__(self, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+        worker = self._worker
+        if worker.is_old and worker.may_retire(self._interval):
+            # Nothing of this call has been done yet: Ray starts the actor again and gives it the call.
+            worker.end("recycled")
+            os._exit(0)
+        yield from _pushed(worker, frame)
+
+    def __del__(self) -> None:
+        worker = getattr(self, "_worker", None)
+        if worker is not None:
+            worker.end()
+
+
+def run_segment(frame: pd.DataFrame, order: Order) -> Iterator[pd.DataFrame]:
+    """A call for a segment that holds nothing between its calls."""
+    key = (order.run, order.index)
+    if key not in _workers:
+        for other in [known for known in _workers if known[0] != order.run]:
+            del _workers[other]
+        _workers[key] = SegmentWorker(order)
+    yield from _pushed(_workers[key], frame)
+
+
+def _pushed(worker: SegmentWorker, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    items = list(frame[COLUMN])
+    receipt = Receipt()
+    for item in items:
+        if isinstance(item, Receipt):
+            receipt.add(item)
+    parcels = [item for item in items if isinstance(item, Parcel)]
+    for given in worker.run(parcels, careful=_attempt() > 0):
+        if isinstance(given, Parcel):
+            yield block([given])
+        elif worker.order.last or given.error is not None:
+            yield block([given])
+        else:
+            receipt.add(given)
+    yield block([receipt])
+
+
+def _attempt() -> int:
+    """How often Ray has already begun this call."""
+    core = ray._private.worker.global_worker.core_worker
+    return int(core.get_current_task_attempt_number())

@@ -1,0 +1,67 @@
+"""The executor on Ray Data: partitions and batches stream through the segments of a plan on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from gristmill.backends.base import BaseExecutor, Capacity
+from gristmill.backends.config import parse_config
+from gristmill.backends.plan import ExecutionPlan
+from gristmill.backends.ray import cluster as clusters
+from gristmill.backends.ray.delivery import Delivery
+from gristmill.backends.ray.driver import Run, watched
+from gristmill.backends.ray.shares import fit
+from gristmill.backends.ray_data.config import RayDataConfig
+from gristmill.backends.work import Work
+
+
+class RayDataExecutor(BaseExecutor):
+    """Runs pipelines on a Ray cluster with Ray Data.
+
+    Uses the cluster this process is connected to, else the one at `RAY_ADDRESS`, else starts one on this machine for
+    the time of the run.
+
+    Args:
+        config: The settings of `RayDataConfig`; an unknown key is an error.
+        ignore_head_node: Keep work off the head node.
+
+    Example:
+        >>> pipeline.run(executor=RayDataExecutor(config={"max_workers_per_stage": 16}))
+    """
+
+    name: ClassVar[str] = "ray_data"
+
+    def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
+        super().__init__(config, ignore_head_node)
+        self.settings = parse_config(RayDataConfig, config, owner="RayDataExecutor")
+
+    def capacity(self) -> Capacity:
+        return clusters.capacity(self.settings, ignore_head_node=self.ignore_head_node)
+
+    def execute(self, plan: ExecutionPlan, work: Work) -> None:
+        with clusters.connected(self.settings, ignore_head_node=self.ignore_head_node) as cluster:
+            with watched(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m) as run:
+                self._stream(plan, work, run)
+
+    def _stream(self, plan: ExecutionPlan, work: Work, run: Run) -> None:
+        import ray
+
+        from gristmill.backends.ray_data.flow import Flow
+
+        shares, note = fit(
+            plan.segments,
+            cpus=run.cluster.cpus,
+            gpus=run.cluster.gpus,
+            holds=[run.holds(segment) for segment in plan.segments],
+            per_node=[run.fixed_workers(segment) for segment in plan.segments],
+        )
+        if note is not None:
+            run.notice(note)
+        flow = Flow(plan, work, run, shares, self.settings)
+        delivery = Delivery(work)
+        with flow.opened() as blocks:
+            for reference in blocks:
+                for receipt in flow.receipts(ray.get(reference)):
+                    delivery.take(receipt)
+                run.tick()
