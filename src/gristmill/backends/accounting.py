@@ -44,14 +44,14 @@ class Entry:
         return self.columns is not None
 
 
-def enter(task: Task[Any]) -> Entry:
+def enter(task: Task[Any], *, all_scores: bool = False) -> Entry:
     """Remember what goes into a stage, and mark the task so that what is derived from it can be recognised."""
     if not isinstance(task, DocumentBatch):
         return Entry(task, object(), None, None, task.num_items, None)
     token = object()
     task._token = token
     task._positions = None
-    task._note = Note()
+    task._note = Note(all_scores=all_scores)
     return Entry(task, token, task.columns, task.rows, task.num_items, task._note)
 
 

@@ -283,7 +283,7 @@ class SegmentRunner:
 
     def _call_stage(self, stage: Stage, task: DocumentBatch, trail: Trail) -> list[Task[Any]]:
         """One call, accounted for in `trail`; the stage's own exceptions pass."""
-        entry = enter(task)
+        entry = enter(task, all_scores=self.settings.scores == "all")
         start = time.perf_counter()
         if not stage.validate_input(task):
             raise _invalid(stage, task)
@@ -308,7 +308,7 @@ class SegmentRunner:
             yield from self._each(_OneByOne(stage), place, tasks)
             return
         self.progress.at(call, place, 0, sum(task.num_items for task in tasks))
-        entries = [enter(task) for task in documents]
+        entries = [enter(task, all_scores=self.settings.scores == "all") for task in documents]
         start = time.perf_counter()
         for task in documents:
             if not stage.validate_input(task):

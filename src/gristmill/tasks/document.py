@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 class Note:
     """What a stage says about a batch while it works: drops, changes and scores, until the runner collects them."""
 
-    __slots__ = ("changes", "decisions", "quarantine", "scores")
+    __slots__ = ("all_scores", "changes", "decisions", "quarantine", "scores")
 
-    def __init__(self) -> None:
+    def __init__(self, *, all_scores: bool = False) -> None:
+        self.all_scores = all_scores
         self.decisions: list[Decisions] = []
         self.changes: list[Changes] = []
         self.quarantine: list[QuarantinedRecord] = []
@@ -274,6 +275,11 @@ class DocumentBatch(Task[Any]):
         hit = np.flatnonzero(np.asarray(mask, bool))
         if len(hit):
             self._note.changes.append(Changes(stage, field, self.rows[hit], np.asarray(characters, np.int64)[hit]))
+
+    @property
+    def wants_all_scores(self) -> bool:
+        """Whether the run records every score of every document (`scores="all"`), so that none may be skipped."""
+        return self._note.all_scores
 
     def note_scores(self, score: str, values: Floats, *, stage: str = "") -> None:
         """Record one score of every row (kept when the run asks for all scores)."""
