@@ -123,6 +123,24 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "UrlRemover",
         ),
     ),
+    (
+        "gristmill.stages.text.classifiers",
+        STAGE,
+        (
+            "AegisClassifier",
+            "ContentTypeClassifier",
+            "DistributedDataClassifier",
+            "DomainClassifier",
+            "FineWebEduClassifier",
+            "FineWebMixtralEduClassifier",
+            "FineWebNemotronEduClassifier",
+            "InstructionDataGuardClassifier",
+            "MultilingualDomainClassifier",
+            "PromptTaskComplexityClassifier",
+            "QualityClassifier",
+        ),
+    ),
+    ("gristmill.stages.text.embedders", STAGE, ("EmbeddingCreatorStage",)),
     ("gristmill.stages.text.modules", STAGE, ("AddId", "DocumentJoiner", "DocumentSplitter")),
 )
 
