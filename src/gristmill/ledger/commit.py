@@ -202,8 +202,8 @@ def _check_known(partition_id: str, trail: Trail, stage_order: Sequence[str]) ->
     unknown = sorted(speaking.difference(stage_order))
     if unknown:
         raise ConservationError(
-            f"Partition {partition_id!r} has rows of stages that the plan does not have: {', '.join(unknown)}. The plan "
-            f"has {', '.join(stage_order)}.",
+            f"Partition {partition_id!r} has rows of stages that the plan does not have: {', '.join(unknown)}. The "
+            f"plan has {', '.join(stage_order)}.",
             partition=partition_id,
             stage=unknown[0],
         )

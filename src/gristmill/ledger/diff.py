@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gristmill.ledger.ledger import Ledger
+    from gristmill.ledger.manifest import ManifestEntry
 
 _VERDICT = ("status", "stage", "reason")
 
@@ -54,76 +56,107 @@ def compare_ledgers(before: Ledger, after: Ledger) -> LedgerDiff:
     """
     import polars as pl
 
-    matched_by = _common_key(before, after)
-    (old, lost_before), (new, lost_after) = _documents(before, matched_by), _documents(after, matched_by)
-    keys = ["key", "number"]
-    joined = old.join(new, on=keys, how="full", suffix="_after", coalesce=True, nulls_equal=True)
-    was, now = pl.col("status"), pl.col("status_after")
-    same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in _VERDICT)
+    entries = before.entries(), after.entries()
+    matched_by = _common_key(*entries)
+    old, new = _Documents(before, entries[0], matched_by), _Documents(after, entries[1], matched_by)
+    joined = old.keys.join(new.keys, on=["key", "number"], how="full", suffix="_after", coalesce=True)
+    joined = joined.join(old.verdicts, on="position", how="left").join(
+        new.verdicts, left_on="position_after", right_on="position", how="left", suffix="_after"
+    )
+    was = pl.when(pl.col("position").is_not_null()).then(pl.col("status").fill_null(KEPT))
+    now = pl.when(pl.col("position_after").is_not_null()).then(pl.col("status_after").fill_null(KEPT))
+    joined = joined.with_columns(was.alias("status"), now.alias("status_after"))
+    differs = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_after")) for name in _VERDICT)
+    differing = joined.filter(differs)
     change = (
-        pl.when(same)
-        .then(None)
-        .when(was.is_null())
+        pl.when(pl.col("status").is_null())
         .then(pl.lit("new"))
-        .when(now.is_null())
+        .when(pl.col("status_after").is_null())
         .then(pl.lit("gone"))
-        .when(now == KEPT)
+        .when(pl.col("status_after") == KEPT)
         .then(pl.lit("entered"))
-        .when(was == KEPT)
+        .when(pl.col("status") == KEPT)
         .then(pl.lit("left"))
         .otherwise(pl.lit("another reason"))
     )
-    whole = joined.with_columns(change.alias("change"))
-    differing = whole.filter(pl.col("change").is_not_null()).select(
-        "change",
+    frame = _with_places(differing, old, new).select(
+        change.alias("change"),
         pl.coalesce("id", "id_after").alias("id"),
-        pl.coalesce("partition", "partition_after").alias("partition"),
-        pl.coalesce("row", "row_after").alias("row"),
+        "partition",
+        "row",
         *(pl.col(name).alias(f"{name}_before") for name in (*_VERDICT, "score")),
         *(f"{name}_after" for name in (*_VERDICT, "score")),
     )
-    frame = differing.sort("change", "partition", "row")
-    return LedgerDiff(frame, matched_by, len(whole) - len(frame), lost_before + lost_after)
+    frame = frame.sort("change", "partition", "row")
+    return LedgerDiff(frame, matched_by, len(joined) - len(frame), old.untracked + new.untracked)
 
 
-def _common_key(before: Ledger, after: Ledger) -> str:
+def _common_key(*runs: Mapping[str, ManifestEntry]) -> str:
     kinds = []
-    for ledger in (before, after):
-        records = [entry.records for entry in ledger.entries().values() if entry.rows_read]
+    for entries in runs:
+        records = [entry.records for entry in entries.values() if entry.rows_read]
         kinds.append({kind for kind in ("ids", "urls") if any(kind in record for record in records)})
     shared = kinds[0] & kinds[1]
     return "id" if "ids" in shared else "url" if "urls" in shared else "row"
 
 
-def _documents(ledger: Ledger, matched_by: str) -> tuple[pl.DataFrame, int]:
-    """Every document of a run with its key, its number among those with the same key, and what became of it."""
+class _Documents:
+    """Every document of a run by its position in source order, with its key, and the last verdict on it if any."""
+
+    def __init__(self, ledger: Ledger, entries: Mapping[str, ManifestEntry], matched_by: str) -> None:
+        import polars as pl
+
+        self.names = list(entries)
+        sizes = [entry.row_numbers for entry in entries.values()]
+        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        keys = np.empty(int(self.starts[-1]), np.uint64)
+        for entry, start in zip(entries.values(), self.starts, strict=False):
+            hashes = {"id": 0, "url": 1}.get(matched_by)
+            key = None if hashes is None else ledger.index(entry)[hashes]
+            if key is None or not key.all():
+                # Documents without the key (0) are matched by their place.
+                rows = pl.Series(np.arange(entry.row_numbers)).cast(pl.String)
+                place = (pl.Series([f"{entry.partition}#"]) + rows).hash().to_numpy()
+                key = place if key is None else np.where(key == 0, place, key)
+            keys[start : start + entry.row_numbers] = key
+        positions = np.arange(len(keys), dtype=np.int64)
+        self.keys = pl.DataFrame({"key": keys, "number": _occurrence(keys), "position": positions})
+        frame = ledger.frame()
+        self.untracked = int(frame["row"].is_null().sum())
+        begins = pl.DataFrame(
+            {"partition": self.names, "start": self.starts[:-1]}, schema={"partition": pl.String, "start": pl.Int64}
+        )
+        self.verdicts = (
+            frame.filter(pl.col("row").is_not_null())
+            .join(begins, on="partition", how="left", maintain_order="left")
+            .select(
+                (pl.col("start") + pl.col("row")).alias("position"),
+                pl.col("outcome").alias("status"),
+                "stage",
+                "reason",
+                "score",
+                "id",
+            )
+            .unique("position", keep="last", maintain_order=True)
+        )
+
+    def places(self, positions: npt.NDArray[np.int64]) -> tuple[list[str], npt.NDArray[np.int64]]:
+        """The partition and row number of each position."""
+        at = np.searchsorted(self.starts, positions, side="right") - 1
+        return [self.names[place] for place in at], positions - self.starts[at]
+
+
+def _with_places(frame: pl.DataFrame, old: _Documents, new: _Documents) -> pl.DataFrame:
+    """`frame` with the partition and row number of each document: where it was, else where it is."""
     import polars as pl
 
-    empty = {"partition": pl.String, "row": pl.Int64, "key": pl.UInt64}
-    parts = [pl.DataFrame(schema=empty)]
-    for entry in ledger.entries().values():
-        rows = np.arange(entry.row_numbers, dtype=np.int64)
-        ids, urls = ledger.index(entry)
-        hashes = {"id": ids, "url": urls, "row": None}[matched_by]
-        key = hashes
-        if key is None or not key.all():
-            # Documents without the key (0) are matched by their place.
-            place = (pl.Series([f"{entry.partition}#"]) + pl.Series(rows).cast(pl.String)).hash().to_numpy()
-            key = place if key is None else np.where(key == 0, place, key)
-        parts.append(pl.DataFrame({"partition": entry.partition, "row": rows, "key": key}, schema=empty))
-    documents = pl.concat(parts)
-    documents = documents.with_columns(pl.Series("number", _occurrence(documents["key"].to_numpy()), pl.Int64))
-    frame = ledger.frame()
-    lost = int(frame["row"].is_null().sum())
-    last = (
-        frame.filter(pl.col("row").is_not_null())
-        .group_by("partition", "row", maintain_order=True)
-        .agg(pl.col("id", "outcome", "stage", "reason", "score").last())
-    )
-    known = documents.join(last, on=["partition", "row"], how="left").with_columns(
-        pl.col("outcome").fill_null(KEPT).alias("status")
-    )
-    return known.select("key", "number", "id", "partition", "row", "status", "stage", "reason", "score"), lost
+    gone = frame.filter(pl.col("position").is_not_null())
+    come = frame.filter(pl.col("position").is_null())
+    parts = []
+    for part, documents, name in ((gone, old, "position"), (come, new, "position_after")):
+        partitions, rows = documents.places(part[name].to_numpy())
+        parts.append(part.with_columns(pl.Series("partition", partitions, pl.String), pl.Series("row", rows, pl.Int64)))
+    return pl.concat(parts)
 
 
 def _occurrence(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
