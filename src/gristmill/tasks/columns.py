@@ -306,7 +306,8 @@ class RecordColumns(Columns):
         return RecordColumns(
             self._records.take(indices),
             names=self._names,
-            arrays={name: array.take(positions) for name, array in self._arrays.items()},
+            # What was only decoded stays with the records, which take it when somebody asks again.
+            arrays={name: self._arrays[name].take(positions) for name in self._changed},
             changed={name: None if mask is None else mask[indices] for name, mask in self._changed.items()},
             json_names=self._json,
         )

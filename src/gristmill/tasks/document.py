@@ -8,6 +8,7 @@ matched with what went in by the runner (`gristmill.backends.accounting`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,17 @@ class Note:
         self.changes: list[Changes] = []
         self.quarantine: list[QuarantinedRecord] = []
         self.scores: list[Scores] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """One verdict for `DocumentBatch.drop_all`: the rows it falls on, and their scores."""
+
+    indices: Indices
+    reason: str
+    scores: Floats | None = None
+    threshold: float | None = None
+    stage: str = ""
 
 
 class DocumentBatch(Task[Any]):
@@ -270,6 +282,28 @@ class DocumentBatch(Task[Any]):
         )
         return self.take(np.flatnonzero(~mask))
 
+    def drop_all(self, drops: Sequence[Drop]) -> DocumentBatch:
+        """A copy without the rows of several verdicts at once; no row may be in two of them.
+
+        One copy for all of them, where `drop` would make one each.
+        """
+        if not drops:
+            return self
+        keep = np.ones(self.num_items, bool)
+        for one in drops:
+            keep[one.indices] = False
+            self._note.decisions.append(
+                Decisions(
+                    stage=one.stage,
+                    outcome=DROPPED,
+                    reason=one.reason,
+                    rows=self.rows[one.indices],
+                    scores=None if one.scores is None else np.asarray(one.scores, np.float64),
+                    threshold=one.threshold,
+                )
+            )
+        return self.take(np.flatnonzero(keep))
+
     def note_change(self, field: str, mask: Mask, characters: Rows, *, stage: str = "") -> None:
         """Record that `field` of the rows where `mask` is True grew by `characters` (negative: shrank)."""
         hit = np.flatnonzero(np.asarray(mask, bool))
@@ -299,4 +333,3 @@ class DocumentBatch(Task[Any]):
         batch._token = self._token
         batch._note = self._note
         return batch
-

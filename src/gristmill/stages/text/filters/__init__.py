@@ -11,7 +11,11 @@ _HOME_OF = {
     "CascadeResult": "cascade",
     "ColumnFilter": "rule",
     "DocumentFilter": "doc_filter",
+    "Filter": "score_filter",
     "FilterCascade": "cascade",
+    "Score": "score_filter",
+    "ScoreFilter": "score_filter",
+    "SlowFilterWarning": "score_filter",
     **{name: f"heuristic.{module}" for name, module in _HEURISTICS.items()},
 }
 

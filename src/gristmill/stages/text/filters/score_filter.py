@@ -1,0 +1,434 @@
+"""The stages that score and filter: `Score`, `Filter`, `ScoreFilter`, and the pass that several of them become.
+
+A built-in filter works on whole columns; adjacent ones are fused by the planner into one pass. A filter written in
+Python is called once per document; when that is slow, one warning says how slow and what to do.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import StageDefinitionError, UsageError
+from gristmill.stages.base import FusedStage, ProcessingStage, Spec
+from gristmill.stages.text.filters.cascade import FilterCascade
+from gristmill.stages.text.filters.doc_filter import DocumentFilter
+from gristmill.stages.text.filters.rule import ColumnFilter
+from gristmill.tasks.columns import Array, as_text, one_chunk
+from gristmill.tasks.document import DocumentBatch, Drop
+
+Fields = str | Sequence[str] | None
+
+_SLOW_SHARE_S = 5.0
+"""A filter in Python is called slow once it has taken so long in one worker."""
+
+
+class SlowFilterWarning(UserWarning):
+    """A filter written in Python takes most of the time."""
+
+
+def _as_list(value: Any, kind: str) -> list[Any]:
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise UsageError(f"{kind}: the list is empty; give at least one.")
+    return values
+
+
+def _fields(given: Fields, count: int, *, name: str, owner: str, shared: bool) -> list[str | None]:
+    """One field per filter; a single one is for all of them where that makes sense."""
+    if given is None:
+        return [None] * count
+    values: list[str | None] = [given] if isinstance(given, str) else list(given)
+    if len(values) == 1 and (count == 1 or shared):
+        return values * count
+    if len(values) != count:
+        raise UsageError(
+            f"{owner}: {count} filters, but {len(values)} values for {name} ({given!r}); give one for each."
+        )
+    return values
+
+
+def _needed(fields: list[str | None], *, name: str, owner: str) -> list[str]:
+    for field in fields:
+        if not isinstance(field, str) or not field:
+            raise UsageError(f"{owner}: {name} must name a column; it is {field!r}.")
+    return [field for field in fields if field is not None]
+
+
+def _chain_name(kind: str, parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{kind}_of_" + "_".join(parts)
+
+
+def _callable_name(function: Any) -> str:
+    if isinstance(function, DocumentFilter):
+        return function.name
+    name = getattr(function, "__name__", type(function).__name__)
+    return "lambda" if name == "<lambda>" else str(name)
+
+
+def _score_array(scores: Sequence[Any]) -> pa.Array:
+    """Scores as a column: numbers where they are, else what Arrow makes of them."""
+    plain = [score.item() if isinstance(score, np.generic) else score for score in scores]
+    return pa.array(plain)
+
+
+class _Stopwatch:
+    """Warns once when Python code per document takes long."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.documents = 0
+        self.characters = 0
+        self.warned = False
+
+    def add(self, name: str, seconds: float, documents: int, characters: int) -> None:
+        self.seconds += seconds
+        self.documents += documents
+        self.characters += characters
+        if self.warned or self.seconds < _SLOW_SHARE_S:
+            return
+        self.warned = True
+        warnings.warn(
+            f"Filter {name!r} is called once per document and does {self.documents / self.seconds:,.0f} documents "
+            f"({self.characters / 1e6 / self.seconds:.1f} MB) per second. A ColumnFilter scores columns at native "
+            "speed: see docs/how-to/write-a-fast-filter.md.",
+            SlowFilterWarning,
+            stacklevel=2,
+        )
+
+
+def _python_scores(score: Callable[[str], Any], column: Array, watch: _Stopwatch, name: str) -> list[Any]:
+    """The score of every document, by a function called with its text; a missing text counts as empty."""
+    texts = as_text(column).to_pylist()
+    begun = time.perf_counter()
+    scores = [score("" if text is None else text) for text in texts]
+    watch.add(name, time.perf_counter() - begun, len(texts), sum(len(text) for text in texts if text is not None))
+    return scores
+
+
+def _as_numbers(scores: Sequence[Any]) -> np.ndarray[Any, Any] | None:
+    try:
+        return np.asarray([np.nan if score is None else float(score) for score in scores], np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds a column with the score of every document; drops nothing.
+
+    Args:
+        score_fn: A filter, or a function from text to score, or a list of these.
+        score_field: The column for the scores, one per filter.
+        text_field: The column with the text; one for all filters or one each.
+
+    Example:
+        >>> Score(WordCountFilter(), score_field="words")
+    """
+
+    def __init__(
+        self,
+        score_fn: DocumentFilter | Callable[[str], Any] | Sequence[Any],
+        score_field: Fields,
+        text_field: Fields = "text",
+    ) -> None:
+        self.score_fn = _as_list(score_fn, "Score(score_fn)")
+        for function in self.score_fn:
+            if not isinstance(function, DocumentFilter) and not callable(function):
+                raise StageDefinitionError(
+                    f"Score: score_fn must be a DocumentFilter or a function, not {type(function).__name__}."
+                )
+        count = len(self.score_fn)
+        self.score_field = _needed(
+            _fields(score_field, count, name="score_field", owner="Score", shared=False),
+            name="score_field",
+            owner="Score",
+        )
+        self.text_field = _needed(
+            _fields(text_field, count, name="text_field", owner="Score", shared=True), name="text_field", owner="Score"
+        )
+        self.name = _chain_name("score", [_callable_name(function) for function in self.score_fn])
+        self._watch: _Stopwatch | None = None
+
+    def inputs(self) -> Spec:
+        return ["data"], list(dict.fromkeys(self.text_field))
+
+    def outputs(self) -> Spec:
+        return ["data"], list(self.score_field)
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        self._watch = self._watch or _Stopwatch()
+        batch = task
+        for function, score_field, text_field in zip(self.score_fn, self.score_field, self.text_field, strict=True):
+            if isinstance(function, ColumnFilter):
+                result = FilterCascade([function]).evaluate(batch.text(text_field), keep_scores=True, every_score=True)
+                values = pa.array(result.scores[0])
+            else:
+                call = function.score_document if isinstance(function, DocumentFilter) else function
+                values = _score_array(_python_scores(call, batch.column(text_field), self._watch, self.name))
+            batch = batch.with_column(score_field, values)
+        return batch
+
+
+class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Drops documents by the value of a column.
+
+    Args:
+        filter_fn: A filter (its `keep_document` gets the value) or a function from value to True (keep) or False.
+        filter_field: The column to decide on; one for each filter.
+        invert: Keep what would be dropped and drop what would be kept.
+
+    Example:
+        >>> Filter(lambda words: words >= 50, filter_field="words")
+    """
+
+    def __init__(
+        self,
+        filter_fn: DocumentFilter | Callable[[Any], bool] | Sequence[Any],
+        filter_field: Fields,
+        invert: bool | Sequence[bool] = False,
+    ) -> None:
+        self.filter_fn = _as_list(filter_fn, "Filter(filter_fn)")
+        for function in self.filter_fn:
+            if not isinstance(function, DocumentFilter) and not callable(function):
+                raise StageDefinitionError(
+                    f"Filter: filter_fn must be a DocumentFilter or a function, not {type(function).__name__}."
+                )
+        count = len(self.filter_fn)
+        self.filter_field = _needed(
+            _fields(filter_field, count, name="filter_field", owner="Filter", shared=False),
+            name="filter_field",
+            owner="Filter",
+        )
+        self.invert = _inversions(invert, count, "Filter")
+        self.name = _chain_name("filter", [_filter_name(function) for function in self.filter_fn])
+
+    def inputs(self) -> Spec:
+        return ["data"], list(dict.fromkeys(self.filter_field))
+
+    def outputs(self) -> Spec:
+        return ["data"], list(dict.fromkeys(self.filter_field))
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        batch = task
+        for function, field, invert in zip(self.filter_fn, self.filter_field, self.invert, strict=True):
+            values = one_chunk(batch.column(field))
+            if isinstance(function, ColumnFilter):
+                numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+                kept = function.keep(numbers)
+            else:
+                decide = function.keep_document if isinstance(function, DocumentFilter) else function
+                kept = np.fromiter((bool(decide(value)) for value in values.to_pylist()), bool, len(values))
+                numbers = _as_numbers(values.to_pylist())
+            gone = kept if invert else ~kept
+            batch = batch.drop(gone, reason=_filter_name(function), score=numbers)
+            if not batch.num_items:
+                break
+        return batch
+
+
+def _filter_name(function: Any) -> str:
+    name = _callable_name(function)
+    return "filter" if name == "lambda" else name
+
+
+def _inversions(invert: bool | Sequence[bool], count: int, owner: str) -> list[bool]:
+    values = [invert] * count if isinstance(invert, bool) else list(invert)
+    if len(values) != count or not all(isinstance(value, bool) for value in values):
+        raise UsageError(f"{owner}: invert={invert!r} must be True or False, or a list with one for each filter.")
+    return values
+
+
+class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Scores documents and drops those whose score does not pass.
+
+    Args:
+        filter_obj: A filter or a list of them, applied in order.
+        text_field: The column with the text; one for all filters or one each.
+        score_field: Keep the score in this column; one for each filter, None keeps none.
+        invert: Keep what would be dropped and drop what would be kept.
+
+    Example:
+        >>> ScoreFilter(WordCountFilter(min_words=50), score_field="words")
+    """
+
+    def __init__(
+        self,
+        filter_obj: DocumentFilter | Sequence[DocumentFilter],
+        text_field: Fields = "text",
+        score_field: Fields = None,
+        invert: bool | Sequence[bool] = False,
+    ) -> None:
+        self.filter_obj = _as_list(filter_obj, "ScoreFilter(filter_obj)")
+        for one in self.filter_obj:
+            if not isinstance(one, DocumentFilter):
+                kind = "the class" if isinstance(one, type) else "a"
+                raise StageDefinitionError(
+                    f"ScoreFilter: filter_obj must be a DocumentFilter object, not {kind} "
+                    f"{one.__name__ if isinstance(one, type) else type(one).__name__}."
+                )
+        count = len(self.filter_obj)
+        self.text_field = _needed(
+            _fields(text_field, count, name="text_field", owner="ScoreFilter", shared=True),
+            name="text_field",
+            owner="ScoreFilter",
+        )
+        self.score_field = _fields(score_field, count, name="score_field", owner="ScoreFilter", shared=False)
+        self.invert = _inversions(invert, count, "ScoreFilter")
+        self.name = _chain_name("score_filter", [one.name for one in self.filter_obj])
+        self._watch: _Stopwatch | None = None
+
+    def inputs(self) -> Spec:
+        return ["data"], list(dict.fromkeys(self.text_field))
+
+    def outputs(self) -> Spec:
+        return ["data"], [*dict.fromkeys(self.text_field), *(field for field in self.score_field if field)]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        self._watch = self._watch or _Stopwatch()
+        batch = task
+        many = len(self.filter_obj) > 1
+        for one, text_field, score_field, invert in zip(
+            self.filter_obj, self.text_field, self.score_field, self.invert, strict=True
+        ):
+            stage = self.name
+            prefix = f"{one.name}:" if many else ""
+            if isinstance(one, ColumnFilter):
+                batch = run_cascade(
+                    batch, text_field, [one], [invert], [score_field], stages=[stage], prefixes=[prefix]
+                )
+            else:
+                batch = self._python_filter(batch, one, text_field, score_field, invert=invert, prefix=prefix)
+            if not batch.num_items:
+                break
+        return batch
+
+    def _python_filter(
+        self,
+        batch: DocumentBatch,
+        one: DocumentFilter,
+        text_field: str,
+        score_field: str | None,
+        *,
+        invert: bool,
+        prefix: str,
+    ) -> DocumentBatch:
+        assert self._watch is not None
+        scores = _python_scores(one.score_document, batch.column(text_field), self._watch, one.name)
+        kept = np.fromiter((bool(one.keep_document(score)) for score in scores), bool, len(scores))
+        numbers = _as_numbers(scores)
+        if batch.wants_all_scores and numbers is not None:
+            batch.note_scores(one.name, numbers)
+        if score_field is not None:
+            batch = batch.with_column(score_field, _score_array(scores))
+        return batch.drop(kept if invert else ~kept, reason=f"{prefix}{one.name}", score=numbers)
+
+    def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
+        if not self._can_fuse():
+            return None
+        members = [self]
+        written = {field for field in self.score_field if field}
+        for stage in following:
+            if (
+                not isinstance(stage, ScoreFilter)
+                or not stage._can_fuse()
+                or stage.text_field[0] != self.text_field[0]
+                or stage.text_field[0] in written
+                or stage.resources != self.resources
+                or stage.batch_size != self.batch_size
+                or stage.runtime_env != self.runtime_env
+                or stage.requested_workers() != self.requested_workers()
+            ):
+                break
+            members.append(stage)
+            written.update(field for field in stage.score_field if field)
+        return FusedFilters(members) if len(members) > 1 else None
+
+    def _can_fuse(self) -> bool:
+        return len(self.filter_obj) == 1 and isinstance(self.filter_obj[0], ColumnFilter) and self.time_limit_s is None
+
+
+class FusedFilters(FusedStage):
+    """Adjacent score filters on one column as a single pass; every document meets them in order.
+
+    Args:
+        members: The filters, each a `ScoreFilter` with one built-in filter.
+    """
+
+    def __init__(self, members: Sequence[ScoreFilter]) -> None:
+        self.members: Sequence[ScoreFilter] = list(members)
+        first = members[0]
+        self.name = f"{len(members)}_filters"
+        self.resources = first.resources
+        self.batch_size = first.batch_size
+        self.runtime_env = first.runtime_env
+        self._requested_workers = first.requested_workers()
+        self.text_field = first.text_field[0]
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.text_field]
+
+    def outputs(self) -> Spec:
+        return ["data"], [field for member in self.members for field in member.outputs()[1]]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        filters = [member.filter_obj[0] for member in self.members]
+        return run_cascade(
+            task,
+            self.text_field,
+            filters,
+            [member.invert[0] for member in self.members],
+            [member.score_field[0] for member in self.members],
+            stages=[member.name for member in self.members],
+            prefixes=[""] * len(filters),
+        )
+
+
+def run_cascade(
+    batch: DocumentBatch,
+    text_field: str,
+    filters: Sequence[ColumnFilter],
+    invert: Sequence[bool],
+    score_fields: Sequence[str | None],
+    *,
+    stages: Sequence[str],
+    prefixes: Sequence[str],
+) -> DocumentBatch:
+    """Drop what the filters drop, each under the name of its stage, and keep the scores that are asked for."""
+    cascade = FilterCascade(filters, invert=invert)
+    wanted = [position for position, field in enumerate(score_fields) if field is not None]
+    everything = batch.wants_all_scores
+    result = cascade.evaluate(batch.text(text_field), keep_scores=wanted, every_score=everything)
+    if everything:
+        for position, scores in result.scores.items():
+            batch.note_scores(filters[position].name, scores, stage=stages[position])
+    drops: list[Drop] = []
+    for position, one in enumerate(filters):
+        if not result.dropped[position]:
+            continue
+        rows = np.flatnonzero(result.failed_at == position)
+        scores, bounds = result.score[rows], result.threshold[rows]
+        reasons = np.array([one.reason(score) for score in scores])
+        for reason in dict.fromkeys(reasons.tolist()):
+            mine = reasons == reason
+            bound = float(bounds[mine][0])
+            drops.append(
+                Drop(
+                    rows[mine],
+                    prefixes[position] + reason,
+                    scores[mine],
+                    None if np.isnan(bound) else bound,
+                    stages[position],
+                )
+            )
+    kept = batch.drop_all(drops)
+    survivors = np.flatnonzero(result.kept)
+    for position in wanted:
+        field = score_fields[position]
+        assert field is not None
+        kept = kept.with_column(field, pa.array(result.scores[position][survivors]))
+    return kept
