@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Mask, TextColumn
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.text_loads import load8
 from gristmill.kernels.text_split import ONE, ZERO, count_points, load_part, split_words
 
@@ -249,18 +249,20 @@ def _occurrences_of_bytes(data, begin, end, pattern, length):
 def _ngrams(
     data,
     offsets,
-    word_offsets,
-    document_words,
+    word_starts,
+    word_ends,
+    bounds,
     given,
     text,
     text_offsets,
     alive,
+    weigh,
     top,
     duplicate,
     out_top,
     out_duplicate,
 ):
-    """Fill one column per wanted length; `given` tells that the words lie in `data` one after another."""
+    """Fill one column per wanted length; `given` tells that the words of `data` were found by another splitter."""
     longest = 1
     for position in range(len(top)):
         longest = max(longest, top[position])
@@ -286,14 +288,14 @@ def _ngrams(
             continue
         ascii_only = False
         if given:
-            words = document_words[row + 1] - document_words[row]
+            words = bounds[row + 1] - bounds[row]
             if words > span:
                 span = words + words // 4
                 starts = np.empty(span, dtype=np.int64)
                 ends = np.empty(span, dtype=np.int64)
             for word in range(words):
-                starts[word] = word_offsets[document_words[row] + word]
-                ends[word] = word_offsets[document_words[row] + word + 1]
+                starts[word] = word_starts[bounds[row] + word]
+                ends[word] = word_ends[bounds[row] + word]
         else:
             most = (offsets[row + 1] - offsets[row]) // 2 + 2
             if most > span:
@@ -347,9 +349,11 @@ def _ngrams(
                 if words < n:
                     out_top[row, position] = TOO_SHORT
                     continue
-                first, _ = _most_frequent(counts, firsts, distinct)
+                first, times = _most_frequent(counts, firsts, distinct)
                 joined = prefix[first + n] - prefix[first] + n - 1
-                if n > 1 and not given:
+                if weigh:
+                    pass
+                elif n > 1 and not given:
                     times = _occurrences(data, starts, ends, words, numbers, first, n)
                 else:
                     size_needed = n - 1
@@ -385,65 +389,45 @@ def _join(data, starts, ends, first, n, needle):
             at += 1
 
 
-_NO_WORDS = np.zeros(1, dtype=np.int64)
-
-
 def ngram_counts(
     column: TextColumn,
     alive: Mask,
     *,
     top: tuple[int, ...] = (),
     duplicate: tuple[int, ...] = (),
-) -> tuple[np.ndarray, np.ndarray]:
+    words: WordSpans | None = None,
+    weigh: bool = False,
+) -> tuple[Integers, Integers]:
     """For each wanted length, characters that the most frequent n-gram takes, and that repeated n-grams take.
 
     The first array has a column per length of `top`: the characters that go when the most frequent n-gram (the one that
     occurs first among equals) is deleted from the text wherever it stands, joined by single spaces. The second has a
     column per length of `duplicate`: the characters of n-grams that occurred before, counted once where they overlap,
     with one for each space between their words. A document with fewer words than n has -1.
+
+    Args:
+        column: The texts.
+        alive: The documents to look at.
+        top: Lengths for the most frequent n-gram.
+        duplicate: Lengths for repeated n-grams.
+        words: Words that another splitter found; None splits at white space.
+        weigh: For the most frequent n-gram, take its length times how often it occurs among the n-grams, instead of what
+            its deletion takes from the text.
     """
     out_top = np.zeros((len(column), len(top)), dtype=np.int64)
     out_duplicate = np.zeros((len(column), len(duplicate)), dtype=np.int64)
+    spans = words if words is not None else WordSpans(column.data, column.offsets, column.offsets, column.offsets)
     _ngrams(
-        column.data,
+        spans.data,
         column.offsets,
-        column.offsets,
-        column.offsets,
-        False,
+        spans.starts,
+        spans.ends,
+        spans.bounds,
+        words is not None,
         column.data,
         column.offsets,
         alive,
-        np.array(top, dtype=np.int64),
-        np.array(duplicate, dtype=np.int64),
-        out_top,
-        out_duplicate,
-    )
-    return out_top, out_duplicate
-
-
-def given_ngram_counts(
-    words: TextColumn,
-    document_words: np.ndarray,
-    column: TextColumn,
-    alive: Mask,
-    *,
-    top: tuple[int, ...] = (),
-    duplicate: tuple[int, ...] = (),
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same for words that another splitter found: document `i` has `words[document_words[i]:document_words[i + 1]]`."""
-    out_top = np.zeros((len(column), len(top)), dtype=np.int64)
-    out_duplicate = np.zeros((len(column), len(duplicate)), dtype=np.int64)
-    document_words = np.ascontiguousarray(document_words, dtype=np.int64)
-    document_words.flags.writeable = False
-    _ngrams(
-        words.data,
-        words.offsets,
-        words.offsets,
-        document_words,
-        True,
-        column.data,
-        column.offsets,
-        alive,
+        weigh,
         np.array(top, dtype=np.int64),
         np.array(duplicate, dtype=np.int64),
         out_top,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Mask, TextColumn
+from gristmill.kernels.text_column import Integers, Mask, TextColumn
 from gristmill.kernels.text_loads import load8
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
 
@@ -170,7 +170,7 @@ def _characters(data, offsets, alive, pages, flags, out):
             _count_wide(data, begin, end, pages, flags, counts)
 
 
-def character_counts(column: TextColumn, alive: Mask) -> np.ndarray:
+def character_counts(column: TextColumn, alive: Mask) -> Integers:
     """The counts of every document that `alive` marks: an int64 row per document, one column per class."""
     out = np.zeros((len(column), WIDTH), dtype=np.int64)
     pages, flags = class_tables()

@@ -35,6 +35,26 @@ class TextColumn(NamedTuple):
         return np.diff(self.offsets)
 
 
+class WordSpans(NamedTuple):
+    """Words that a splitter found: word `w` is `data[starts[w]:ends[w]]`; document `i` has `bounds[i]` to `bounds[i + 1]`.
+
+    All three index arrays are read-only, so that kernels need one compilation.
+    """
+
+    data: Bytes
+    starts: Integers
+    ends: Integers
+    bounds: Integers
+
+
+def word_spans(data: Bytes, starts: Integers, ends: Integers, bounds: Integers) -> WordSpans:
+    """Spans in the layout that kernels are compiled for."""
+    arrays = [np.ascontiguousarray(array, dtype=np.int64).view() for array in (starts, ends, bounds)]
+    for array in arrays:
+        array.flags.writeable = False
+    return WordSpans(data, *arrays)
+
+
 def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextColumn:
     """The arrays behind a string column of any Arrow layout, copying only what cannot be read in place.
 

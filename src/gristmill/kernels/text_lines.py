@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Mask, TextColumn
+from gristmill.kernels.text_column import Integers, Mask, TextColumn
 from gristmill.kernels.text_loads import bit_count, load8, trailing_zeros
 from gristmill.kernels.text_split import load_part, space_width
 
@@ -298,7 +298,7 @@ def _lines(data, offsets, alive, out):
             )
 
 
-def line_counts(column: TextColumn, alive: Mask) -> np.ndarray:
+def line_counts(column: TextColumn, alive: Mask) -> Integers:
     """The counts of every document that `alive` marks: an int64 row per document, one column per statistic."""
     out = np.zeros((len(column), WIDTH), dtype=np.int64)
     _lines(column.data, column.offsets, alive, out)

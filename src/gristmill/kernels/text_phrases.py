@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Mask, TextColumn
+from gristmill.kernels.text_column import Integers, Mask, TextColumn
 
 # Columns of the result.
 N_PARAGRAPHS = 0
@@ -56,12 +56,12 @@ def _byte_classes() -> np.ndarray:
 _BYTE_CLASSES = _byte_classes()
 
 
-def compile_phrases(first: tuple[str, ...], second: tuple[str, ...] = ()) -> Phrases:
-    """Prepare two kinds of lower-case ASCII phrases: those that mark a paragraph, and those that mark a document.
+def compile_phrases(*kinds: tuple[str, ...]) -> Phrases:
+    """Prepare up to eight kinds of lower-case ASCII phrases; kind `k` is reported as the bit `1 << k`.
 
     Phrases hold no newline and do not end in i: "İ" becomes an i with a dot above in lower case, and is not taken for one.
     """
-    phrases = [*first, *second]
+    phrases = [phrase for kind in kinds for phrase in kind]
     anchors = [_rarest_pair(phrase) for phrase in phrases]
     by_pair: dict[int, list[int]] = {}
     for number, (phrase, anchor) in enumerate(zip(phrases, anchors, strict=True)):
@@ -82,7 +82,7 @@ def compile_phrases(first: tuple[str, ...], second: tuple[str, ...] = ()) -> Phr
         np.frombuffer("".join(phrases).encode("ascii"), dtype=np.uint8).copy(),
         np.concatenate([[0], np.cumsum([len(phrase) for phrase in phrases])]).astype(np.int64),
         np.array(anchors, dtype=np.int64),
-        np.array([1] * len(first) + [2] * len(second), dtype=np.int64),
+        np.array([1 << number for number, kind in enumerate(kinds) for _ in kind], dtype=np.int64),
     )
 
 
@@ -121,6 +121,20 @@ def _phrase_at(data, at, begin, end, group, bounds, members, text, offsets, anch
 
 
 @routine
+def phrase_kinds(data, begin, end, pairs, bounds, members, text, offsets, anchors, kinds):
+    """The kinds of all phrases between two places, as bits."""
+    found = 0
+    before = np.int64(_OTHER)
+    for at in range(begin, end):
+        now = np.int64(_BYTE_CLASSES[data[at]])
+        group = np.int64(pairs[before * _CLASSES + now])
+        before = now
+        if group != 0 and group != _BREAK:
+            found |= _phrase_at(data, at - 1, begin, end, group, bounds, members, text, offsets, anchors, kinds)
+    return found
+
+
+@routine
 def _scan(data, begin, end, pairs, bounds, members, text, offsets, anchors, kinds, counts):
     """Count paragraphs and phrases between two places; returns whether a Kelvin sign stands there."""
     paragraphs = 1
@@ -150,7 +164,7 @@ def _scan(data, begin, end, pairs, bounds, members, text, offsets, anchors, kind
         everywhere |= kind
     counts[N_PARAGRAPHS] = paragraphs
     counts[MARKED_PARAGRAPHS] = marked + (here & 1)
-    counts[SECOND_KIND] = everywhere >> 1
+    counts[SECOND_KIND] = (everywhere >> 1) & 1
     return kelvin
 
 
@@ -178,7 +192,7 @@ def _phrases(data, rows, alive, pairs, bounds, members, text, offsets, anchors, 
             _scan(copy, 0, size, pairs, bounds, members, text, offsets, anchors, kinds, out[row])
 
 
-def phrase_counts(column: TextColumn, alive: Mask, phrases: Phrases) -> np.ndarray:
+def phrase_counts(column: TextColumn, alive: Mask, phrases: Phrases) -> Integers:
     """The counts of every document that `alive` marks: an int64 row per document, one column per statistic."""
     out = np.zeros((len(column), WIDTH), dtype=np.int64)
     _phrases(column.data, column.offsets, alive, *phrases, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Mask, TextColumn
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.text_split import count_points, load_part, space_width, split_words
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
 
@@ -179,15 +179,15 @@ def _words(data, offsets, alive, pages, flags, out):
 
 
 @kernel
-def _given_words(data, word_offsets, document_words, alive, pages, flags, out):
-    """The same counts for words that another splitter found: word `w` is `data[word_offsets[w]:word_offsets[w + 1]]`."""
+def _given_words(data, starts, ends, bounds, alive, pages, flags, out):
+    """The same counts for words that another splitter found."""
     for row in range(len(alive)):
         if not alive[row]:
             continue
         words = total = longest = symbols = alphabetic = common = first_common = 0
-        for word in range(document_words[row], document_words[row + 1]):
-            begin = word_offsets[word]
-            end = word_offsets[word + 1]
+        for word in range(bounds[row], bounds[row + 1]):
+            begin = starts[word]
+            end = ends[word]
             words += 1
             if begin == end:
                 continue
@@ -203,29 +203,29 @@ def _given_words(data, word_offsets, document_words, alive, pages, flags, out):
         _store(out[row], words, total, longest, symbols, alphabetic, common, first_common)
 
 
-def word_counts(column: TextColumn, alive: Mask) -> np.ndarray:
-    """The counts of every document that `alive` marks: an int64 row per document, one column per statistic."""
+def word_counts(column: TextColumn, alive: Mask, *, words: WordSpans | None = None) -> Integers:
+    """The counts of every document that `alive` marks: an int64 row per document, one column per statistic.
+
+    Args:
+        column: The texts.
+        alive: The documents to look at.
+        words: Words that another splitter found; None splits at white space.
+    """
     out = np.zeros((len(column), WIDTH), dtype=np.int64)
     pages, flags = class_tables()
-    _words(column.data, column.offsets, alive, pages, flags, out)
-    return out
-
-
-def given_word_counts(data: np.ndarray, word_offsets: np.ndarray, document_words: np.ndarray, alive: Mask) -> np.ndarray:
-    """The counts of documents whose words were split elsewhere and lie one after another in `data`."""
-    out = np.zeros((len(document_words) - 1, WIDTH), dtype=np.int64)
-    pages, flags = class_tables()
-    _given_words(data, word_offsets, document_words, alive, pages, flags, out)
+    if words is None:
+        _words(column.data, column.offsets, alive, pages, flags, out)
+    else:
+        _given_words(*words, alive, pages, flags, out)
     return out
 
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
+    from gristmill.kernels.text_column import text_column, word_spans
 
-    column = text_column(["a b"])
+    column = text_column(["a"])
     one = np.ones(1, dtype=np.bool_)
     word_counts(column, one)
-    words = text_column(["a", "b"])
-    bounds = np.array([0, 2], dtype=np.int64)
-    given_word_counts(words.data, words.offsets, bounds, one)
+    bounds = np.array([0, 1], dtype=np.int64)
+    word_counts(column, one, words=word_spans(column.data, bounds[:1], bounds[1:], bounds))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from gristmill.errors import UsageError
 from gristmill.kernels import ngrams, text_characters, text_lines, text_phrases, text_search, text_words
-from gristmill.kernels.text_column import TextColumn, text_column
+from gristmill.kernels.text_column import TextColumn, WordSpans, text_column, word_spans
 from gristmill.kernels.unicode_alphabetic import ALPHABETIC_RANGES
 from gristmill.kernels.unicode_classes import decode_ranges
 from tests.unit.kernels import text_reference as plain
@@ -23,6 +23,12 @@ def _all(column: TextColumn) -> np.ndarray:
 
 def _plain_texts(texts: list[str | None]) -> list[str]:
     return ["" if text is None else text for text in texts]
+
+
+def _spans(split: list[list[str]]) -> WordSpans:
+    words = text_column([word for some in split for word in some])
+    bounds = np.concatenate([[0], np.cumsum([len(some) for some in split])])
+    return word_spans(words.data, words.offsets[:-1], words.offsets[1:], bounds)
 
 
 @given(plain.columns)
@@ -54,11 +60,8 @@ def test_words(texts: list[str | None]) -> None:
 @given(plain.columns)
 def test_given_words(texts: list[str | None]) -> None:
     split = [text.split() for text in _plain_texts(texts)]
-    words = text_column(pa.array([word for some in split for word in some], pa.large_string()))
-    bounds = np.concatenate([[0], np.cumsum([len(some) for some in split])]).astype(np.int64)
-    bounds.flags.writeable = False
-    alive = np.ones(len(texts), dtype=np.bool_)
-    counts = text_words.given_word_counts(words.data, words.offsets, bounds, alive)
+    column = text_column(texts)
+    counts = text_words.word_counts(column, _all(column), words=_spans(split))
     for some, row in zip(split, counts, strict=True):
         _check_words(some, row)
 
@@ -127,10 +130,8 @@ def test_ngrams(texts: list[str | None]) -> None:
 def test_given_ngrams_equal_those_of_our_own_splitting(texts: list[str | None]) -> None:
     column = text_column(texts)
     split = [text.split() for text in _plain_texts(texts)]
-    words = text_column(pa.array([word for some in split for word in some], pa.large_string()))
-    bounds = np.concatenate([[0], np.cumsum([len(some) for some in split])])
     expected = ngrams.ngram_counts(column, _all(column), top=(1, 2, 3), duplicate=(2, 5))
-    found = ngrams.given_ngram_counts(words, bounds, column, _all(column), top=(1, 2, 3), duplicate=(2, 5))
+    found = ngrams.ngram_counts(column, _all(column), top=(1, 2, 3), duplicate=(2, 5), words=_spans(split))
     assert np.array_equal(expected[0], found[0])
     assert np.array_equal(expected[1], found[1])
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from gristmill.errors import MissingExtraError, UnknownNameError, did_you_mean
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
+from gristmill.kernels.text_column import Mask, TextColumn, WordSpans, text_column, word_spans
+from gristmill.kernels.text_tokens import token_spans
 
 SPACE = "space"
+UNICODE = "unicode"
 JIEBA = "jieba"
 MECAB = "mecab"
 SPACY = "spacy"
@@ -75,11 +77,10 @@ def _spacy() -> Splitter:
     return split
 
 
-def split_column(column: TextColumn, name: str, rows: Mask) -> tuple[TextColumn, Integers]:
-    """The words of the marked documents one after another, and where those of each document begin.
-
-    Document `i` has the words `bounds[i]` to `bounds[i + 1]`; a document that is not marked has none.
-    """
+def split_column(column: TextColumn, name: str, rows: Mask) -> WordSpans:
+    """The words of the marked documents; a document that is not marked has none."""
+    if name == UNICODE:
+        return token_spans(column, rows)
     split = load_splitter(name)
     words: list[str | None] = []
     bounds = np.zeros(len(column) + 1, dtype=np.int64)
@@ -87,5 +88,5 @@ def split_column(column: TextColumn, name: str, rows: Mask) -> tuple[TextColumn,
         if rows[row]:
             words += split(column.text(row))
         bounds[row + 1] = len(words)
-    bounds.flags.writeable = False
-    return text_column(words), bounds
+    found = text_column(words)
+    return word_spans(found.data, found.offsets[:-1], found.offsets[1:], bounds)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels import ngrams, text_characters, text_lines, text_phrases, text_words
-from gristmill.kernels.text_column import Integers, Mask, TextColumn
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES
 from gristmill.stages.text.filters.splitters import SPACE, split_column
 
@@ -102,7 +102,7 @@ class TextStatistics:
         self._wanted = frozenset(wanted)
         self._results: dict[tuple[str, int, str], Integers] = {}
         self._done: dict[tuple[str, int, str], Mask] = {}
-        self._split: dict[str, tuple[TextColumn, Integers, Mask]] = {}
+        self._split: dict[str, tuple[WordSpans, Mask]] = {}
 
     def require(self, statistics: Iterable[Statistic], alive: Mask) -> None:
         """Make sure that these statistics are there for the documents that `alive` marks."""
@@ -152,8 +152,7 @@ class TextStatistics:
         elif splitter == SPACE:
             result = text_words.word_counts(self.column, missing)
         else:
-            words, bounds = self._words(splitter, missing)
-            result = text_words.given_word_counts(words.data, words.offsets, bounds, missing)
+            result = text_words.word_counts(self.column, missing, words=self._words(splitter, missing))
         self._keep((group, 0, splitter), result, missing)
 
     def _compute_ngrams(self, statistic: Statistic, missing: Mask) -> None:
@@ -162,13 +161,10 @@ class TextStatistics:
         pending = {other for other in together if (other.group, other.n, splitter) not in self._done} or {statistic}
         top = tuple(sorted(other.n for other in pending if other.group == TOP_NGRAM))
         duplicate = tuple(sorted(other.n for other in pending if other.group == DUPLICATE_NGRAM))
-        if splitter == SPACE:
-            found_top, found_duplicate = ngrams.ngram_counts(self.column, missing, top=top, duplicate=duplicate)
-        else:
-            words, bounds = self._words(splitter, missing)
-            found_top, found_duplicate = ngrams.given_ngram_counts(
-                words, bounds, self.column, missing, top=top, duplicate=duplicate
-            )
+        words = None if splitter == SPACE else self._words(splitter, missing)
+        found_top, found_duplicate = ngrams.ngram_counts(
+            self.column, missing, top=top, duplicate=duplicate, words=words
+        )
         for position, n in enumerate(top):
             self._keep((TOP_NGRAM, n, splitter), found_top[:, position : position + 1], missing)
         for position, n in enumerate(duplicate):
@@ -182,12 +178,12 @@ class TextStatistics:
             self._results[key] = result
             self._done[key] = rows.copy()
 
-    def _words(self, splitter: str, rows: Mask) -> tuple[TextColumn, Integers]:
+    def _words(self, splitter: str, rows: Mask) -> WordSpans:
         kept = self._split.get(splitter)
-        if kept is None or bool((rows & ~kept[2]).any()):
-            kept = (*split_column(self.column, splitter, rows), rows.copy())
+        if kept is None or bool((rows & ~kept[1]).any()):
+            kept = (split_column(self.column, splitter, rows), rows.copy())
             self._split[splitter] = kept
-        return kept[0], kept[1]
+        return kept[0]
 
 
 _compiled: list[text_phrases.Phrases] = []

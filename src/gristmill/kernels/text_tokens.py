@@ -1,0 +1,226 @@
+"""Words and punctuation marks as separate tokens, and what the published quality rules count over them.
+
+A text is cut at white space; punctuation at either end of a piece becomes tokens of its own (full stops in a row stay
+together), and so does a dash, slash or colon between two letters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
+from gristmill.kernels.text_split import count_points, load_part, space_width
+from gristmill.kernels.unicode_classes import ALPHA, PUNCTUATION, TERMINAL, class_tables
+
+# Columns of the result of `token_counts`.
+N_TOKENS = 0
+PROPER_WORDS = 1  # with at least one character that is not punctuation
+PROPER_CHARS = 2
+ALPHA_WORDS = 3  # with at least one letter
+STOP_WORDS = 4  # how many different stop words occur
+WIDTH = 5
+
+
+@leaf
+def decode(data, at):
+    """The character at a place: its code point and its number of bytes."""
+    first = np.int64(data[at])
+    if first < 0x80:
+        return first, 1
+    if first < 0xE0:
+        return (first & 0x1F) << 6 | (np.int64(data[at + 1]) & 0x3F), 2
+    if first < 0xF0:
+        return (first & 0x0F) << 12 | (np.int64(data[at + 1]) & 0x3F) << 6 | (np.int64(data[at + 2]) & 0x3F), 3
+    return (
+        (first & 0x07) << 18
+        | (np.int64(data[at + 1]) & 0x3F) << 12
+        | (np.int64(data[at + 2]) & 0x3F) << 6
+        | (np.int64(data[at + 3]) & 0x3F)
+    ), 4
+
+
+@leaf
+def flags_of(point, pages, flags):
+    """The classes of a code point."""
+    return flags[np.int64(pages[point >> 8]) * 256 + (point & 255)]
+
+
+@leaf
+def _joins(point):
+    """Whether the character separates two words when it stands between letters: - / : and the dashes."""
+    return point == 45 or point == 47 or point == 58 or (0x2010 <= point <= 0x2015)
+
+
+@leaf
+def _emit(starts, ends, count, begin, end):
+    starts[count] = begin
+    ends[count] = end
+    return count + 1
+
+
+@routine
+def _marks(data, begin, end, starts, ends, count):
+    """Tokens of a range that is all punctuation."""
+    at = begin
+    while at < end:
+        point, width = decode(data, at)
+        stop = at + width
+        if point == 46:
+            while stop < end and data[stop] == 46:
+                stop += 1
+        count = _emit(starts, ends, count, at, stop)
+        at = stop
+    return count
+
+
+@routine
+def tokenize(data, begin, end, pages, flags, starts, ends, count):
+    """Append the tokens of a range; the arrays must have room for one per byte. Returns the new count."""
+    at = begin
+    while at < end:
+        width = space_width(data, at, end)
+        if width:
+            at += width
+            continue
+        # The piece goes to the next white space. What is no punctuation bounds its core.
+        piece = at
+        core = -1
+        core_end = -1
+        joins = False
+        while at < end and not space_width(data, at, end):
+            point, width = decode(data, at)
+            if not flags_of(point, pages, flags) & PUNCTUATION:
+                if core < 0:
+                    core = at
+                core_end = at + width
+            elif _joins(point):
+                joins = True
+            at += width
+        if core < 0:
+            count = _marks(data, piece, at, starts, ends, count)
+            continue
+        count = _marks(data, piece, core, starts, ends, count)
+        if joins:
+            word = core
+            place = core
+            letter_before = False
+            while place < core_end:
+                point, width = decode(data, place)
+                after = place + width
+                if _joins(point) and letter_before and after < core_end:
+                    next_point, _ = decode(data, after)
+                    if flags_of(next_point, pages, flags) & ALPHA:
+                        count = _emit(starts, ends, count, word, place)
+                        count = _emit(starts, ends, count, place, after)
+                        word = after
+                letter_before = flags_of(point, pages, flags) & ALPHA != 0
+                place = after
+            count = _emit(starts, ends, count, word, core_end)
+        else:
+            count = _emit(starts, ends, count, core, core_end)
+        count = _marks(data, core_end, at, starts, ends, count)
+    return count
+
+
+@routine
+def sentences(data, starts, ends, count, pages, flags):
+    """How many sentences a row of tokens makes: one begins at a word after a mark that ends sentences."""
+    if count == 0:
+        return 0
+    found = 1
+    ended = False
+    for token in range(count):
+        point, width = decode(data, starts[token])
+        kind = flags_of(point, pages, flags)
+        terminal = kind & TERMINAL != 0 and starts[token] + width == ends[token]
+        if terminal:
+            ended = True
+        elif ended and not kind & PUNCTUATION:
+            found += 1
+            ended = False
+    return found
+
+
+@kernel
+def _spans(data, offsets, alive, pages, flags, bounds):
+    total = 0
+    for row in range(len(alive)):
+        if alive[row]:
+            total += offsets[row + 1] - offsets[row]
+    # One token per byte is the most there can be; pages that are not written to cost nothing.
+    starts = np.empty(total, dtype=np.int64)
+    ends = np.empty(total, dtype=np.int64)
+    count = 0
+    for row in range(len(alive)):
+        if alive[row]:
+            count = tokenize(data, offsets[row], offsets[row + 1], pages, flags, starts, ends, count)
+        bounds[row + 1] = count
+    return starts[:count].copy(), ends[:count].copy()
+
+
+@kernel
+def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, stop_lengths, out):
+    seen = np.zeros(len(stop_keys), dtype=np.bool_)
+    for row in range(len(alive)):
+        if not alive[row]:
+            continue
+        counts = out[row]
+        counts[N_TOKENS] = bounds[row + 1] - bounds[row]
+        seen[:] = False
+        for token in range(bounds[row], bounds[row + 1]):
+            begin = starts[token]
+            end = ends[token]
+            proper = False
+            alpha = False
+            at = begin
+            while at < end and not (proper and alpha):
+                point, width = decode(data, at)
+                kind = flags_of(point, pages, flags)
+                proper = proper or not kind & PUNCTUATION
+                alpha = alpha or kind & ALPHA != 0
+                at += width
+            if proper:
+                counts[PROPER_WORDS] += 1
+                counts[PROPER_CHARS] += count_points(data, begin, end)
+            if alpha:
+                counts[ALPHA_WORDS] += 1
+            if end > begin:
+                key = load_part(data, begin, min(8, end - begin))
+                for word in range(len(stop_keys)):
+                    if stop_keys[word] == key and stop_lengths[word] == end - begin and not seen[word]:
+                        seen[word] = True
+                        counts[STOP_WORDS] += 1
+
+
+def token_spans(column: TextColumn, alive: Mask) -> WordSpans:
+    """The tokens of the documents that `alive` marks; others have none."""
+    pages, flags = class_tables()
+    bounds = np.zeros(len(column) + 1, dtype=np.int64)
+    starts, ends = _spans(column.data, column.offsets, alive, pages, flags, bounds)
+    return word_spans(column.data, starts, ends, bounds)
+
+
+def token_counts(words: WordSpans, alive: Mask, stop_words: tuple[str, ...]) -> Integers:
+    """The counts of every document that `alive` marks: an int64 row per document, one column per statistic.
+
+    Args:
+        words: The tokens.
+        alive: The documents to look at.
+        stop_words: Words to look for, of at most eight bytes each.
+    """
+    encoded = sorted({word.encode() for word in stop_words})
+    keys = np.array([int.from_bytes(word, "little") for word in encoded], dtype=np.uint64)
+    lengths = np.array([len(word) for word in encoded], dtype=np.int64)
+    out = np.zeros((len(words.bounds) - 1, WIDTH), dtype=np.int64)
+    pages, flags = class_tables()
+    _token_counts(*words, alive, pages, flags, keys, lengths, out)
+    return out
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    from gristmill.kernels.text_column import text_column
+
+    one = np.ones(1, dtype=np.bool_)
+    token_counts(token_spans(text_column(["a b"]), one), one, ("a",))
