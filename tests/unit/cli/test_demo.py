@@ -1,0 +1,51 @@
+"""The demonstration: the shipped sample through the main recipe."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from gristmill.cli.demo import first_dropped
+from gristmill.cli.main import cli
+from gristmill.recipes.shipped_recipes import sample_file
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_demo(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run("demo", output, "--workers", 0)
+    assert result.exit_code == 0, result.output
+    documents = gzip.decompress(sample_file().read_bytes()).splitlines()
+    assert f"{len(documents):,} documents in" in result.stdout
+    assert re.search(r"word_count +\d+ +\d+ +\d+ +[\d.]+ % +too_few_words \d+", result.stdout)
+    assert f"Files: {output}" in result.stdout
+
+    # What it tells the user to try works.
+    [command] = re.findall(r"gristmill why \S+ (\S+)", result.stdout)
+    why = run("why", output, command.strip("'"))
+    assert why.exit_code == 0
+    assert "dropped by stage" in why.stdout
+    assert run("verify", output).exit_code == 0
+
+    again = run("demo", output, "--workers", 0, "--json")
+    assert again.exit_code == 0
+    assert json.loads(again.stdout)["partitions_done_before"] == 1
+
+
+def test_first_dropped(tmp_path: Path) -> None:
+    sample = tmp_path / "sample.jsonl.gz"
+    sample.write_bytes(gzip.compress(b'{"id": "a"}\n{"id": "b"}\n'))
+    output = tmp_path / "out"
+    output.mkdir()
+    assert first_dropped(sample, output) == "a"
+    (output / "x.jsonl").write_text('{"id": "a"}\n')
+    assert first_dropped(sample, output) == "b"
+    (output / "y.jsonl.gz").write_bytes(gzip.compress(b'{"id": "b"}\n'))
+    assert first_dropped(sample, output) is None

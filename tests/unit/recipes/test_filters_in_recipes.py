@@ -1,0 +1,61 @@
+"""Filters in recipes: wrapped, named, and found back; the shipped cascades are pipelines."""
+
+from __future__ import annotations
+
+import pytest
+
+from gristmill.errors import RecipeError
+from gristmill.pipeline import Pipeline
+from gristmill.recipes import load_recipe, parse_recipe, to_recipe
+from gristmill.recipes.building import build_stage
+from gristmill.recipes.loader import StageEntry
+from gristmill.recipes.registry import registered
+from gristmill.recipes.schema import parameters_of
+from gristmill.recipes.shipped_recipes import find_recipe, shipped_recipes
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+
+SHIPPED = load_recipe(find_recipe("english"), variables={"input_path": "in", "output_path": "out"}).stages[1:-1]
+
+
+def test_a_filter_is_wrapped() -> None:
+    stage = build_stage(
+        registered("WordCountFilter"),
+        {"min_words": 3, "text_field": "body", "score_field": "words", "invert": True},
+        report=lambda path, message: pytest.fail(f"{path}: {message}"),
+    )
+    assert isinstance(stage, ScoreFilter)
+    assert stage.inputs() == (["data"], ["body"])
+    assert "words" in stage.outputs()[1]
+
+
+@pytest.mark.parametrize("name", ["english", "non_english"])
+def test_a_shipped_cascade_is_a_pipeline(name: str) -> None:
+    needed = dict.fromkeys(shipped_recipes()[name].required, "x")
+    pipeline = load_recipe(find_recipe(name), variables=needed).pipeline()
+    names = [stage.name for stage in pipeline.stages]
+    assert len(set(names)) == len(names)
+
+
+def test_the_english_recipe_has_thirty_stages() -> None:
+    recipe = load_recipe(find_recipe("english"), variables={"input_path": "in", "output_path": "out"})
+    assert len(recipe.pipeline().stages) == 30
+
+
+@pytest.mark.parametrize("entry", SHIPPED, ids=lambda entry: entry.name)
+def test_filters_are_found_back_whatever_they_call_their_bounds(entry: StageEntry) -> None:
+    given = {name: value for name, value in entry.parameters.items() if name != "text_field"}
+    cls = registered(entry.name).load()
+    # Other values than the defaults, so that nothing is right by accident.
+    changed = {name: value + 1 if type(value) in (int, float) else value for name, value in given.items()}
+    recipe = to_recipe(Pipeline("p", stages=[ScoreFilter(cls(**changed), text_field="content", score_field="score")]))
+    assert parse_recipe(recipe.to_yaml()).stages == recipe.stages
+    [found] = recipe.stages
+    known = parameters_of(cls)
+    beside_defaults = {name: value for name, value in changed.items() if value != known[name].default}
+    assert found == StageEntry(entry.name, {**beside_defaults, "text_field": "content", "score_field": "score"})
+
+
+def test_several_filters_in_one_stage_have_no_recipe() -> None:
+    stage = ScoreFilter([WordCountFilter(), WordCountFilter(min_words=3)])
+    with pytest.raises(RecipeError, match="several parts"):
+        to_recipe(Pipeline("p", stages=[stage]))
