@@ -165,8 +165,8 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
     )
     if "token" in str(error).lower() or isinstance(error, ray.exceptions.AuthenticationError):
         hint = (
-            "This cluster asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or the "
-            "file ~/.ray/auth_token) to the token of its head node; `ray get-auth-token` prints it there."
+            "This cluster asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or "
+            "the file ~/.ray/auth_token) to the token of its head node; `ray get-auth-token` prints it there."
         )
     return WorkerError(f"The Ray cluster at {address!r} cannot be used: {reason} {hint}", address=address)
 
@@ -232,7 +232,8 @@ def _device_memory_gb() -> float:
             return float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9
         finally:
             pynvml.nvmlShutdown()
-    except Exception:  # noqa: BLE001 (no library, no driver, no device: all mean that there is nothing to ask)
+    except Exception:
+        # No library, no driver or no device: in each case there is nothing to ask.
         return 24.0
 
 

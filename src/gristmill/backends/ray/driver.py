@@ -84,14 +84,18 @@ class Run:
         if time.monotonic() - self._looked_at > _TICK_S:
             self._look()
 
-    def _look(self) -> list[tuple[str, int]]:
+    def workers(self) -> dict[str, Any]:
+        """The workers that have started and not ended, with their handles."""
+        return self._look()
+
+    def _look(self) -> dict[str, Any]:
         events, problems, workers = ray.get(self.watch.drain.remote())
         self._looked_at = time.monotonic()
         for event in events:
             self._events.emit(event)
         if problems and self._problem is None:
             self._problem = problems[0]
-        return list(workers)
+        return dict(workers)
 
     def wait_for_workers(self) -> None:
         """Wait until every worker has torn down.

@@ -48,6 +48,10 @@ class Parcel:
         """About how much memory it takes."""
         return _SMALL + (0 if self.table is None else int(self.table.nbytes))
 
+    def __deepcopy__(self, memo: object) -> Parcel:
+        # Nobody changes a parcel; Xenna copies the whole list of them.
+        return self
+
     def __sizeof__(self) -> int:
         # Ray Data weighs blocks by this, and holds back work according to it.
         return self.nbytes

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from gristmill.backends.plan import Segment
 
 _LEAST_CPUS = 0.01
-"""Ray counts resources in ten-thousandths; a worker with less would be meaningless."""
+"""Ray counts resources in ten-thousandths; a worker with less than this would be meaningless."""
+_STEP = 0.95
+"""How much smaller shares become from try to try, where their sum fits but their sizes do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,51 +30,79 @@ class Share:
     most: int
 
 
-def fit(
-    segments: Sequence[Segment], *, cpus: float, gpus: float, holds: Sequence[bool], per_node: Sequence[int | None]
-) -> tuple[list[Share], str | None]:
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a segment asks for.
+
+    Attributes:
+        segment: The segment.
+        stays: Whether its workers hold their processors all the time.
+        workers: A fixed number of workers, or None.
+    """
+
+    segment: Segment
+    stays: bool
+    workers: int | None = None
+
+
+def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tuple[list[Share], str | None]:
     """The shares of all segments, and a line that explains what had to be scaled, if anything.
 
-    Segments that hold their workers must all fit at once, beside one task of the others; where they do not, every
-    worker is booked with a smaller share of the processors, in proportion. Nothing waits for ever.
+    Workers that stay must all find a place at once, beside one task of the other segments; where they do not, every
+    worker is booked with a smaller share of the processors, in proportion. So nothing waits for ever.
 
     Args:
-        segments: The plan.
-        cpus: The processors of the cluster.
-        gpus: Its GPUs.
-        holds: For each segment, whether its workers stay (they have been set up, or hold a model).
-        per_node: For each segment, a fixed number of workers over the whole cluster, or None.
+        demands: What the segments ask for.
+        nodes: The processors of each node.
+        gpus: The GPUs of all nodes.
+
+    Example:
+        >>> shares, note = fit([Demand(first, True), Demand(second, True)], [1.0], gpus=0)
+        >>> [share.cpus for share in shares]
+        [0.5, 0.5]
     """
-    fixed = [count if count is not None else segment.workers for segment, count in zip(segments, per_node, strict=True)]
-    held = sum(
-        segment.resources.cpus * (number or 1)
-        for segment, number, stays in zip(segments, fixed, holds, strict=True)
-        if stays
-    )
-    free = max((s.resources.cpus for s, stays in zip(segments, holds, strict=True) if not stays), default=0.0)
-    scale, note = 1.0, None
-    if held + free > cpus and held + free > 0:
-        scale = cpus / (held + free)
+    asked = [demand.segment.resources.cpus for demand in demands if demand.stays for _ in range(demand.workers or 1)]
+    passing = max((demand.segment.resources.cpus for demand in demands if not demand.stays), default=0.0)
+    if passing:
+        asked.append(passing)
+    total = sum(nodes)
+    scale = min(1.0, total / sum(asked)) if sum(asked) else 1.0
+    while scale > 1e-4 and not packs([cpus * scale for cpus in asked], nodes):
+        scale *= _STEP
+    note = None
+    if scale < 1:
         note = (
-            f"The workers of this plan ask for {held + free:g} CPUs at once and the cluster has {cpus:g}: each is booked "
-            f"with {scale:.0%} of its request, and they take turns on the processors."
+            f"The workers of this plan ask for {sum(asked):g} CPUs at once and there are {total:g}: each is booked with "
+            f"{scale:.0%} of its request, and they take turns on the processors."
         )
     shares = []
-    for segment, number, stays in zip(segments, fixed, holds, strict=True):
-        mine = max(_LEAST_CPUS, _rounded(segment.resources.cpus * scale)) if segment.resources.cpus else 0.0
-        most = number if number is not None else _most(segment, mine, cpus, gpus)
-        shares.append(Share(mine, segment.resources.gpus, (number or 1) if stays else 0, max(1, most)))
+    for demand in demands:
+        cpus = demand.segment.resources.cpus
+        mine = max(_LEAST_CPUS, _rounded(cpus * scale)) if cpus else 0.0
+        most = demand.workers if demand.workers is not None else _most(demand.segment, mine, total, gpus)
+        least = (demand.workers or 1) if demand.stays else 0
+        shares.append(Share(mine, demand.segment.resources.gpus, least, max(1, most)))
     return shares, note
 
 
+def packs(requests: Sequence[float], nodes: Sequence[float]) -> bool:
+    """Whether workers of these sizes find a place on these nodes, the largest being placed first."""
+    free = list(nodes)
+    for request in sorted(requests, reverse=True):
+        place = next((index for index, room in enumerate(free) if room + 1e-9 >= request), None)
+        if place is None:
+            return False
+        free[place] -= request
+    return True
+
+
 def _most(segment: Segment, cpus_each: float, cpus: float, gpus: float) -> int:
-    most = int(cpus / cpus_each + 1e-6) if cpus_each else int(cpus)
     if segment.resources.gpus:
         share = segment.resources.gpus
-        most = int(1 / share + 1e-6) * int(gpus) if share < 1 else int(gpus / share)
-    return max(1, most)
+        return int(1 / share + 1e-6) * int(gpus) if share < 1 else int(gpus / share)
+    return int(cpus / cpus_each + 1e-6) if cpus_each else int(cpus)
 
 
 def _rounded(cpus: float) -> float:
     """Down to what Ray can count, so that the sum still fits."""
-    return int(cpus * 10_000) / 10_000
+    return int(cpus * 10_000 + 1e-6) / 10_000

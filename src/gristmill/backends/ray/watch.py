@@ -37,6 +37,7 @@ class _Hand:
     number: int
     segment: int
     pid: int
+    handle: Any
 
 
 class Watch:
@@ -71,8 +72,8 @@ class Watch:
         case.running, case.place, case.overdue = True, None, False
         if case.hopeless:
             return WorkerError(
-                f"{key} has killed its worker {case.attempts.deaths} times, and no single document could be found to be "
-                "the cause. Committed output is intact; run again to go on after the cause is removed.",
+                f"{key} has killed its worker {case.attempts.deaths} times, and no single document could be found to "
+                "be the cause. Committed output is intact; run again to go on after the cause is removed.",
                 task=key,
                 cause=_DIED,
             )
@@ -123,14 +124,14 @@ class Watch:
 
     # --- workers ---
 
-    def hello(self, worker: str, segment: int, pid: int, gpus: tuple[int, ...]) -> int:
+    def hello(self, worker: str, segment: int, pid: int, gpus: tuple[int, ...], handle: Any) -> int:
         """A worker has started; gives its number."""
         before = self._hands.pop(worker, None)
         if before is not None:
             self._events.append(WorkerStopped(before.number, before.segment, before.pid, "died", expected=False))
         number = self._numbers
         self._numbers += 1
-        self._hands[worker] = _Hand(number, segment, pid)
+        self._hands[worker] = _Hand(number, segment, pid, handle)
         self._events.append(WorkerStarted(number, segment, pid, gpus))
         return number
 
@@ -150,8 +151,14 @@ class Watch:
         self._retired_at[segment] = now
         return True
 
-    def drain(self) -> tuple[list[Any], list[GristmillError], list[tuple[str, int]]]:
-        """The events and errors since the last call, and the workers that have not said goodbye, with their pids."""
+    def lost(self, worker: str) -> None:
+        """A worker is gone without a word."""
+        hand = self._hands.pop(worker, None)
+        if hand is not None:
+            self._events.append(WorkerStopped(hand.number, hand.segment, hand.pid, "died", expected=False))
+
+    def drain(self) -> tuple[list[Any], list[GristmillError], dict[str, Any]]:
+        """The events and errors since the last call, and the workers that have not said goodbye."""
         events, self._events = self._events, []
         problems, self._problems = self._problems, []
-        return events, problems, [(worker, hand.pid) for worker, hand in self._hands.items()]
+        return events, problems, {worker: hand.handle for worker, hand in self._hands.items()}

@@ -84,7 +84,8 @@ class SegmentWorker:
             gpus = tuple(ray.get_gpu_ids()) if allocation is None else allocation
             self.runner.setup(WorkerMetadata(self.name, allocation=gpus))
             numbers = tuple(int(gpu) for gpu in gpus if str(gpu).isdigit()) if isinstance(gpus, tuple) else ()
-            self.number = _ask(self.order.watch.hello.remote(self.name, self.order.index, os.getpid(), numbers))
+            hello = self.order.watch.hello.remote(self.name, self.order.index, os.getpid(), numbers, _own_handle())
+            self.number = _ask(hello)
         except GristmillError as error:
             self.failure = error
         self.born = time.monotonic()
@@ -128,25 +129,32 @@ class SegmentWorker:
         size = 1 if careful or self.order.whole_partitions else self.segment.batch_size
         with self._lock:
             for start in range(0, len(parcels), size):
-                group = list(parcels[start : start + size])
-                hints: Hints | None = None
-                key = f"{task_id(group[0])} in {self.segment.name}"
-                if careful:
-                    known = _ask(self.order.watch.begin.remote(key))
-                    if isinstance(known, GristmillError):
-                        yield Receipt(error=known)
-                        return
-                    hints = known
-                self.place.enter(key, careful=careful)
                 failed = False
-                for given in self._group([unpack(parcel) for parcel in group], hints):
+                for given in self._watched(list(parcels[start : start + size]), careful=careful):
                     failed = isinstance(given, Receipt) and given.error is not None
                     yield given
-                self.place.leave()
-                if careful:
-                    _ask(self.order.watch.end.remote(key))
                 if failed:
                     return
+
+    def _watched(self, group: list[Parcel], *, careful: bool) -> Iterator[Parcel | Receipt]:
+        key = f"{task_id(group[0])} in {self.segment.name}"
+        hints: Hints | None = None
+        if careful:
+            known = _ask(self.order.watch.begin.remote(key))
+            if isinstance(known, GristmillError):
+                yield Receipt(error=known)
+                return
+            hints = known
+        self.place.enter(key, careful=careful)
+        done = False
+        try:
+            yield from self._group([unpack(parcel) for parcel in group], hints)
+            done = True
+        finally:
+            # Not reached when the process dies: that is how the watch knows.
+            self.place.leave()
+            if careful:
+                _ask((self.order.watch.end if done else self.order.watch.release).remote(key))
 
     def _group(self, tasks: list[Task[Any]], hints: Hints | None) -> Iterator[Parcel | Receipt]:
         begun = time.perf_counter()
@@ -272,6 +280,11 @@ def _worker_name() -> str:
     """A name that stays when Ray starts the actor again in a new process."""
     context = ray.get_runtime_context()
     return str(context.get_actor_id() or context.get_worker_id())
+
+
+def _own_handle() -> Any:
+    context = ray.get_runtime_context()
+    return context.current_actor if context.get_actor_id() else None
 
 
 def _is_alive(worker: str) -> bool:

@@ -70,9 +70,7 @@ def _pushed(worker: SegmentWorker, frame: pd.DataFrame) -> Iterator[pd.DataFrame
             receipt.add(item)
     parcels = [item for item in items if isinstance(item, Parcel)]
     for given in worker.run(parcels, careful=_attempt() > 0):
-        if isinstance(given, Parcel):
-            yield block([given])
-        elif worker.order.last or given.error is not None:
+        if isinstance(given, Parcel) or worker.order.last or given.error is not None:
             yield block([given])
         else:
             receipt.add(given)

@@ -11,7 +11,7 @@ from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
 from gristmill.backends.ray.delivery import Delivery
 from gristmill.backends.ray.driver import Run, watched
-from gristmill.backends.ray.shares import fit
+from gristmill.backends.ray.shares import Demand, fit
 from gristmill.backends.ray_data.config import RayDataConfig
 from gristmill.backends.work import Work
 
@@ -40,22 +40,21 @@ class RayDataExecutor(BaseExecutor):
         return clusters.capacity(self.settings, ignore_head_node=self.ignore_head_node)
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
-        with clusters.connected(self.settings, ignore_head_node=self.ignore_head_node) as cluster:
-            with watched(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m) as run:
-                self._stream(plan, work, run)
+        with (
+            clusters.connected(self.settings, ignore_head_node=self.ignore_head_node) as cluster,
+            watched(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m) as run,
+        ):
+            self._stream(plan, work, run)
 
     def _stream(self, plan: ExecutionPlan, work: Work, run: Run) -> None:
         import ray
 
         from gristmill.backends.ray_data.flow import Flow
 
-        shares, note = fit(
-            plan.segments,
-            cpus=run.cluster.cpus,
-            gpus=run.cluster.gpus,
-            holds=[run.holds(segment) for segment in plan.segments],
-            per_node=[run.fixed_workers(segment) for segment in plan.segments],
-        )
+        demands = [
+            Demand(segment, stays=run.holds(segment), workers=run.fixed_workers(segment)) for segment in plan.segments
+        ]
+        shares, note = fit(demands, [node.cpus for node in run.cluster.nodes], gpus=run.cluster.gpus)
         if note is not None:
             run.notice(note)
         flow = Flow(plan, work, run, shares, self.settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import ray
@@ -144,7 +144,7 @@ class Flow:
         return asked or self._run.specs[segment.index].ray.max_workers is not None
 
 
-def _references(dataset: Dataset) -> Iterator[Any]:
+def _references(dataset: Dataset) -> Generator[Any, None, None]:
     bundles = iter(dataset.iter_internal_ref_bundles())
     try:
         for bundle in bundles:

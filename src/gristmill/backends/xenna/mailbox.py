@@ -1,0 +1,58 @@
+"""How results leave a Xenna pipeline while it runs: Xenna itself gives them only at its end, all at once."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import ray
+
+from gristmill.backends.ray.parcels import Receipt
+
+_MOST_BYTES = 256 << 20
+"""What lies in the mailbox at the most; workers wait where the driver is slower than they are."""
+
+
+class Stopped(Exception):  # noqa: N818 (an order, not a fault)
+    """The run is over: the worker shall leave its task."""
+
+
+class Mailbox:
+    """Receipts on their way to the driver."""
+
+    def __init__(self) -> None:
+        self._receipts: list[Receipt] = []
+        self._nbytes = 0
+        self._closed = False
+
+    def put(self, receipt: Receipt) -> str:
+        """Take a receipt; `full` if the worker must try again, `closed` if the run is over."""
+        if self._closed:
+            return "closed"
+        if self._nbytes > _MOST_BYTES:
+            return "full"
+        self._receipts.append(receipt)
+        self._nbytes += sys.getsizeof(receipt)
+        return "taken"
+
+    def take(self) -> list[Receipt]:
+        """All receipts since the last call."""
+        receipts, self._receipts, self._nbytes = self._receipts, [], 0
+        return receipts
+
+    def close(self) -> None:
+        """Refuse everything from now on."""
+        self._closed = True
+
+
+def post(mailbox: Any, receipt: Receipt) -> None:
+    """Send a receipt from a worker.
+
+    Raises:
+        Stopped: The run is over.
+    """
+    while (answer := ray.get(mailbox.put.remote(receipt))) != "taken":
+        if answer == "closed":
+            raise Stopped
+        time.sleep(0.02)

@@ -1,0 +1,252 @@
+"""Runs a plan as Xenna pipelines, one after the other until everything is done.
+
+A Xenna pipeline ends when one of its workers dies. The next round does what is left, and takes each task alone, so that
+one that kills its workers is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+from cosmos_xenna.pipelines import v1 as xenna
+from cosmos_xenna.pipelines.private import monitoring, specs
+from cosmos_xenna.ray_utils import actor_pool
+from cosmos_xenna.utils.verbosity import VerbosityLevel
+
+from gristmill.backends.plan import ExecutionPlan, Segment
+from gristmill.backends.ray.delivery import Delivery
+from gristmill.backends.ray.driver import Run
+from gristmill.backends.ray.parcels import Parcel, pack
+from gristmill.backends.ray.shares import Share
+from gristmill.backends.work import Work
+from gristmill.backends.xenna.config import XennaConfig
+from gristmill.backends.xenna.mailbox import Mailbox
+from gristmill.backends.xenna.stage import SegmentStage
+from gristmill.errors import WorkerError
+from gristmill.observe.events import Notice
+
+_POLL_S = 0.05
+_FAREWELL_S = 30.0
+_MOST_ROUNDS = 100
+"""Rounds that may end without anything having been finished; a task that kills is found in far fewer."""
+
+_LOSSES = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.OwnerDiedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.TaskUnschedulableError,
+    ray.exceptions.ActorUnschedulableError,
+)
+
+
+class Rounds:
+    """One run on Xenna."""
+
+    def __init__(
+        self, plan: ExecutionPlan, work: Work, run: Run, shares: Sequence[Share], settings: XennaConfig
+    ) -> None:
+        self._plan = plan
+        self._run = run
+        self._work = work
+        self._shares = shares
+        self._settings = settings
+        self._delivery = Delivery(work)
+
+    def run(self) -> None:
+        """Run rounds until nothing is left."""
+        parcels = {_partition(parcel): parcel for parcel in (pack(task, 0) for task in self._work.tasks())}
+        fruitless = number = 0
+        while True:
+            left = [parcel for place, parcel in parcels.items() if place not in self._delivery.done]
+            if not left:
+                return
+            before = len(self._delivery.done)
+            loss = self._round(left, careful=number > 0)
+            number += 1
+            if loss is None:
+                return
+            fruitless = 0 if len(self._delivery.done) > before else fruitless + 1
+            if fruitless >= _MOST_ROUNDS:
+                raise WorkerError(
+                    f"Workers on Ray died {fruitless} times in a row without a partition being finished: {loss}. "
+                    "Committed output is intact; look at the Ray dashboard and logs, and run again to go on.",
+                    cause=str(loss),
+                )
+            self._work.events.emit(Notice("A worker died; what it was working on is done again.", "warning"))
+
+    def _round(self, parcels: list[Parcel], *, careful: bool) -> Exception | None:
+        """One Xenna pipeline; gives the loss that ended it early, if one did.
+
+        Raises:
+            GristmillError: The error that ends the run.
+        """
+        mailbox = ray.remote(Mailbox).options(num_cpus=0).remote()
+        pipeline = _Thread(self._specification(parcels, mailbox, careful=careful))
+        with _adapted():
+            pipeline.start()
+            try:
+                while pipeline.is_alive():
+                    pipeline.join(_POLL_S)
+                    self._deliver(mailbox)
+                self._deliver(mailbox)
+            except BaseException:
+                ray.get(mailbox.close.remote())
+                pipeline.join(_FAREWELL_S)
+                raise
+            finally:
+                problem = pipeline.problem
+                pipeline.forget()
+                self._end_workers()
+                ray.kill(mailbox)
+        if problem is None:
+            self._run.wait_for_workers()
+            return None
+        if _is_loss(problem):
+            return problem
+        raise WorkerError(f"Xenna ended the run: {type(problem).__name__}: {problem}", cause=str(problem)) from problem
+
+    def _deliver(self, mailbox: Any) -> None:
+        for receipt in ray.get(mailbox.take.remote()):
+            self._delivery.take(receipt)
+        self._run.tick()
+
+    def _end_workers(self) -> None:
+        """Let workers that Xenna has left behind tear down, and end them."""
+        workers = {name: handle for name, handle in self._run.workers().items() if handle is not None}
+        words = {name: handle.__ray_call__.remote(_farewell) for name, handle in workers.items()}
+        if words:
+            ray.wait(list(words.values()), num_returns=len(words), timeout=_FAREWELL_S)
+        for handle in workers.values():
+            ray.kill(handle)
+        for name in self._run.workers():
+            ray.get(self._run.watch.lost.remote(name))
+
+    def _specification(self, parcels: list[Parcel], mailbox: Any, *, careful: bool) -> Any:
+        settings = self._settings
+        batch = settings.execution_mode == "batch"
+        config = xenna.PipelineConfig(
+            execution_mode=xenna.ExecutionMode.BATCH if batch else xenna.ExecutionMode.STREAMING,
+            logging_interval_s=settings.logging_interval,
+            cpu_allocation_percentage=settings.cpu_allocation_percentage,
+            return_last_stage_outputs=False,
+            enable_work_stealing=False,
+            actor_pool_verbosity_level=VerbosityLevel.NONE,
+            monitoring_verbosity_level=VerbosityLevel.NONE,
+            mode_specific=None
+            if batch
+            else specs.StreamingSpecificSpec(
+                autoscale_interval_s=settings.autoscale_interval_s,
+                executor_verbosity_level=VerbosityLevel.NONE,
+            ),
+        )
+        stages = [
+            self._stage(segment, share, mailbox, careful=careful)
+            for segment, share in zip(self._plan.segments, self._shares, strict=True)
+        ]
+        return xenna.PipelineSpec(input_data=parcels, stages=stages, config=config)
+
+    def _stage(self, segment: Segment, share: Share, mailbox: Any, *, careful: bool) -> Any:
+        spec = self._run.specs[segment.index].xenna
+        order = self._run.order(segment)
+        environment = {**(self._settings.runtime_env or {}), **(segment.runtime_env or {})}
+        stage = SegmentStage(
+            order,
+            mailbox,
+            cpus=share.cpus,
+            gpus=share.gpus,
+            batch_size=segment.batch_size,
+            setup_attempts=spec.num_setup_attempts_python or 1,
+            careful=careful,
+            environment=environment,
+        )
+        interval = spec.worker_restart_interval_m
+        if interval is None:
+            interval = self._settings.worker_restart_interval_m
+        fixed = self._run.fixed_workers(segment)
+        if fixed is None and self._settings.max_workers_per_stage == 1:
+            fixed = 1
+        return xenna.StageSpec(
+            stage,
+            num_workers=fixed,
+            slots_per_actor=spec.slots_per_actor,
+            worker_max_lifetime_m=0 if order.lifetime_s is None else order.lifetime_s / 60,
+            worker_restart_interval_m=1 if interval is None else interval,
+            max_setup_failure_percentage=spec.max_setup_failure_percentage,
+            over_provision_factor=spec.over_provision_factor,
+        )
+
+
+class _Thread(threading.Thread):
+    """A Xenna pipeline beside the driver, which delivers in the meantime."""
+
+    def __init__(self, specification: Any) -> None:
+        super().__init__(name="gristmill-xenna", daemon=True)
+        self._specification = specification
+        self.problem: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            xenna.run_pipeline(self._specification)
+        except Exception as error:
+            self.problem = error
+
+    def forget(self) -> None:
+        """Let go of everything, so that Ray can collect the workers."""
+        self._specification = None
+        if self.problem is not None:
+            self.problem = None
+
+
+def _is_loss(problem: BaseException) -> bool:
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, _LOSSES):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _partition(parcel: Parcel) -> int:
+    body = parcel.body
+    lineage = body.lineage if hasattr(body, "lineage") else body._lineage
+    return int(lineage.partition)
+
+
+def _farewell(worker: Any) -> None:
+    """Runs in a Xenna worker: tear the stages down."""
+    worker._stage_interface._stage.end()
+
+
+@contextlib.contextmanager
+def _adapted() -> Iterator[None]:
+    """Two changes to Xenna while it runs.
+
+    Every worker is torn down before Xenna kills it, which it does without a word. And a cluster that was not started
+    for Xenna refuses its question for very long lists of actors, or has no dashboard that could answer: its own figures
+    then lack them, instead of the run ending.
+    """
+    kill, list_actors = actor_pool._kill_actor_and_reap, monitoring.get_ray_actors
+
+    def end(actor: Any, node: str, label: str) -> None:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(actor.__ray_call__.remote(_farewell), timeout=_FAREWELL_S)
+        kill(actor, node, label)
+
+    def actors(*options: Any) -> list[Any]:
+        try:
+            return list(list_actors(*options))
+        except Exception:
+            return []
+
+    actor_pool._kill_actor_and_reap, monitoring.get_ray_actors = end, actors
+    try:
+        yield
+    finally:
+        actor_pool._kill_actor_and_reap, monitoring.get_ray_actors = kill, list_actors
