@@ -24,7 +24,7 @@ def test_demo(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     documents = gzip.decompress(sample_file().read_bytes()).splitlines()
     assert f"{len(documents):,} documents in" in result.stdout
-    assert re.search(r"word_count +\d+ +\d+ +\d+ +[\d.]+ % +too_few_words \d+", result.stdout)
+    assert re.search(r"word_count +[\d,]+ +\d+ +\d+ +[\d.]+ % +too_few_words \d+", result.stdout)
     assert f"Files: {output}" in result.stdout
 
     # What it tells the user to try works.

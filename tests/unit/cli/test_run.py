@@ -214,5 +214,5 @@ def test_a_process_ends_with_the_exit_code(recipe: Path, source: Path, output: P
     with source.open("a", encoding="utf-8") as file:
         file.write("broken\n")
     assert code("run", recipe, source, output, "--workers", 0, "--quiet") == 3
-    assert code("run", recipe, source.parent / "nowhere", output, "--workers", 0) == 1
+    assert code("verify", source.parent) == 1
     assert code("run", "no-such-recipe") == 2
