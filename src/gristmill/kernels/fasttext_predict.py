@@ -209,15 +209,16 @@ def _best_label(
         product = 0.0
         for k in range(len(hidden)):
             product += output[label, k] * hidden[k]
-        scores[label] = product
-        if product > scores[best]:
+        # Steps of the table are equal often; of equal labels the reference takes the last.
+        scores[label] = product if loss == SOFTMAX else _sigmoid_step(product)
+        if scores[label] >= scores[best]:
             best = label
     if loss == SOFTMAX:
         total = 0.0
         for label in range(rows):
             total += np.exp(scores[label] - scores[best])
         return best, float(1.0 / total + 1e-5)
-    return best, _sigmoid_step(scores[best]) + 1e-5
+    return best, scores[best] + 1e-5
 
 
 @kernel

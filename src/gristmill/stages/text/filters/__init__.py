@@ -11,11 +11,17 @@ _HOME_OF = {
     "CascadeResult": "cascade",
     "ColumnFilter": "rule",
     "DocumentFilter": "doc_filter",
+    "FastTextLangId": "fasttext",
+    "FastTextQualityFilter": "fasttext",
     "Filter": "score_filter",
     "FilterCascade": "cascade",
+    "HistogramFilter": "histogram",
+    "PerExtensionFilter": "extension",
     "Score": "score_filter",
     "ScoreFilter": "score_filter",
     "SlowFilterWarning": "score_filter",
+    "TokenCountFilter": "tokens",
+    "TokenizerFertilityFilter": "tokens",
     **{name: f"heuristic.{module}" for name, module in _HEURISTICS.items()},
 }
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.errors import UsageError
 from gristmill.kernels.hashing import hash_spans
@@ -16,9 +17,6 @@ from gristmill.kernels.text_edit import FROM_START, slice_spans
 from gristmill.stages.text.filters import fasttext_model
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.statistics import Scores, TextStatistics
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["FastTextLangId", "FastTextQualityFilter"]
 
@@ -97,21 +95,16 @@ class FastTextLangId(_ModelFilter):
     def score_column(self, statistics: TextStatistics) -> Scores:
         """The probability of the best language, negative when it is not the one asked for."""
         probabilities, codes = self.predict(statistics.column, statistics.alive)
-        self._last = (statistics, probabilities, codes)
+        # `stored_scores` gets only the scores; the languages of the same documents wait for it here.
+        self._last = codes
         matches = np.fromiter((self._matches(code) for code in codes), bool, len(codes))
         return np.where(matches, probabilities, -probabilities)
 
-    def stored_scores(self, statistics: TextStatistics) -> pa.Array:
+    def stored_scores(self, scores: Scores) -> pa.Array:
         """What a `score_field` holds: JSON texts of the probability and the language; null for documents not looked at."""
-        import pyarrow as pa
-
-        last = getattr(self, "_last", None)
-        if last is None or last[0] is not statistics:
-            self.score_column(statistics)
-            last = self._last
-        _, probabilities, codes = last
-        pairs = zip(probabilities.tolist(), codes, statistics.alive.tolist(), strict=True)
-        return pa.array([json.dumps([score, code]) if seen else None for score, code, seen in pairs], pa.large_string())
+        pairs = zip(np.abs(scores).tolist(), self._last, strict=True)
+        texts = [None if score != score else json.dumps([score, code]) for score, code in pairs]
+        return pa.array(texts, pa.large_string())
 
     def score_document(self, text: str | None) -> str:
         """The probability and the language, as a JSON text."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.kernels.text_column import Mask, text_column
 from gristmill.stages.text.filters.doc_filter import DocumentFilter
@@ -61,6 +62,10 @@ class ColumnFilter(DocumentFilter):
         if self.lower is not None and not score >= self.lower:
             return float(self.lower)
         return float("nan") if self.upper is None else float(self.upper)
+
+    def stored_scores(self, scores: Scores) -> pa.Array:
+        """What a `score_field` holds for these scores, which `score_column` has just given."""
+        return pa.array(scores)
 
     def reasons(self) -> tuple[str, ...]:
         """Every reason this filter can give."""

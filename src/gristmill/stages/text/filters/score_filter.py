@@ -166,7 +166,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         for function, score_field, text_field in zip(self.score_fn, self.score_field, self.text_field, strict=True):
             if isinstance(function, ColumnFilter):
                 result = FilterCascade([function]).evaluate(batch.text(text_field), keep_scores=True, every_score=True)
-                values = pa.array(result.scores[0])
+                values = function.stored_scores(result.scores[0])
             else:
                 call = function.score_document if isinstance(function, DocumentFilter) else function
                 values = _score_array(_python_scores(call, batch.column(text_field), self._watch, self.name))
@@ -430,5 +430,6 @@ def run_cascade(
     for position in wanted:
         field = score_fields[position]
         assert field is not None
-        kept = kept.with_column(field, pa.array(result.scores[position][survivors]))
+        stored = filters[position].stored_scores(result.scores[position])
+        kept = kept.with_column(field, stored.take(pa.array(survivors)))
     return kept
