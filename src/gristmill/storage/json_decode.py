@@ -27,6 +27,7 @@ Flags = npt.NDArray[np.bool_]
 _EXACT_FLOAT_DIGITS = 15
 _MAX_LEVELS = 64  # Of a nested Arrow type; what is deeper stays JSON.
 _LONG_INTEGER = re.compile(rb"[0-9]{16}")
+_LARGE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
 
 
 class Field(NamedTuple):
@@ -98,9 +99,11 @@ def _numbers(text: pa.Array, field: Field, kinds: Collection[int]) -> pa.Array |
     except pa.ArrowInvalid:
         return None
     try:
-        return text.cast(pa.float64())
+        floats = text.cast(pa.float64())
     except pa.ArrowInvalid:  # Arrow refuses what Python reads as infinite or zero.
-        return pa.array([None if value is None else float(value) for value in text.to_pylist()], pa.float64())
+        floats = pa.array([None if value is None else float(value) for value in text.to_pylist()], pa.float64())
+    # A number beyond the largest float would come out as null, because JSON has no infinity.
+    return None if pc.any(pc.is_inf(floats)).as_py() else floats
 
 
 def arrow_nested(lines: Bytes) -> pa.Array | None:
@@ -113,9 +116,11 @@ def arrow_nested(lines: Bytes) -> pa.Array | None:
             table = read_json(pa.BufferReader(lines), read, ParseOptions(explicit_schema=schema))
     except pa.ArrowInvalid:
         return None
-    # Arrow reads long integers beside floats as float64, which drops digits.
-    if "double" in str(schema) and _LONG_INTEGER.search(lines.tobytes()):
-        return None
+    if "double" in str(schema):
+        text = lines.tobytes()
+        # Arrow reads long integers beside floats as float64, which drops digits, and numbers beyond it as infinite.
+        if _LONG_INTEGER.search(text) or _LARGE_EXPONENT.search(text):
+            return None
     return table.column("v").combine_chunks()
 
 
@@ -126,6 +131,8 @@ def _without_times(kind: pa.DataType, level: int = 0) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_struct(kind):
+        if not kind.num_fields:
+            raise pa.ArrowInvalid("an object without members, which Parquet cannot store")
         return pa.struct([(field.name, _without_times(field.type, level + 1)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_without_times(kind.value_type, level + 1))

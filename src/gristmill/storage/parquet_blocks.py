@@ -91,7 +91,27 @@ def unified_schema(files: Iterable[InputFile | FileRange], *, storage_options: S
             f"{_first_line(problem[1])} Check that these are Parquet files.",
             path=problem[0],
         )
-    return merge_schemas(schemas)
+    return merge_schemas(schemas, exact=lambda path, column: _exact_as_floats(path, column, storage_options))
+
+
+def _exact_as_floats(path: str, column: str, storage_options: StorageOptions) -> bool:
+    """Whether the footer proves that no integer in the column is longer than the 53 bits that a float64 holds."""
+    with open_parquet(path, storage_options=storage_options) as opened:
+        metadata = opened.metadata
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            for at in range(group.num_columns):
+                chunk = group.column(at)
+                if chunk.path_in_schema.split(".", 1)[0] != column or chunk.physical_type != "INT64":
+                    continue
+                facts = chunk.statistics
+                if facts is not None and facts.has_null_count and facts.null_count == chunk.num_values:
+                    continue
+                if facts is None or not facts.has_min_max:
+                    return False
+                if not -(2**53) <= facts.min <= facts.max <= 2**53:
+                    return False
+    return True
 
 
 def row_group_cuts(path: str, *, block_bytes: int, storage_options: StorageOptions = None) -> list[int]:

@@ -1,13 +1,15 @@
 """Bringing the schemas of several files together, without losing a value.
 
 Columns that are missing somewhere become nullable; types widen only where every value stays exact. A column that one
-file holds as JSON text (field metadata ``gristmill.type`` = ``json``) becomes JSON text everywhere.
+file holds as JSON text (field metadata ``gristmill.type`` = ``json``) becomes JSON text everywhere. Files that were
+written from JSONL (file metadata ``gristmill.source`` = ``jsonl``) had their types guessed batch by batch: where such
+files contradict each other the column becomes JSON text as well, because the values never had one type.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,6 +18,11 @@ from gristmill.errors import SchemaConflictError
 
 JSON_KEY = b"gristmill.type"
 JSON_VALUE = b"json"
+SOURCE_KEY = b"gristmill.source"
+JSONL_SOURCE = b"jsonl"
+
+Exact = Callable[[str, str], bool]
+"""Tells of (file, column) whether all its integers are exact as float64."""
 
 _SIGNED = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _UNSIGNED = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
@@ -50,17 +57,37 @@ def clean_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields, metadata=metadata or None)
 
 
+def is_from_jsonl(schema: pa.Schema) -> bool:
+    """Whether the file was written from records whose types were guessed."""
+    return bool((schema.metadata or {}).get(SOURCE_KEY) == JSONL_SOURCE)
+
+
 @dataclass(slots=True)
 class _Column:
+    """What is known of a column so far.
+
+    Attributes:
+        guessed: All files with the column were written from JSONL.
+        kinds: The types met, each with the files that have it.
+        doubtful: Integers were widened to float64, which needs proof.
+    """
+
     field: pa.Field
     source: str
     seen: int
+    guessed: bool
+    kinds: dict[pa.DataType, list[str]]
+    doubtful: bool = False
 
 
-def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: Exact | None = None) -> pa.Schema:
     """One schema for all of `schemas`, given as (file, schema) in their order.
 
     Columns come in the order in which they are first met. File-level metadata stays where all files agree.
+
+    Args:
+        schemas: The schemas.
+        exact: Asked where 64-bit integers meet floats; they are brought together if it answers yes for every file.
 
     Raises:
         SchemaConflictError: A column has types that can't be brought together; names both files.
@@ -72,8 +99,9 @@ def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     for source, raw in schemas:
         total += 1
         if previous is not None and raw.equals(previous, check_metadata=True):
-            for name in raw.names:
-                columns[name].seen += 1
+            for field in raw:
+                columns[field.name].seen += 1
+                columns[field.name].kinds.setdefault(field.type, []).append(source)
             continue
         previous = raw
         schema = clean_schema(raw)
@@ -82,15 +110,21 @@ def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
         for field in schema:
             known = columns.get(field.name)
             if known is None:
-                columns[field.name] = _Column(field, source, 1)
+                columns[field.name] = _Column(field, source, 1, is_from_jsonl(schema), {field.type: [source]})
             else:
-                known.field = _merge_fields(known.field, field, known.source, source)
+                known.guessed = known.guessed and is_from_jsonl(schema)
+                known.field = _merge_fields(known, field, source)
+                known.kinds.setdefault(field.type, []).append(source)
                 known.seen += 1
+    for column in columns.values():
+        if column.doubtful and not is_json_field(column.field):
+            column.field = _proven(column, exact)
     fields = [column.field if column.seen == total else column.field.with_nullable(True) for column in columns.values()]
     return pa.schema(fields, metadata=metadata or None)
 
 
-def _merge_fields(left: pa.Field, right: pa.Field, left_file: str, right_file: str) -> pa.Field:
+def _merge_fields(known: _Column, right: pa.Field, right_file: str) -> pa.Field:
+    left = known.field
     if left.equals(right, check_metadata=True):
         return left
     nullable = left.nullable or right.nullable
@@ -100,20 +134,58 @@ def _merge_fields(left: pa.Field, right: pa.Field, left_file: str, right_file: s
         return marked.with_type(pa.large_string() if both_text else pa.string()).with_nullable(True)
     merged = merge_types(left.type, right.type)
     if merged is None:
-        raise SchemaConflictError(
-            f"The column {left.name!r} is {left.type} in {left_file!r} and {right.type} in {right_file!r}, and no type "
-            "holds both exactly. Rewrite one of the files, read them in separate runs, or set fields=[…] without it.",
-            column=left.name,
-            first_file=left_file,
-            first_type=str(left.type),
-            second_file=right_file,
-            second_type=str(right.type),
-        )
-    return left.with_type(merged).with_nullable(nullable)
+        merged = merge_types(left.type, right.type, loosely=True)
+        known.doubtful = known.doubtful or merged is not None
+    if merged is not None:
+        return left.with_type(merged).with_nullable(nullable)
+    if known.guessed:
+        return _as_json(left)
+    raise _conflict(left.name, left.type, known.source, right.type, right_file)
 
 
-def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that holds every value of both exactly; None when there is none."""
+def _as_json(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, pa.large_string(), True, {**(field.metadata or {}), JSON_KEY: JSON_VALUE})
+
+
+def _conflict(name: str, left: pa.DataType, left_file: str, right: pa.DataType, right_file: str) -> SchemaConflictError:
+    return SchemaConflictError(
+        f"The column {name!r} is {left} in {left_file!r} and {right} in {right_file!r}, and no type "
+        "holds both exactly. Rewrite one of the files, read them in separate runs, or set fields=[…] without it.",
+        column=name,
+        first_file=left_file,
+        first_type=str(left),
+        second_file=right_file,
+        second_type=str(right),
+    )
+
+
+def _proven(column: _Column, exact: Exact | None) -> pa.Field:
+    """The field of a column in which integers were widened to floats, once no file holds one that is too long."""
+    name = column.field.name
+    for kind, files in column.kinds.items():
+        if not _has_long_integers(kind):
+            continue
+        doubted = next((file for file in files if exact is None or not exact(file, name)), None)
+        if doubted is None:
+            continue
+        if column.guessed:
+            return _as_json(column.field)
+        other, others = next((k, v) for k, v in column.kinds.items() if merge_types(kind, k) is None)
+        raise _conflict(name, kind, doubted, other, others[0])
+    return column.field
+
+
+def _has_long_integers(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_long_integers(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(pa.types.is_integer(kind) and kind.bit_width == 64)
+
+
+def merge_types(left: pa.DataType, right: pa.DataType, *, loosely: bool = False) -> pa.DataType | None:
+    """The narrowest type that holds every value of both exactly; None when there is none.
+
+    `loosely` takes float64 for 64-bit integers beside floats, which is exact only up to 2^53.
+    """
     if left.equals(right):
         return left
     types = pa.types
@@ -122,14 +194,14 @@ def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     if types.is_null(right):
         return left
     if types.is_dictionary(left) and types.is_dictionary(right):
-        value = merge_types(left.value_type, right.value_type)
+        value = merge_types(left.value_type, right.value_type, loosely=loosely)
         # Indices of the wider width: a dictionary of few values still fits.
         wide = max(left.index_type, right.index_type, key=lambda index: int(index.bit_width))
         return None if value is None else pa.dictionary(wide, value)
     if types.is_dictionary(left):
-        return merge_types(left.value_type, right)
+        return merge_types(left.value_type, right, loosely=loosely)
     if types.is_dictionary(right):
-        return merge_types(left, right.value_type)
+        return merge_types(left, right.value_type, loosely=loosely)
     if _is_text(left) and _is_text(right):
         return pa.large_string()
     if _is_bytes(left) and _is_bytes(right):
@@ -139,9 +211,9 @@ def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     if types.is_floating(left) and types.is_floating(right):
         return _FLOATS[max(left.bit_width, right.bit_width)]
     if types.is_integer(left) and types.is_floating(right):
-        return _merge_integer_float(left, right)
+        return _merge_integer_float(left, right, loosely)
     if types.is_floating(left) and types.is_integer(right):
-        return _merge_integer_float(right, left)
+        return _merge_integer_float(right, left, loosely)
     if types.is_timestamp(left) and types.is_timestamp(right) and left.tz == right.tz:
         return pa.timestamp(max(left.unit, right.unit, key=_TIME_UNITS.index), left.tz)
     if types.is_decimal(left) and types.is_decimal(right):
@@ -149,10 +221,10 @@ def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         digits = max(left.precision - left.scale, right.precision - right.scale) + scale
         return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale) if digits <= 76 else None
     if _is_list(left) and _is_list(right):
-        item = merge_types(left.value_type, right.value_type)
+        item = merge_types(left.value_type, right.value_type, loosely=loosely)
         return None if item is None else pa.large_list(item)
     if types.is_struct(left) and types.is_struct(right):
-        return _merge_structs(left, right)
+        return _merge_structs(left, right, loosely)
     return None
 
 
@@ -177,19 +249,21 @@ def _merge_integers(left: pa.DataType, right: pa.DataType) -> pa.DataType | None
     return _SIGNED.get(max(wide, unsigned_bits * 2))
 
 
-def _merge_integer_float(integer: pa.DataType, floating: pa.DataType) -> pa.DataType | None:
+def _merge_integer_float(integer: pa.DataType, floating: pa.DataType, loosely: bool) -> pa.DataType | None:
+    if loosely and integer.bit_width == 64:
+        return _FLOATS[64]
     bits = integer.bit_width - (1 if pa.types.is_signed_integer(integer) else 0)
     return next((_FLOATS[w] for w, exact in _EXACT_BITS.items() if w >= floating.bit_width and bits <= exact), None)
 
 
-def _merge_structs(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+def _merge_structs(left: pa.DataType, right: pa.DataType, loosely: bool) -> pa.DataType | None:
     fields = {field.name: field for field in left}
     for field in right:
         known = fields.get(field.name)
         if known is None:
             fields[field.name] = field.with_nullable(True)
             continue
-        kind = merge_types(known.type, field.type)
+        kind = merge_types(known.type, field.type, loosely=loosely)
         if kind is None:
             return None
         fields[field.name] = known.with_type(kind).with_nullable(known.nullable or field.nullable)

@@ -447,7 +447,7 @@ def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
         positions: For each row of `after` the row of `before` it continues, or -1 for a new one.
     """
     if not isinstance(before, RecordColumns):
-        return TableColumns(after.replace_schema_metadata(_without_pandas(after.schema.metadata)))
+        return _rebuild_table(before.table(), after, positions)
     if len(positions) and positions.min() < 0:
         return _with_new_rows(before, after, positions)
     identity = len(positions) == before.num_rows and bool((positions == np.arange(before.num_rows)).all())
@@ -502,6 +502,19 @@ def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -
     return RecordColumns(records.take(order), names=tuple(after.column_names))
 
 
-def _without_pandas(metadata: dict[bytes, bytes] | None) -> dict[bytes, bytes] | None:
-    kept = {key: value for key, value in (metadata or {}).items() if key != b"pandas"}
-    return kept or None
+def _rebuild_table(before: pa.Table, after: pa.Table, positions: Indices) -> Columns:
+    """`after` with the notes that frames do not carry, and with the JSON texts that still stand for the same value."""
+    notes = {key: value for key, value in (before.schema.metadata or {}).items() if key.startswith(b"gristmill.")}
+    own = {key: value for key, value in (after.schema.metadata or {}).items() if key != b"pandas"}
+    known = np.flatnonzero(positions >= 0)
+    for place, field in enumerate(after.schema):
+        at = before.schema.get_field_index(field.name)
+        if at < 0 or not is_json_field(field) or not is_json_field(before.schema.field(at)) or not len(known):
+            continue
+        rows = np.full(len(positions), len(before), np.int64)
+        rows[known] = positions[known]
+        old = one_chunk(before.column(at)).take(pa.array(rows, mask=positions < 0))
+        new = one_chunk(after.column(place)).cast(old.type)
+        changed = _differing_json(new, old) | (positions < 0)
+        after = after.set_column(place, field.with_type(old.type), pc.if_else(pa.array(changed), new, old))
+    return TableColumns(after.replace_schema_metadata({**own, **notes} or None))

@@ -109,21 +109,33 @@ def to_table(frame: pd.DataFrame, before: Columns | None = None) -> pa.Table:
 
 def _arrow_values(values: pd.Series[Any], name: str, before: Columns | None) -> tuple[pa.Array, bool]:
     known = before is not None and before.has(name)
-    if known and isinstance(before, RecordColumns) and before.is_json(name) and values.dtype == object:
+    if known and before is not None and values.dtype == object and _was_json(before, name):
         return _json_texts(values), True
     wanted = _seen_type(before, name) if known and before is not None else None
-    if wanted is not None:
+    if wanted is not None and not (pa.types.is_floating(wanted) and _is_integer(values)):
         try:
             return one_chunk(pa.array(values, type=wanted, from_pandas=True)), False
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
             pass  # the stage gave the column another type: infer it below
     try:
         array = one_chunk(pa.array(values, from_pandas=True))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
         return _json_texts(values), True
     if pa.types.is_string(array.type):
         array = array.cast(pa.large_string())
     return array, False
+
+
+def _is_integer(values: pd.Series[Any]) -> bool:
+    import pandas as pd
+
+    return bool(pd.api.types.is_integer_dtype(values.dtype))
+
+
+def _was_json(before: Columns, name: str) -> bool:
+    if isinstance(before, RecordColumns):
+        return before.is_json(name)
+    return is_json_field(before.table([name]).schema.field(0))
 
 
 def _seen_type(before: Columns, name: str) -> pa.DataType | None:

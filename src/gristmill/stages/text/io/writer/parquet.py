@@ -13,6 +13,8 @@ from gristmill.stages.text.io.writer.base import BaseWriter, Mode
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.parquet_sink import DEFAULT_COMPRESSION, ParquetSink, concatenate_parquet
 from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.schemas import JSONL_SOURCE, SOURCE_KEY
+from gristmill.tasks.columns import RecordColumns
 from gristmill.tasks.document import DocumentBatch
 
 
@@ -89,6 +91,8 @@ class ParquetWriter(BaseWriter):
         names = None if self.fields is None else [name for name in self.fields if batch.columns.has(name)]
         table = batch.columns.table(names)
         metadata = {key: value for key, value in (table.schema.metadata or {}).items() if key != b"pandas"}
+        if isinstance(batch.columns, RecordColumns):
+            metadata[SOURCE_KEY] = JSONL_SOURCE
         return table.replace_schema_metadata(metadata or None)
 
     def open_part(self, path: str) -> PartFile:
