@@ -11,6 +11,7 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.kernels.compiler import inlined, kernel
+from gristmill.kernels.json_vector import load_byte, load_word
 from gristmill.kernels.text_column import text_column
 
 Hashes = npt.NDArray[np.uint64]
@@ -45,18 +46,8 @@ def hash_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> Hashes
 
 
 @inlined
-def _word(data: npt.NDArray[np.uint8], at: int) -> np.uint64:
-    # Eight byte loads in this form are merged into one by the compiler.
-    return (
-        np.uint64(data[at])
-        | (np.uint64(data[at + 1]) << np.uint64(8))
-        | (np.uint64(data[at + 2]) << np.uint64(16))
-        | (np.uint64(data[at + 3]) << np.uint64(24))
-        | (np.uint64(data[at + 4]) << np.uint64(32))
-        | (np.uint64(data[at + 5]) << np.uint64(40))
-        | (np.uint64(data[at + 6]) << np.uint64(48))
-        | (np.uint64(data[at + 7]) << np.uint64(56))
-    )
+def _word(address: int) -> np.uint64:
+    return np.uint64(load_word(address))
 
 
 @inlined
@@ -80,6 +71,7 @@ def hash_spans(
 ) -> npt.NDArray[np.uint64]:
     """The hash of every row of a column in the layout of `text_column`."""
     rows = len(offsets) - 1
+    base = data.ctypes.data
     hashes = np.empty(rows, np.uint64)
     for row in range(rows):
         if not valid[row]:
@@ -91,10 +83,10 @@ def hash_spans(
         if end - at >= 32:
             a, b, c, d = _LANE_1, _P2, np.uint64(0), _LANE_4
             while at + 32 <= end:
-                a = _round(a, _word(data, at))
-                b = _round(b, _word(data, at + 8))
-                c = _round(c, _word(data, at + 16))
-                d = _round(d, _word(data, at + 24))
+                a = _round(a, _word(base + at))
+                b = _round(b, _word(base + at + 8))
+                c = _round(c, _word(base + at + 16))
+                d = _round(d, _word(base + at + 24))
                 at += 32
             state = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
             state = _merge(_merge(_merge(_merge(state, a), b), c), d)
@@ -102,15 +94,16 @@ def hash_spans(
             state = _P5
         state += size
         while at + 8 <= end:
-            state = _rotate(state ^ _round(np.uint64(0), _word(data, at)), 27) * _P1 + _P4
+            state = _rotate(state ^ _round(np.uint64(0), _word(base + at)), 27) * _P1 + _P4
             at += 8
         if at + 4 <= end:
-            half = np.uint64(data[at]) | (np.uint64(data[at + 1]) << np.uint64(8))
-            half |= (np.uint64(data[at + 2]) << np.uint64(16)) | (np.uint64(data[at + 3]) << np.uint64(24))
+            half = np.uint64(load_byte(base + at)) | (np.uint64(load_byte(base + at + 1)) << np.uint64(8))
+            half |= np.uint64(load_byte(base + at + 2)) << np.uint64(16)
+            half |= np.uint64(load_byte(base + at + 3)) << np.uint64(24)
             state = _rotate(state ^ (half * _P1), 23) * _P2 + _P3
             at += 4
         while at < end:
-            state = _rotate(state ^ (np.uint64(data[at]) * _P5), 11) * _P1
+            state = _rotate(state ^ (np.uint64(load_byte(base + at)) * _P5), 11) * _P1
             at += 1
         state = (state ^ (state >> np.uint64(33))) * _P2
         state = (state ^ (state >> np.uint64(29))) * _P3
