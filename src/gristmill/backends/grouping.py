@@ -98,3 +98,15 @@ def concat_batches(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
     )
     joined._metadata, joined._stage_perf = filled[0]._metadata, filled[0]._stage_perf
     return [joined]
+
+
+def join_outputs(pieces: Sequence[Sequence[Task[Any]]]) -> list[Task[Any]]:
+    """What a stage gave for the pieces of one task, as it would have given it for the whole.
+
+    A stage that gives several tasks for each piece keeps them apart: the first ones are joined, the second ones, …
+    """
+    filled = [list(piece) for piece in pieces if piece]
+    sizes = {len(piece) for piece in filled}
+    if len(sizes) != 1:
+        return concat_batches([task for piece in filled for task in piece])
+    return [task for place in range(sizes.pop()) for task in concat_batches([piece[place] for piece in filled])]

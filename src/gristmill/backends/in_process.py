@@ -9,7 +9,7 @@ from typing import Any
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.parts import Leaf
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.backends.runner import SegmentRunner
+from gristmill.backends.runner import SegmentRunner, set_up_node
 from gristmill.backends.work import Work
 from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Lineage, Task
@@ -24,16 +24,18 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
         for segment in plan.segments
     ]
     started: list[SegmentRunner] = []
+    failed = True
     try:
         for runner in runners:
             for stage in runner.segment.stages:
-                stage.setup_on_node(NodeInfo(_HERE), WorkerMetadata(_HERE))
+                set_up_node(stage, NodeInfo(_HERE), WorkerMetadata(_HERE))
             runner.setup(WorkerMetadata(_HERE))
             started.append(runner)
         size = plan.segments[0].batch_size
         tasks = work.tasks()
         while group := list(itertools.islice(tasks, size)):
             _push(group, 0, runners, work)
+        failed = False
     finally:
         problem: Exception | None = None
         for runner in started:
@@ -41,7 +43,7 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
                 runner.teardown()
             except Exception as error:
                 problem = problem or error
-        if problem is not None:
+        if problem is not None and not failed:  # else what went wrong first is what the user must see
             raise problem
 
 

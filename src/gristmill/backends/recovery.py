@@ -15,6 +15,8 @@ _ALONE_BEFORE_SEARCH = 3
 _DEATHS_OF_ONE_DOCUMENT = 2
 _PIECES = 16
 _MOST_ATTEMPTS = 400
+_MOST_DEATHS_NOWHERE = 4
+"""How often a task may kill where no document is in hand (while a file is read, say) before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Attempts:
 
     deaths: int = 0
     deaths_alone: int = 0
+    deaths_nowhere: int = 0
     searching: bool = False
     slices: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     poison: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -70,7 +73,10 @@ class Attempts:
             self.searching = True
         if not self.searching:
             return True
-        if place is None or place.hi <= place.lo or self.deaths > _MOST_ATTEMPTS:
+        if place is None or place.hi <= place.lo:
+            self.deaths_nowhere += 1
+            return self.deaths_nowhere < _MOST_DEATHS_NOWHERE
+        if self.deaths > _MOST_ATTEMPTS:
             return False
         if place.hi - place.lo == 1:
             self._suspect(place, cause, certain=certain)
@@ -85,22 +91,16 @@ class Attempts:
             self.poison.setdefault(place.call, {})[place.lo] = cause
 
     def _split(self, place: Place) -> None:
-        """Cut the piece that killed into smaller ones; what lies around it stays as it is."""
-        pieces = self.slices.get(place.call)
+        """Cut the piece that killed into smaller ones; what lies around it stays as it is.
+
+        Only the rows that are known to hold a killer are listed; the runner fills the gaps.
+        """
         step = max(1, -(-(place.hi - place.lo) // _PIECES))
         finer = [(start, min(place.hi, start + step)) for start in range(place.lo, place.hi, step)]
-        if pieces is None:
-            self.slices[place.call] = finer if place.lo == 0 else [(0, place.lo), *finer]
-            return
         kept: list[tuple[int, int]] = []
-        for lo, hi in pieces:
-            if hi <= place.lo or lo >= place.hi:
-                kept.append((lo, hi))
-                continue
+        for lo, hi in self.slices.get(place.call, []):
             if lo < place.lo:
-                kept.append((lo, place.lo))
-            if lo <= place.lo < hi:
-                kept.extend(finer)
+                kept.append((lo, min(hi, place.lo)))
             if hi > place.hi:
-                kept.append((place.hi, hi))
-        self.slices[place.call] = kept
+                kept.append((max(lo, place.hi), hi))
+        self.slices[place.call] = sorted([*kept, *finer])

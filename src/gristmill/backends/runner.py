@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from gristmill.backends.accounting import Exit, account, check_given, enter, leave
-from gristmill.backends.base import WorkerMetadata
+from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.failures import failed_stage, quarantined_row, raised_in
-from gristmill.backends.grouping import attribute, concat_batches
+from gristmill.backends.grouping import attribute, join_outputs
 from gristmill.backends.parts import Leaf, PartitionOutput, piece_leaf
 from gristmill.backends.plan import RunSettings, Segment
 from gristmill.errors import StageFailedError, UsageError
@@ -59,6 +59,14 @@ class Hints:
 
     slices: Mapping[int, Slices] = field(default_factory=dict)
     poison: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+
+
+def set_up_node(stage: Stage, node: NodeInfo, metadata: WorkerMetadata) -> None:
+    """Call `setup_on_node`; what it raises becomes an error that names the stage."""
+    try:
+        stage.setup_on_node(node, metadata)
+    except Exception as error:
+        raise raised_in(stage, error, doing="setup_on_node()") from error
 
 
 class SegmentRunner:
@@ -142,13 +150,19 @@ class SegmentRunner:
                 if isinstance(item, DocumentBatch):
                     self._append(output, item)
                 output.trail.merge(_lineage(item).trail)
+            self._at_sink()
             return output.commit(task)
         except BaseException:
             output.abort()
             raise
 
+    def _at_sink(self) -> None:
+        """Say that the writer is at work: it has no document in hand that could be blamed."""
+        self.progress.at(self._call, len(self.segment.stages) - 1, 0, 0)
+
     def _append(self, output: PartitionOutput, batch: DocumentBatch) -> None:
         sink = self.segment.stages[-1]
+        self._at_sink()
         start = time.perf_counter()
         written = output.append(batch)
         seconds = time.perf_counter() - start
@@ -192,6 +206,7 @@ class SegmentRunner:
         sink = self.segment.sink
         assert sink is not None
         assert isinstance(task, DocumentBatch)
+        self._at_sink()
         start = time.perf_counter()
         leaf = piece_leaf(sink, self.settings, task)
         seconds = time.perf_counter() - start
@@ -216,14 +231,14 @@ class SegmentRunner:
             self.progress.at(call, place, 0, task.num_items)
             yield from self._whole(stage, task)
             return
-        self.progress.at(call, place, 0, 0)
-        yield from self._streamed(stage, task)
+        yield from self._streamed(stage, place, call, task)
 
-    def _streamed(self, stage: Stage, task: Task[Any]) -> Iterator[Task[Any]]:
+    def _streamed(self, stage: Stage, place: int, call: int, task: Task[Any]) -> Iterator[Task[Any]]:
         """Call a stage that does not get documents (a reader, say) and hand on what it gives as it comes."""
         lineage = _lineage(task)
         clock = time.perf_counter
         start = clock()
+        self.progress.at(call, place, 0, 0)
         try:
             given = stage.process(task)
             single = isinstance(given, Task)
@@ -241,6 +256,8 @@ class SegmentRunner:
             return
         while current is not None:
             start = clock()
+            # Said again for every batch: since the last one, later stages have said where they are.
+            self.progress.at(call, place, 0, 0)
             try:
                 following = None if single else next(items, None)
             except Exception as error:
@@ -316,7 +333,7 @@ class SegmentRunner:
         try:
             given = check_given(stage, stage.process_batch(list(documents)))
         except Exception as error:
-            raise failed_stage(stage, documents[0], error) from error
+            raise self._located_among(stage, documents, error) from error
         seconds = time.perf_counter() - start
         total = sum(task.num_items for task in documents) or 1
         for entry, outputs in zip(entries, attribute(entries, given), strict=True):
@@ -333,11 +350,10 @@ class SegmentRunner:
     # --- failures ---
 
     def _slices(self, stage: Stage, call: int, rows: int) -> Iterable[tuple[int, int]] | None:
+        limit = stage.time_limit_s if self.can_be_killed else None
         if call in self._hints.slices or call in self._hints.poison:
-            return self._hints.slices.get(call) or [(0, rows)]
-        if stage.time_limit_s is not None and self.can_be_killed:
-            return _by_time(rows, stage.time_limit_s)
-        return None
+            return _with_gaps(self._hints.slices.get(call, ()), rows, limit)
+        return None if limit is None else _by_time(0, rows, limit)
 
     def _sliced(
         self, stage: Stage, place: int, call: int, task: DocumentBatch, slices: Iterable[tuple[int, int]]
@@ -345,7 +361,7 @@ class SegmentRunner:
         """Give the task to the stage in pieces, telling which one is next, and put the results together again."""
         lineage = _lineage(task)
         poison = self._hints.poison.get(call, {})
-        outputs: list[Task[Any]] = []
+        outputs: list[list[Task[Any]]] = []
         for lo, hi in slices:
             for start, end in _around(lo, hi, poison):
                 if start in poison:
@@ -354,14 +370,14 @@ class SegmentRunner:
                 self.progress.at(call, place, start, end)
                 piece = task.slice(start, end - start)
                 try:
-                    outputs.extend(self._call_stage(stage, piece, lineage.trail))
+                    outputs.append(self._call_stage(stage, piece, lineage.trail))
                 except StageFailedError:
                     raise
                 except Exception as error:
                     if not self.settings.ignore_failures:
                         raise self._located(stage, piece, error) from error
-                    outputs.extend(self._bisected(stage, piece, error))
-        yield from _children(concat_batches(outputs), lineage, task)
+                    outputs.append(self._bisected(stage, piece, error))
+        yield from _children(join_outputs(outputs), lineage, task)
 
     def _bisected(self, stage: Stage, task: DocumentBatch, error: Exception) -> list[Task[Any]]:
         """Split a batch on which the stage raised until the documents that cause it are alone."""
@@ -369,32 +385,44 @@ class SegmentRunner:
             self._quarantine(stage, task, 0, type(error).__name__, raised_in(stage, error).message)
             return []
         half = task.num_items // 2
-        outputs: list[Task[Any]] = []
+        outputs: list[list[Task[Any]]] = []
         for start, length in ((0, half), (half, task.num_items - half)):
             piece = task.slice(start, length)
             try:
-                outputs.extend(self._call_stage(stage, piece, _lineage(task).trail))
+                outputs.append(self._call_stage(stage, piece, _lineage(task).trail))
             except StageFailedError:
                 raise
             except Exception as problem:
                 piece = task.slice(start, length)
-                outputs.extend(self._bisected(stage, piece, problem))
-        return concat_batches(outputs)
+                outputs.append(self._bisected(stage, piece, problem))
+        return join_outputs(outputs)
 
     def _located(self, stage: Stage, task: DocumentBatch, error: Exception) -> StageFailedError:
-        """The error of the run, with the first row on which the stage raises, found by trying halves."""
+        """The error of the run, with the first row on which the stage raises, found by trying halves.
+
+        Where no row raises by itself (the stage fails on the whole), none is named.
+        """
+        if isinstance(error, StageFailedError):
+            return error
         lo, hi = 0, task.num_items
-        found = error
+        found: Exception | None = error if hi == 1 else None
         while hi - lo > 1:
             middle = (lo + hi) // 2
-            try:
-                piece = task.slice(lo, middle - lo)
-                piece._note = type(piece._note)()
-                stage.process(piece)
-                lo = middle
-            except Exception as problem:
+            problem = _problem(stage, task, lo, middle)
+            if problem is None:
+                lo, found = middle, _problem(stage, task, middle, hi) if hi - middle == 1 else None
+            else:
                 hi, found = middle, problem
-        return failed_stage(stage, task, found, row=lo if task.num_items else None)
+        return failed_stage(stage, task, found or error, row=lo if found is not None else None)
+
+    def _located_among(self, stage: Stage, tasks: Sequence[DocumentBatch], error: Exception) -> StageFailedError:
+        """As `_located`, for a call with several tasks."""
+        one_by_one = _OneByOne(stage)
+        for task in tasks:
+            problem = _problem(one_by_one, task, 0, task.num_items)
+            if problem is not None:
+                return self._located(one_by_one, task, problem)
+        return failed_stage(stage, tasks[0], error)
 
     def _quarantine(self, stage: Stage, task: DocumentBatch, row: int, cause: str, detail: str) -> None:
         last = stage.members[-1] if isinstance(stage, FusedStage) and stage.members else stage
@@ -435,6 +463,18 @@ class SegmentRunner:
             num_items_processed=task.num_items if items is None else items,
         )
         task._stage_perf = [*task._stage_perf, stats]
+
+
+def _problem(stage: Stage, task: DocumentBatch, lo: int, hi: int) -> Exception | None:
+    """What the stage raises on these rows, tried without leaving a trace."""
+    piece = task.slice(lo, hi - lo)
+    enter(piece)
+    try:
+        given = stage.process(piece)
+        check_given(stage, list(given) if isinstance(given, Iterator) else given)
+    except Exception as error:
+        return error
+    return None
 
 
 class _OneByOne(FusedStage):
@@ -513,14 +553,25 @@ def _around(lo: int, hi: int, poison: Mapping[int, str]) -> Iterator[tuple[int, 
         yield start, hi
 
 
-def _by_time(rows: int, limit_s: float) -> Iterator[tuple[int, int]]:
+def _by_time(start: int, stop: int, limit_s: float) -> Iterator[tuple[int, int]]:
     """Pieces that take about a quarter of the time limit each, so that only a slow document can exceed it."""
-    start, size = 0, 1
-    while start < rows:
-        end = min(rows, start + size)
+    size = 1
+    while start < stop:
+        end = min(stop, start + size)
         begun = time.perf_counter()
         yield start, end
         spent = max(time.perf_counter() - begun, 1e-6)
         fitting = int((end - start) * limit_s / 4 / spent)
         size = int(np.clip(fitting, 1, 2 * size))
         start = end
+
+
+def _with_gaps(slices: Slices, rows: int, limit_s: float | None) -> Iterator[tuple[int, int]]:
+    """The slices and, in order, what lies before, between and behind them."""
+    at = 0
+    for lo, hi in [*slices, (rows, rows)]:
+        if at < lo:
+            yield from [(at, lo)] if limit_s is None else _by_time(at, lo, limit_s)
+        if lo < hi:
+            yield lo, hi
+        at = hi

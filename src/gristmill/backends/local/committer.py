@@ -39,10 +39,13 @@ class Committer:
         self._thread.join()
 
     def abandon(self) -> None:
-        """Deal with nothing more."""
+        """Deal with nothing more; returns at once."""
         self._abandoned = True
         self._leaves.put(None)
-        self._thread.join(timeout=1.0)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for what is being dealt with now."""
+        self._thread.join(timeout=timeout_s)
 
     def _run(self) -> None:
         while (leaf := self._leaves.get()) is not None:

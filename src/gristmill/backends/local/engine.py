@@ -22,11 +22,12 @@ from gristmill.backends.code import pickled
 from gristmill.backends.local.committer import Committer
 from gristmill.backends.local.memory import measure_tree
 from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
-from gristmill.backends.local.nursery import Nursery
+from gristmill.backends.local.nursery import Nursery, shared_nursery
 from gristmill.backends.local.processes import ExitCause, WorkerProcess, stop_workers
 from gristmill.backends.local.scheduler import Action, Give, Start, Stop, Unblock, next_action
 from gristmill.backends.local.shared_files import SharedFolder
-from gristmill.backends.local.state import Life, Queued, State, Worker
+from gristmill.backends.local.state import WINDOW, Life, Queued, State, Worker
+from gristmill.backends.local.status import WorkerStatus
 from gristmill.backends.local.transport import Parcel, unpack
 from gristmill.backends.parts import Leaf
 from gristmill.backends.plan import ExecutionPlan
@@ -38,9 +39,11 @@ from gristmill.tasks.base import Step
 
 _TICK_S = 0.1
 _SAMPLE_S = 0.25
-_STOP_S = 1.5
-_WINDOW = 2
-"""How many results a worker may send before it is told that there is room for more."""
+_STOP_S = 1.4
+"""How long workers have to tear down after an error or an interrupt; together with the rest less than two seconds."""
+_LEAVE_S = 300.0
+"""How long they have when all is well."""
+_MOST_NURSERIES = 5
 _MOST_STARTS = 3
 """How often in a row a worker of a segment may die before it is ready."""
 _GROWTH_BYTES = 256 << 20
@@ -64,11 +67,10 @@ class Hand:
 
     process: WorkerProcess
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    owed: int = 0
     first_rss: int = 0
-    killed_for: str | None = None
+    over_limit: bool = False
     expected: bool = False
-    error: Any = None
+    stopped_for: str = "finished"
 
 
 class Engine:
@@ -114,6 +116,8 @@ class Engine:
         self._interrupted = False
         self._error: Exception | None = None
         self._nursery_noted = False
+        self._nurseries = 0
+        self._workers = itertools.count(1)
 
     # --- the loop ---
 
@@ -131,12 +135,13 @@ class Engine:
                 self._decide()
                 self._wait()
                 self._check()
-            self._end(_STOP_S * 4)
+            self._let_go()
             self._committer.close()
             self._check()
         except BaseException:
             self._committer.abandon()
             self._end(_STOP_S)
+            self._committer.join(0.2)
             raise
         finally:
             self._selector.close()
@@ -178,15 +183,14 @@ class Engine:
         elif isinstance(action, Give):
             self._give(action)
         elif isinstance(action, Unblock):
-            self._unblock(action.worker)
+            self._go_on(action.worker, self.state.unblocked(action.worker))
         elif isinstance(action, Stop):
             self._stop(action)
 
     def _wait(self) -> None:
         for key, events in self._selector.select(_TICK_S):
             if key.fileobj is self.nursery:
-                for process in self.nursery.poll():
-                    self._ended(process)
+                self._listen_to_nursery()
                 continue
             worker = key.data
             if worker not in self._hands:
@@ -200,6 +204,19 @@ class Engine:
         if now - self._last_sample >= _SAMPLE_S:
             self._sample(now)
             self._enforce_limits()
+
+    def _listen_to_nursery(self) -> None:
+        for process in self.nursery.poll():
+            self._ended(process)
+        if self.nursery.alive:
+            return
+        # Its end took all workers with it. That proves nothing about the documents, and a new one is soon there.
+        self._selector.unregister(self.nursery)
+        self._nurseries += 1
+        if self._nurseries > _MOST_NURSERIES:
+            raise WorkerError("The process that workers are forked from has ended again and again; giving up.")
+        self.nursery = shared_nursery()
+        self._selector.register(self.nursery, selectors.EVENT_READ)
 
     # --- source ---
 
@@ -227,20 +244,10 @@ class Engine:
         if self.gpu_names:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpu_names[device] for device in action.gpus)
         process = self.nursery.fork(env=env)
-        number = process.number
+        number = next(self._workers)
         self._hands[number] = Hand(process)
         self._by_process[id(process)] = number
-        share = segment.gpus if segment.gpus < 1 else 1.0
-        for device in action.gpus:
-            self.state.free_gpus[device] -= share
-        self.state.workers[number] = Worker(
-            number,
-            action.segment,
-            action.gpus,
-            alone=action.alone,
-            started_at=time.monotonic(),
-            idle_since=time.monotonic(),
-        )
+        self.state.started(Worker(number, action.segment, action.gpus, warm=action.warm))
         self._selector.register(process.channel, selectors.EVENT_READ, number)
         last = action.segment == len(self.plan.segments) - 1
         self._send(
@@ -253,39 +260,31 @@ class Engine:
                 gpus=action.gpus,
                 folders=self.folder.paths,
                 number=number,
-                window=1 << 20 if last or self.state.batch_mode else _WINDOW,
+                window=1 << 20 if last or self.state.batch_mode else WINDOW,
                 on_node=not segment.node_ready,
             ),
         )
         self.events.emit(WorkerStarted(number, action.segment, process.pid, action.gpus))
 
     def _give(self, action: Give) -> None:
-        worker = self.state.workers[action.worker]
-        segment = self.state.segments[worker.segment]
-        jobs = [self._jobs[segment.pop().number] for _ in range(action.count)]
         group = next(self._groups)
-        numbers = tuple(job.number for job in jobs)
-        worker.hands.append((group, *numbers))
-        worker.fresh = False
-        self._hands[action.worker].groups[group] = numbers
+        items = self.state.given(action.worker, group, action.count, alone=action.alone)
+        jobs = [self._jobs[item.number] for item in items]
+        self._hands[action.worker].groups[group] = tuple(job.number for job in jobs)
         hints = jobs[0].attempts.hints if len(jobs) == 1 and jobs[0].attempts.searching else None
         self._send(action.worker, Run(group, [job.parcel for job in jobs], hints))
         lineage = _lineage(jobs[0].parcel)
-        self.events.emit(TaskStarted(lineage.task_id, lineage.partition, worker.segment, action.worker))
+        self.events.emit(TaskStarted(lineage.task_id, lineage.partition, jobs[0].segment, action.worker))
 
-    def _unblock(self, number: int) -> None:
-        hand = self._hands[number]
-        hand.owed -= 1
-        self.state.workers[number].blocked = hand.owed >= _WINDOW
-        self._send(number, GoOn())
+    def _go_on(self, number: int, results: int) -> None:
+        if results:
+            self._send(number, GoOn(results))
 
     def _stop(self, action: Stop) -> None:
-        worker = self.state.workers[action.worker]
-        worker.life = Life.LEAVING
-        self._hands[action.worker].expected = True
-        if action.recycled:
-            self.state.segments[worker.segment].last_recycled_at = time.monotonic()
-            self._hands[action.worker].killed_for = "recycled"
+        self.state.leaves(action.worker, recycled=action.recycled)
+        hand = self._hands[action.worker]
+        hand.expected = True
+        hand.stopped_for = "recycled" if action.recycled else "finished"
         self._send(action.worker, Leave())
 
     def _send(self, number: int, message: object) -> None:
@@ -328,8 +327,7 @@ class Engine:
         elif isinstance(message, Done):
             self._done(number, worker, hand, message)
         elif isinstance(message, Ready):
-            worker.life = Life.READY if worker.life is Life.STARTING else worker.life
-            self.state.segments[worker.segment].node_ready = True
+            self.state.is_ready(number)
             self._failed_starts[worker.segment] = 0
         elif isinstance(message, Failed):
             self._error = self._error or message.error
@@ -365,12 +363,7 @@ class Engine:
             else:
                 self._deliver_task(parcel)
         if following < len(self.plan.segments) and not self.state.batch_mode:
-            hand.owed += 1
-            if self.state.segments[following].full:
-                worker.blocked = hand.owed >= _WINDOW
-            else:
-                hand.owed -= 1
-                self._send(number, GoOn())
+            self._go_on(number, self.state.sent(number))
 
     def _deliver_task(self, parcel: Parcel) -> None:
         task = unpack(parcel)
@@ -381,10 +374,7 @@ class Engine:
 
     def _done(self, number: int, worker: Worker, hand: Hand, message: Done) -> None:
         numbers = hand.groups.pop(message.group, ())
-        if worker.hands and worker.hands[0][0] == message.group:
-            worker.hands.popleft()
-        worker.alone = False
-        worker.idle_since = time.monotonic()
+        self.state.done(number, message.group)
         jobs = [self._jobs.pop(job) for job in numbers]
         for job in jobs:
             self._release(job.parcel)
@@ -421,27 +411,22 @@ class Engine:
             return
         hand = self._hands[number]
         self._drain(number, hand)
-        worker = self.state.workers.pop(number)
+        worker = self.state.ended(number)
         del self._hands[number]
         status = process.status()
         cause = process.exit_cause or ExitCause("lost")
-        share = self.state.segments[worker.segment].gpus
-        for device in worker.gpus:
-            self.state.free_gpus[device] += share if share < 1 else 1.0
-        self.folder.discard(f"w{number}-") if not hand.expected and not self._pending_outputs(number) else None
-        words = hand.killed_for or ("finished" if hand.expected else _cause_words(cause))
+        self._sweep_after(number)
+        words = "time limit" if hand.over_limit else hand.stopped_for if hand.expected else _cause_words(cause)
         self.events.emit(WorkerStopped(number, worker.segment, process.pid, words, hand.expected))
         process.close()
-        if hand.expected and not hand.groups:
-            return
-        if worker.life is Life.STARTING:
+        if worker.life is Life.STARTING and not hand.expected:
             self._died_starting(worker.segment, words)
-        self._take_back(worker, hand, status, words)
+        self._take_back(worker, hand, status, words, innocent=cause.kind == "lost")
 
-    def _pending_outputs(self, number: int) -> bool:
-        """Whether some segment that this worker wrote is still in use."""
-        prefix = f"/w{number}-"
-        return any(job.parcel.segment is not None and prefix in job.parcel.segment.path for job in self._jobs.values())
+    def _sweep_after(self, number: int) -> None:
+        """Remove what a worker that is gone has written and never announced."""
+        known = {job.parcel.segment.path for job in self._jobs.values() if job.parcel.segment is not None}
+        self.folder.discard(f"w{number}-", keep=known)
 
     def _drain(self, number: int, hand: Hand) -> None:
         """Take what a dead worker had sent before it died."""
@@ -463,17 +448,20 @@ class Engine:
                 cause=words,
             )
 
-    def _take_back(self, worker: Worker, hand: Hand, status: Any, words: str) -> None:
+    def _take_back(self, worker: Worker, hand: Hand, status: WorkerStatus, words: str, *, innocent: bool) -> None:
         """Return the tasks of a dead worker to the queue; the one that was in hand has learnt something."""
         segment = self.state.segments[worker.segment]
+        # A worker that dies between two tasks, or while it takes one in, blames the one that it would have begun.
+        blamed = status.task if status.task in hand.groups else next(iter(hand.groups), None)
         for group, numbers in reversed(list(hand.groups.items())):
             jobs = [self._jobs[number] for number in numbers]
-            in_hand = status.task == group
             for job in reversed(jobs):
-                if in_hand:
-                    place = Place(status.batch, status.stage, status.lo, status.hi) if len(jobs) == 1 else None
-                    certain = hand.killed_for is not None and len(jobs) == 1
-                    again = job.attempts.died(place, words, was_alone=worker.alone and len(jobs) == 1, certain=certain)
+                if group == blamed and not innocent:
+                    known = len(jobs) == 1 and status.task == group
+                    place = Place(status.batch, status.stage, status.lo, status.hi) if known else None
+                    again = job.attempts.died(
+                        place, words, was_alone=worker.alone and len(jobs) == 1, certain=known and hand.over_limit
+                    )
                     if not again and self._error is None:
                         self._error = self._hopeless(job, words)
                 segment.put(Queued(job.number, job.parcel.nbytes, job.attempts.alone), first=True)
@@ -497,8 +485,8 @@ class Engine:
             if status.task not in hand.groups or not 0 <= status.stage < len(segment.stages):
                 continue
             limit = segment.stages[status.stage].time_limit_s
-            if limit is not None and status.running_s > limit and hand.killed_for is None:
-                hand.killed_for = "time limit"
+            if limit is not None and status.running_s > limit and not hand.over_limit:
+                hand.over_limit = True
                 hand.process.kill()
 
     # --- time ---
@@ -507,7 +495,7 @@ class Engine:
         self._last_sample = now
         pids = [os.getpid(), self.nursery.pid, *(hand.process.pid for hand in self._hands.values())]
         sample = measure_tree(pids)
-        self.state.memory = sample.pss_bytes + self.folder.nbytes
+        self.state.memory = sample.pss_bytes + self._unmapped_bytes()
         workers = [len(self.state.of(segment.index)) for segment in self.state.segments]
         busy = [sum(worker.working for worker in self.state.of(segment.index)) for segment in self.state.segments]
         self.events.emit(
@@ -525,9 +513,30 @@ class Engine:
             for name, problem in dict(self.nursery.report.get("failed", {})).items():
                 self.events.emit(Notice(f"Workers could not preload {name}: {problem}", "warning"))
 
+    def _unmapped_bytes(self) -> int:
+        """What lies in memory between two workers; what a worker has mapped is part of its own memory."""
+        if self.state.batch_mode:
+            return 0  # it lies on disk
+        waiting = sum(segment.queued_bytes for segment in self.state.segments[1:])
+        ahead = (items for worker in self.state.workers.values() for _, items in list(worker.hands)[1:])
+        return waiting + sum(item.nbytes for items in ahead for item in items)
+
+    def _let_go(self) -> None:
+        """All is done: let every worker tear down and leave, in its own time."""
+        for number, worker in list(self.state.workers.items()):
+            if worker.life is not Life.LEAVING:
+                self._stop(Stop(number))
+        until = time.monotonic() + _LEAVE_S
+        while self._hands and time.monotonic() < until:
+            self._wait()
+            self._check()
+        self._end(_STOP_S)
+
     def _end(self, deadline_s: float) -> None:
         """Let every worker tear down and leave; those that do not in time are killed."""
         processes = [hand.process for hand in self._hands.values()]
+        for process in processes:
+            process.interrupt()
         stop_workers(self.nursery, processes, message=Leave(), deadline_s=deadline_s, on_message=self._last_words)
         for hand in self._hands.values():
             hand.process.close()

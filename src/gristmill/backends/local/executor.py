@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -128,19 +129,27 @@ class LocalExecutor(BaseExecutor):
                 queue_limit=queue_limit,
                 prefetch=0 if segment.index == 0 else 1,
                 warm=segment.index > 0,
+                max_lifetime_s=60 * (self._minutes(segment, "worker_max_lifetime_m") or 0) or None,
+                restart_interval_s=60 * (self._minutes(segment, "worker_restart_interval_m") or 0),
             )
             for segment in plan.segments
         ]
-        lifetime = settings.worker_max_lifetime_m
         return State(
             segments=segments,
             cpus=cpus,
             free_gpus=[1.0] * gpus,
             batch_mode=batch_mode,
             budget=budget,
-            max_lifetime_s=lifetime * 60 if lifetime else None,
-            restart_interval_s=settings.worker_restart_interval_m * 60,
+            autoscale_interval_s=settings.autoscale_interval_s,
+            now=time.monotonic(),
+            moved_at=time.monotonic(),
         )
+
+    def _minutes(self, segment: Segment, key: str) -> float | None:
+        """A setting of the segment's stages if one of them has it (the smallest), else that of the executor."""
+        own = [spec[key] for spec in (s.merged_xenna_stage_spec() for s in segment.stages) if spec.get(key)]
+        found = min(own) if own else getattr(self.settings, key)
+        return None if found is None else float(found)
 
     def _most_workers(self, segment: Segment, cpus: float, gpus: int) -> int:
         if segment.workers is not None:

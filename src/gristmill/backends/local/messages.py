@@ -40,7 +40,9 @@ class Run:
 
 @dataclass(slots=True)
 class GoOn:
-    """One more result may be sent."""
+    """So many more results may be sent."""
+
+    results: int = 1
 
 
 @dataclass(slots=True)

@@ -108,6 +108,13 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
+    def interrupt(self) -> None:
+        """Cut short what it is doing, so that it gets to its teardown; one that has nothing in hand does not notice."""
+        self._nursery.poll_into_backlog()
+        if self.exit_cause is None and self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGINT)
+
     def close(self) -> None:
         """Let go of its channel and status page; a worker that still lives ends when it next looks at its channel."""
         self.channel.close()

@@ -2,7 +2,8 @@
 
 Processors are counted for workers that work; one that is idle or waits for room costs none. What is nearest to the end
 goes first, so that data leaves memory as soon as it can, and the segment that limits the whole is always served: the
-others wait for it when its queue is full. That is all the balancing there is, and it is work-conserving.
+others wait for it when its queue is full. That balances processors, and it is work-conserving. GPUs are held by workers
+even when those are idle, so they are taken from an idle one where another segment has none.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from gristmill.backends.local.state import Life, SegmentState, State, Worker
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a worker for a segment; `alone` reserves it for one task."""
+    """Start a worker for a segment; `warm` when there is nothing to do for it yet."""
 
     segment: int
     gpus: tuple[int, ...] = ()
-    alone: bool = False
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Hand the next `count` tasks of the segment's queue to a worker."""
+    """Hand the next `count` tasks of the segment's queue to a worker, or the next of those that must be alone."""
 
     worker: int
     count: int
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +53,21 @@ Action: TypeAlias = Start | Give | Unblock | Stop
 def next_action(state: State) -> Action | None:
     """The most urgent thing to do, or None if there is nothing to do until something happens."""
     active = _active(state)
-    for segment in reversed(active):
-        action = _recycle(state, segment) or _unblock(state, segment) or _serve(state, segment)
-        if action is not None:
-            return action
     for segment in active:
-        if segment.warm and not state.of(segment.index):
-            start = _start(state, segment)
+        if segment.warm and not state.memory_is_short and not state.of(segment.index):
+            start = _start(state, segment, warm=True)
             if start is not None:
                 return start
-    return _release(state)
+    for segment in reversed(active):
+        action = (
+            _recycle(state, segment)
+            or _unblock(state, segment)
+            or _serve_alone(state, segment)
+            or _serve(state, segment)
+        )
+        if action is not None:
+            return action
+    return _complete(state, active) or _make_way(state, active) or _release(state)
 
 
 def _active(state: State) -> list[SegmentState]:
@@ -69,7 +76,7 @@ def _active(state: State) -> list[SegmentState]:
         return state.segments
     for segment in state.segments:
         busy = any(worker.hands for worker in state.workers.values() if worker.segment == segment.index)
-        if busy or segment.queue or (segment.index == 0 and state.source_left):
+        if busy or segment.waiting or (segment.index == 0 and state.source_left):
             return [segment]
     return []
 
@@ -98,52 +105,59 @@ def _may_produce(state: State, segment: SegmentState) -> bool:
     return True
 
 
-def _waiting(state: State, segment: SegmentState) -> int:
-    """How many tasks could be handed out now as a group; 0 while a group is better waited for."""
-    if segment.queue and segment.queue[0].alone:
-        return 1
-    count = 0
-    for item in segment.queue:
-        if item.alone or count == segment.batch_size:
-            break
-        count += 1
-    if count == segment.batch_size:
-        return count
-    if count < len(segment.queue) or segment.full or state.upstream_done(segment.index):
-        return count
-    if segment.index == 0:
-        return 0 if state.source_left else count
-    return count if _stuck(state) else 0
+def _group(state: State, segment: SegmentState) -> int:
+    """How many tasks make a group now; 0 while a full one is better waited for."""
+    count = min(len(segment.queue), segment.batch_size)
+    ripe = count == segment.batch_size or segment.full or state.upstream_done(segment.index)
+    return count if ripe else 0
+
+
+def _complete(state: State, active: list[SegmentState]) -> Action | None:
+    """Hand out groups that are not full, where nothing is on its way that could fill them."""
+    if not _stuck(state):
+        return None
+    for segment in reversed(active):
+        action = _serve(state, segment, min(len(segment.queue), segment.batch_size))
+        if action is not None:
+            return action
+    return None
 
 
 def _stuck(state: State) -> bool:
-    """Whether nothing is on its way that could complete a group."""
-    return not any(worker.hands and not worker.blocked for worker in state.workers.values())
+    """Whether nothing is on its way: nobody works, starts or leaves."""
+    return not any(
+        worker.life is not Life.READY or (worker.hands and not worker.blocked) for worker in state.workers.values()
+    )
 
 
-def _serve(state: State, segment: SegmentState) -> Action | None:
-    count = _waiting(state, segment)
+def _serve(state: State, segment: SegmentState, count: int | None = None) -> Action | None:
+    count = _group(state, segment) if count is None else count
     if not count or not _may_produce(state, segment):
         return None
     workers = state.of(segment.index)
-    if segment.queue[0].alone:
-        return _serve_alone(state, segment, workers)
-    shared = [worker for worker in workers if not worker.alone]
-    idle = [worker for worker in shared if worker.life is Life.READY and not worker.hands and not worker.due]
-    if idle:
+    missing = segment.fixed_workers is not None and len(workers) < segment.fixed_workers
+    idle = [worker for worker in workers if worker.idle and not worker.due]
+    if idle and not missing:
         if _cpu_for(state, segment):
             return Give(min(idle, key=lambda worker: worker.number).number, count)
         return None
-    if segment.node_ready or not workers:
+    groups = -(-len(segment.queue) // segment.batch_size)
+    if missing or _coming(workers) < groups:
         start = _start(state, segment)
-        if start is not None and not (segment.fixed_workers is None and _coming(shared) >= len(segment.queue)):
+        if start is not None:
             return start
+    if idle and _cpu_for(state, segment):
+        return Give(min(idle, key=lambda worker: worker.number).number, count)
+    # Who must be alone needs the place of a worker that has nothing more to do.
+    if segment.alone or not _others_are_busy(state, segment):
+        return None
     ahead = [
         worker
-        for worker in shared
+        for worker in workers
         if worker.life is Life.READY and not worker.due and 1 <= len(worker.hands) <= segment.prefetch
     ]
-    if ahead and _others_are_busy(state, segment):
+    ahead = [worker for worker in ahead if not worker.alone and not worker.blocked]
+    if ahead:
         return Give(min(ahead, key=lambda worker: (len(worker.hands), worker.number)).number, count)
     return None
 
@@ -155,36 +169,48 @@ def _coming(workers: list[Worker]) -> int:
 
 def _others_are_busy(state: State, segment: SegmentState) -> bool:
     """Whether no further worker of the segment could take the task now instead of its being prefetched."""
-    return len(state.of(segment.index)) >= segment.max_workers or not _cpu_for(state, segment)
+    return _start(state, segment) is None
 
 
-def _serve_alone(state: State, segment: SegmentState, workers: list[Worker]) -> Action | None:
-    for worker in workers:
-        if worker.alone and worker.fresh and worker.life is Life.READY:
-            return Give(worker.number, 1)
-    if any(worker.alone and worker.fresh for worker in workers):
+def _serve_alone(state: State, segment: SegmentState) -> Action | None:
+    """Find a fresh worker for a task that must be alone; where there is no place for one, a used one makes way."""
+    if not segment.alone or not _may_produce(state, segment):
         return None
-    spare = [worker for worker in workers if worker.life is Life.READY and not worker.hands and not worker.fresh]
-    if len(workers) >= segment.max_workers and spare:
-        return Stop(spare[0].number)
-    if len(workers) >= segment.max_workers and any(worker.hands or worker.life is Life.STARTING for worker in workers):
+    workers = state.of(segment.index)
+    fresh = [worker for worker in workers if worker.fresh and not worker.due]
+    ready = [worker for worker in fresh if worker.life is Life.READY]
+    if ready:
+        return Give(ready[0].number, 1, alone=True) if _cpu_for(state, segment) else None
+    if len(fresh) >= len(segment.alone):
         return None
-    return _start(state, segment, alone=True)
+    start = _start(state, segment)
+    if start is not None:
+        return start
+    used = [worker for worker in workers if worker.idle]
+    if used and _cpu_for(state, segment) and not _one_is_leaving(state, segment):
+        return Stop(used[0].number)
+    return None
 
 
-def _start(state: State, segment: SegmentState, *, alone: bool = False) -> Start | None:
-    if len(state.of(segment.index)) >= segment.max_workers or not _cpu_for(state, segment):
+def _one_is_leaving(state: State, segment: SegmentState) -> bool:
+    """Whether there will be place for another worker of the segment in a moment."""
+    return any(worker.life is Life.LEAVING and worker.segment == segment.index for worker in state.workers.values())
+
+
+def _start(state: State, segment: SegmentState, *, warm: bool = False) -> Start | None:
+    workers = state.of(segment.index)
+    if len(workers) >= segment.max_workers or not (warm or _cpu_for(state, segment)):
         return None
-    leaving = any(worker.life is Life.LEAVING for worker in state.workers.values())
-    gpus: tuple[int, ...] = ()
-    if segment.gpus:
-        found = pick_gpus(state.free_gpus, segment.gpus)
-        if found is None:
-            return None
-        gpus = found
-    if state.memory_is_short and (state.workers or leaving):
+    if workers and not segment.node_ready:
+        return None  # the first one prepares the node for the others
+    if state.memory_is_short and workers:
         return None
-    return Start(segment.index, gpus, alone)
+    gpus = _gpus_for(state, segment)
+    return None if gpus is None else Start(segment.index, gpus, warm)
+
+
+def _gpus_for(state: State, segment: SegmentState) -> tuple[int, ...] | None:
+    return pick_gpus(state.free_gpus, segment.gpus) if segment.gpus else ()
 
 
 def pick_gpus(free: list[float], wanted: float) -> tuple[int, ...] | None:
@@ -208,21 +234,50 @@ def _unblock(state: State, segment: SegmentState) -> Action | None:
 def _recycle(state: State, segment: SegmentState) -> Action | None:
     """Replace a worker that is due (its memory has grown) or too old, once it has nothing in hand."""
     for worker in state.of(segment.index):
-        if worker.life is not Life.READY or worker.hands:
+        if not worker.idle:
             continue
-        old = state.max_lifetime_s is not None and state.now - worker.started_at >= state.max_lifetime_s
-        rested = state.now - segment.last_recycled_at >= state.restart_interval_s
+        old = segment.max_lifetime_s is not None and state.now - worker.started_at >= segment.max_lifetime_s
+        rested = state.now - segment.last_recycled_at >= segment.restart_interval_s
         if worker.due or (old and rested and not worker.fresh):
             return Stop(worker.number, recycled=True)
     return None
 
 
-def _release(state: State) -> Action | None:
-    """Give up workers of segments to which nothing can come any more."""
-    for segment in state.segments:
-        if segment.queue or not state.upstream_done(segment.index):
+def _make_way(state: State, active: list[SegmentState]) -> Action | None:
+    """Take a GPU from a worker that has nothing to do for a segment that waits for one.
+
+    At once where a segment has no worker at all; once per interval where it has some and still limits the others.
+    """
+    for segment in reversed(active):
+        if not segment.gpus or not segment.waiting or _gpus_for(state, segment) is not None:
             continue
+        if any(worker.life is Life.LEAVING and worker.gpus for worker in state.workers.values()):
+            return None  # a device will be free in a moment
+        workers = state.of(segment.index)
+        rested = state.now - state.moved_at >= state.autoscale_interval_s
+        limits = segment.full and len(workers) < segment.max_workers and rested
+        if workers and not limits:
+            continue
+        for other in state.segments:
+            others = state.of(other.index)
+            idle = [worker for worker in others if worker.idle and worker.gpus]
+            if other is segment or not idle or (workers and len(others) < 2):
+                continue
+            return Stop(idle[0].number)
+    if _stuck(state):
+        # Whoever could make room waits for something that a blocked worker holds: that one must come to an end first.
+        blocked = [worker for worker in state.workers.values() if worker.blocked and worker.hands]
+        if blocked:
+            return Unblock(max(blocked, key=lambda worker: worker.segment).number)
+    return None
+
+
+def _release(state: State) -> Action | None:
+    """Give up workers of segments to which nothing can come any more, and long idle ones where memory is short."""
+    for segment in state.segments:
+        over = not segment.waiting and state.upstream_done(segment.index)
         for worker in state.of(segment.index):
-            if worker.life is Life.READY and not worker.hands:
+            tired = state.memory_is_short and state.now - worker.idle_since >= state.autoscale_interval_s
+            if worker.idle and (over or (tired and not segment.waiting)):
                 return Stop(worker.number)
     return None

@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -257,8 +257,12 @@ class SharedFolder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(segment.path)
 
-    def discard(self, prefix: str) -> int:
+    def discard(self, prefix: str, *, keep: Collection[str] = ()) -> int:
         """Remove the segments whose name begins with `prefix`, for a writer that died before announcing them.
+
+        Args:
+            prefix: How the names of the writer's segments begin.
+            keep: Paths that stay.
 
         Returns:
             How many there were.
@@ -269,7 +273,7 @@ class SharedFolder:
         for folder in self.paths:
             with contextlib.suppress(FileNotFoundError):
                 for entry in list(os.scandir(folder)):
-                    if entry.name.startswith(prefix):
+                    if entry.name.startswith(prefix) and entry.path not in keep:
                         self.release(SharedSegment(entry.path, 0))
                         count += 1
         return count

@@ -1,10 +1,13 @@
-"""What the scheduler knows: plain values that only the engine changes, so that testing a decision needs no process."""
+"""What the scheduler knows: plain values and how events change them, so that testing a decision needs no process."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+
+WINDOW = 2
+"""How many results a worker may send before it is told that there is room for more."""
 
 
 class Life(Enum):
@@ -29,33 +32,56 @@ class Worker:
     """A worker as the scheduler sees it.
 
     Attributes:
-        hands: Groups of task numbers that it has been given and not finished; the first one is being worked on.
-        blocked: It waits for room in the next queue, and uses no processor.
+        hands: Groups that it has been given and not finished, each as its number and the tasks in it; the first one is
+            being worked on.
+        owed: Results it has sent without having been told that there is room for more.
         fresh: It has not been given anything yet.
+        alone: What it has in hand was given to it while it was fresh, and nothing else.
         due: It should be replaced as soon as it has nothing to do.
+        warm: It was started before there was anything to do, and its setup is not counted against the processors.
     """
 
     number: int
     segment: int
     gpus: tuple[int, ...] = ()
     life: Life = Life.STARTING
-    hands: deque[tuple[int, ...]] = field(default_factory=deque)
-    blocked: bool = False
+    hands: deque[tuple[int, tuple[Queued, ...]]] = field(default_factory=deque)
+    owed: int = 0
     fresh: bool = True
     alone: bool = False
     due: bool = False
+    warm: bool = False
     started_at: float = 0.0
     idle_since: float = 0.0
 
     @property
+    def blocked(self) -> bool:
+        """Whether it waits for room in the next queue, and uses no processor."""
+        return self.owed >= WINDOW
+
+    @property
     def working(self) -> bool:
         """Whether it uses its processors now."""
-        return self.life is Life.STARTING or (bool(self.hands) and not self.blocked)
+        if self.life is Life.STARTING:
+            return not self.warm
+        return bool(self.hands) and not self.blocked
+
+    @property
+    def idle(self) -> bool:
+        """Whether it could take something on now."""
+        return self.life is Life.READY and not self.hands
 
 
 @dataclass(slots=True)
 class SegmentState:
-    """One segment: what waits before it and what it may have."""
+    """One segment: what waits before it and what it may have.
+
+    Attributes:
+        queue: Tasks that wait for any worker.
+        alone: Tasks that wait for a fresh worker of their own.
+        warm: A worker should be started before the first task arrives.
+        node_ready: `setup_on_node` has been done, so that further workers may start.
+    """
 
     index: int
     cpus: float
@@ -64,31 +90,40 @@ class SegmentState:
     fixed_workers: int | None
     max_workers: int
     queue: deque[Queued] = field(default_factory=deque)
+    alone: deque[Queued] = field(default_factory=deque)
     queued_bytes: int = 0
     queue_limit: int = 1 << 62
     prefetch: int = 1
     warm: bool = False
     node_ready: bool = False
+    max_lifetime_s: float | None = None
+    restart_interval_s: float = 60.0
     last_recycled_at: float = float("-inf")
 
     def put(self, item: Queued, *, first: bool = False) -> None:
-        """Add a task to the queue."""
+        """Add a task to its queue."""
+        queue = self.alone if item.alone else self.queue
         if first:
-            self.queue.appendleft(item)
+            queue.appendleft(item)
         else:
-            self.queue.append(item)
+            queue.append(item)
         self.queued_bytes += item.nbytes
 
-    def pop(self) -> Queued:
-        """Take the next task from the queue."""
-        item = self.queue.popleft()
+    def pop(self, *, alone: bool = False) -> Queued:
+        """Take the next task from its queue."""
+        item = (self.alone if alone else self.queue).popleft()
         self.queued_bytes -= item.nbytes
         return item
 
     @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self.queue) + len(self.alone)
+
+    @property
     def full(self) -> bool:
         """Whether nothing more should be produced for this segment now."""
-        return bool(self.queue) and self.queued_bytes >= self.queue_limit
+        return bool(self.waiting) and self.queued_bytes >= self.queue_limit
 
 
 @dataclass(slots=True)
@@ -101,6 +136,7 @@ class State:
         memory: Measured bytes of all processes and of segments that nobody maps.
         budget: What `memory` must stay below.
         free_gpus: The free share of every device.
+        moved_at: When a GPU was last taken from one segment for another.
     """
 
     segments: list[SegmentState]
@@ -112,8 +148,10 @@ class State:
     memory: int = 0
     budget: int = 1 << 62
     now: float = 0.0
-    max_lifetime_s: float | None = None
-    restart_interval_s: float = 60.0
+    autoscale_interval_s: float = 180.0
+    moved_at: float = 0.0
+
+    # --- questions ---
 
     def of(self, segment: int) -> list[Worker]:
         """The workers of a segment that are not leaving."""
@@ -137,15 +175,84 @@ class State:
         """Whether nothing more can arrive at `segment`."""
         if self.source_left:
             return False
-        return all(not s.queue for s in self.segments[:segment]) and all(
+        return all(not s.waiting for s in self.segments[:segment]) and all(
             not w.hands for w in self.workers.values() if w.segment < segment
         )
 
     @property
     def finished(self) -> bool:
         """Whether all work is done."""
-        return (
-            not self.source_left
-            and all(not segment.queue for segment in self.segments)
-            and all(not worker.hands for worker in self.workers.values())
-        )
+        return self.upstream_done(len(self.segments))
+
+    # --- events ---
+
+    def started(self, worker: Worker) -> None:
+        """A worker has been started; it holds its GPUs from now on until it has ended."""
+        worker.started_at = worker.idle_since = self.now
+        share = self._gpu_share(worker)
+        for device in worker.gpus:
+            self.free_gpus[device] -= share
+        self.workers[worker.number] = worker
+        self.segments[worker.segment].warm = False
+
+    def is_ready(self, number: int) -> None:
+        """A worker has been set up."""
+        worker = self.workers[number]
+        if worker.life is Life.STARTING:
+            worker.life = Life.READY
+            worker.idle_since = self.now
+        self.segments[worker.segment].node_ready = True
+
+    def given(self, number: int, group: int, count: int, *, alone: bool) -> tuple[Queued, ...]:
+        """The next `count` tasks of its segment's queue go to a worker as group number `group`."""
+        worker = self.workers[number]
+        segment = self.segments[worker.segment]
+        items = tuple(segment.pop(alone=alone) for _ in range(count))
+        worker.hands.append((group, items))
+        worker.alone = alone
+        worker.fresh = False
+        return items
+
+    def sent(self, number: int) -> int:
+        """A worker has sent a result to the next segment; how many more it may send right away."""
+        worker = self.workers[number]
+        worker.owed += 1
+        return 0 if self.segments[worker.segment + 1].full else self.unblocked(number)
+
+    def unblocked(self, number: int) -> int:
+        """A worker may go on; by how many results."""
+        worker = self.workers[number]
+        owed, worker.owed = worker.owed, 0
+        return owed
+
+    def done(self, number: int, group: int) -> tuple[Queued, ...]:
+        """A worker has finished a group; the tasks that were in it."""
+        worker = self.workers[number]
+        worker.idle_since = self.now
+        worker.alone = False
+        for place, (known, items) in enumerate(worker.hands):
+            if known == group:
+                del worker.hands[place]
+                return items
+        return ()
+
+    def leaves(self, number: int, *, recycled: bool) -> None:
+        """A worker has been told to leave."""
+        worker = self.workers[number]
+        worker.life = Life.LEAVING
+        if recycled:
+            self.segments[worker.segment].last_recycled_at = self.now
+        if worker.gpus:
+            self.moved_at = self.now
+
+    def ended(self, number: int) -> Worker:
+        """A worker is gone; what it had in hand is up to the caller."""
+        worker = self.workers.pop(number)
+        share = self._gpu_share(worker)
+        for device in worker.gpus:
+            self.free_gpus[device] += share
+        return worker
+
+    def _gpu_share(self, worker: Worker) -> float:
+        share = self.segments[worker.segment].gpus
+        return share if share < 1 else 1.0

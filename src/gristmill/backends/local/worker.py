@@ -6,11 +6,15 @@ while the next one is computed, and the main thread runs the stages, so that a G
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import queue
+import signal
 import threading
 import time
 import traceback
+from types import FrameType
 from typing import Any
 
 import cloudpickle
@@ -22,7 +26,7 @@ from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.status import Phase, StatusWriter
 from gristmill.backends.local.transport import pack, unpack
 from gristmill.backends.parts import Leaf
-from gristmill.backends.runner import SegmentRunner
+from gristmill.backends.runner import SegmentRunner, set_up_node
 from gristmill.errors import ChannelClosed, GristmillError, WorkerError
 from gristmill.tasks.base import Task
 
@@ -37,6 +41,28 @@ class _Progress:
         self._status.update(phase=Phase.PROCESSING, batch=call, stage=stage, rows=(lo, hi), restart_clock=True)
 
 
+class _Interrupts:
+    """Lets an interrupt cut short what a stage is doing, and nothing else, so that its teardown is never cut."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._at_work = False
+        signal.signal(signal.SIGINT, self._handle)
+
+    def __enter__(self) -> None:
+        self._at_work = True
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        self._at_work = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if self._at_work:
+            raise KeyboardInterrupt
+
+
 class _Outbox:
     """Sends results in order from a thread of its own; `credit` bounds how many wait for room in the next queue."""
 
@@ -49,6 +75,7 @@ class _Outbox:
         self._slots = threading.Semaphore(2)
         self._credit = threading.Semaphore(window)
         self._problem: BaseException | None = None
+        self._given_up = False
         self._thread = threading.Thread(target=self._work, daemon=True, name="outbox")
         self._thread.start()
 
@@ -63,9 +90,14 @@ class _Outbox:
         """Send a message behind the results."""
         self._items.put(message)
 
-    def go_on(self) -> None:
-        """One more result may leave."""
-        self._credit.release()
+    def go_on(self, results: int) -> None:
+        """So many more results may leave."""
+        self._credit.release(results)
+
+    def give_up(self) -> None:
+        """Send no more results, only messages."""
+        self._given_up = True
+        self._credit.release(1 << 20)
 
     def flush(self) -> None:
         """Wait until everything is sent."""
@@ -82,6 +114,9 @@ class _Outbox:
                 elif isinstance(item, tuple):
                     group, task = item
                     self._credit.acquire()
+                    if self._given_up:
+                        self._slots.release()
+                        continue
                     self._serial += 1
                     parcel = pack(task, self._folder, f"w{self._number}-{self._serial}")
                     del task, item
@@ -103,7 +138,7 @@ def _inbox(channel: Channel, groups: queue.SimpleQueue[Any], outbox: _Outbox) ->
         try:
             message = channel.recv()
             if isinstance(message, GoOn):
-                outbox.go_on()
+                outbox.go_on(message.results)
             elif isinstance(message, Run):
                 groups.put((message.group, [unpack(parcel) for parcel in message.parcels], message.hints))
             else:
@@ -116,9 +151,13 @@ def _inbox(channel: Channel, groups: queue.SimpleQueue[Any], outbox: _Outbox) ->
 
 def main(channel: Channel, status: StatusWriter) -> None:
     """Be a worker until told to leave."""
+    interrupts = _Interrupts()
     prepare: Prepare = channel.recv()
     try:
-        runner = _prepared(prepare, status)
+        with interrupts:
+            runner = _prepared(prepare, status)
+    except KeyboardInterrupt:
+        return
     except Exception as error:
         channel.send(Failed(_sendable(error)))
         return
@@ -142,12 +181,17 @@ def main(channel: Channel, status: StatusWriter) -> None:
         status.update(phase=Phase.PROCESSING, task=group, batch=-1, stage=-1, rows=(0, 0), restart_clock=True)
         begun = time.perf_counter()
         try:
-            for result in runner.run(tasks, hints):
-                if isinstance(result, Leaf):
-                    outbox.message(Ended(group, result))
-                else:
-                    outbox.result(group, result)
-                del result
+            with interrupts:
+                for result in runner.run(tasks, hints):
+                    if isinstance(result, Leaf):
+                        outbox.message(Ended(group, result))
+                    else:
+                        outbox.result(group, result)
+                    del result
+        except KeyboardInterrupt:
+            outbox.give_up()
+            failed = True
+            break
         except BaseException as error:
             outbox.message(Failed(_sendable(error)))
             failed = True
@@ -189,18 +233,23 @@ def _prepared(prepare: Prepare, status: StatusWriter) -> SegmentRunner:
     )
     status.update(phase=Phase.SETUP, restart_clock=True)
     metadata = WorkerMetadata(prepare.worker_id, {"gpus": list(prepare.gpus)})
-    if prepare.on_node:
-        for stage in segment.stages:
-            stage.setup_on_node(NodeInfo("local"), metadata)
-    runner.setup(metadata)
+    try:
+        if prepare.on_node:
+            for stage in segment.stages:
+                set_up_node(stage, NodeInfo("local"), metadata)
+        runner.setup(metadata)
+    except KeyboardInterrupt:
+        runner.teardown()
+        raise
     return runner
 
 
 def _sendable(error: BaseException) -> Exception:
     """The error itself if it can be pickled and is ours, else one that says the same."""
-    if isinstance(error, GristmillError):
-        return error
-    if isinstance(error, OSError):
-        return error
+    if isinstance(error, GristmillError | OSError):
+        # An argument of it may not travel; then its text does.
+        with contextlib.suppress(Exception):
+            pickle.loads(pickle.dumps(error))  # noqa: S301 (made here a moment ago)
+            return error
     text = "".join(traceback.format_exception(error))
     return WorkerError(f"A worker failed: {type(error).__name__}: {error}\n{text}")

@@ -72,8 +72,8 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     note = None
     if scale < 1:
         note = (
-            f"The workers of this plan ask for {sum(asked):g} CPUs at once and there are {total:g}: each is booked with "
-            f"{scale:.0%} of its request, and they take turns on the processors."
+            f"The workers of this plan ask for {sum(asked):g} CPUs at once and there are {total:g}: each is booked "
+            f"with {scale:.0%} of its request, and they take turns on the processors."
         )
     shares = []
     for demand in demands:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ class SegmentWorker:
 
     # --- work ---
 
-    def run(self, parcels: Sequence[Parcel], *, careful: bool) -> Iterator[Parcel | Receipt]:
+    def run(self, parcels: Sequence[Parcel], *, careful: bool) -> Generator[Parcel | Receipt, None, None]:
         """Push parcels through the segment: parcels for the next one as they come, receipts for the driver.
 
         Args:
