@@ -28,7 +28,7 @@ def test_a_filter_is_wrapped() -> None:
     assert "words" in stage.outputs()[1]
 
 
-@pytest.mark.parametrize("name", ["english", "non_english"])
+@pytest.mark.parametrize("name", ["code", "english", "non_english"])
 def test_a_shipped_cascade_is_a_pipeline(name: str) -> None:
     needed = dict.fromkeys(shipped_recipes()[name].required, "x")
     pipeline = load_recipe(find_recipe(name), variables=needed).pipeline()
