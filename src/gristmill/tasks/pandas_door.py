@@ -112,7 +112,7 @@ def _arrow_values(values: pd.Series[Any], name: str, before: Columns | None) -> 
     if known and before is not None and values.dtype == object and _was_json(before, name):
         return _json_texts(values), True
     wanted = _seen_type(before, name) if known and before is not None else None
-    if wanted is not None and not (pa.types.is_floating(wanted) and _is_integer(values)):
+    if wanted is not None and not _converted(values, wanted):
         try:
             return one_chunk(pa.array(values, type=wanted, from_pandas=True)), False
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
@@ -126,10 +126,19 @@ def _arrow_values(values: pd.Series[Any], name: str, before: Columns | None) -> 
     return array, False
 
 
-def _is_integer(values: pd.Series[Any]) -> bool:
+def _converted(values: pd.Series[Any], wanted: pa.DataType) -> bool:
+    """Whether the stage gave the column another kind of value, though it could be turned back."""
     import pandas as pd
 
-    return bool(pd.api.types.is_integer_dtype(values.dtype))
+    kind = values.dtype
+    if pd.api.types.is_bool_dtype(kind) and kind != object:
+        return not pa.types.is_boolean(wanted)
+    if pd.api.types.is_integer_dtype(kind):
+        return not pa.types.is_integer(wanted)
+    # pandas makes floats of integers when a value goes missing, in a join for instance.
+    return bool(pd.api.types.is_float_dtype(kind)) and not (
+        pa.types.is_integer(wanted) or pa.types.is_floating(wanted)
+    )
 
 
 def _was_json(before: Columns, name: str) -> bool:
