@@ -25,8 +25,7 @@ N_PARAGRAPHS = 8
 PARAGRAPH_CHARS = 9
 UNIQUE_PARAGRAPHS = 10
 UNIQUE_PARAGRAPH_CHARS = 11
-SHORT_LINES = 12  # at most 30 characters
-WIDTH = 13
+WIDTH = 12
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x0101010101010101)
@@ -41,7 +40,8 @@ _READ_MORE = np.frombuffer(b"read more", dtype=np.uint8)
 
 
 @routine
-def _strip_left(data, begin, end):
+def strip_left(data, begin, end):
+    """Where a range begins without its leading white space."""
     while begin < end:
         width = space_width(data, begin, end)
         if not width:
@@ -51,7 +51,8 @@ def _strip_left(data, begin, end):
 
 
 @routine
-def _strip_right(data, begin, end):
+def strip_right(data, begin, end):
+    """Where a range ends without its trailing white space."""
     while end > begin:
         last = end - 1
         while last > begin and data[last] & 0xC0 == 0x80:
@@ -63,7 +64,7 @@ def _strip_right(data, begin, end):
 
 
 @routine
-def _hash_and_count(data, begin, end):
+def hash_and_count(data, begin, end):
     """A 64-bit hash of a byte range and its number of characters."""
     mixed = np.uint64(end - begin) * _MIX
     continuations = 0
@@ -83,7 +84,8 @@ def _hash_and_count(data, begin, end):
 
 
 @routine
-def _same(data, one, other, length):
+def same_bytes(data, one, other, length):
+    """Whether two ranges of one length hold the same bytes."""
     at = 0
     while at + 8 <= length:
         if load8(data, one + at) != load8(data, other + at):
@@ -97,7 +99,7 @@ def _same(data, one, other, length):
 
 
 @routine
-def _unique(data, starts, lengths, hashes, chars, count, slots):
+def unique_pieces(data, starts, lengths, hashes, chars, count, slots):
     """How many of the first `count` pieces are distinct, and their characters."""
     if count == 1:
         return 1, chars[0]
@@ -115,7 +117,7 @@ def _unique(data, starts, lengths, hashes, chars, count, slots):
             if (
                 hashes[seen] == hashes[piece]
                 and lengths[seen] == lengths[piece]
-                and _same(data, starts[seen], starts[piece], lengths[piece])
+                and same_bytes(data, starts[seen], starts[piece], lengths[piece])
             ):
                 fresh = False
                 break
@@ -259,11 +261,11 @@ def _lines(data, offsets, alive, out):
         pieces += 1
         total = 0
         for piece in range(pieces):
-            hashes[piece], chars[piece] = _hash_and_count(data, starts[piece], starts[piece] + lengths[piece])
+            hashes[piece], chars[piece] = hash_and_count(data, starts[piece], starts[piece] + lengths[piece])
             total += chars[piece]
         counts[N_PARAGRAPHS] = pieces
         counts[PARAGRAPH_CHARS] = total
-        counts[UNIQUE_PARAGRAPHS], counts[UNIQUE_PARAGRAPH_CHARS] = _unique(
+        counts[UNIQUE_PARAGRAPHS], counts[UNIQUE_PARAGRAPH_CHARS] = unique_pieces(
             data, starts, lengths, hashes, chars, pieces, slots
         )
         # Lines, in the same scratch space.
@@ -272,9 +274,9 @@ def _lines(data, offsets, alive, out):
         at = begin
         while at < end:
             stop = _next_newline(data, at, end)
-            left = _strip_left(data, at, stop)
+            left = strip_left(data, at, stop)
             if left < stop:
-                right = _strip_right(data, left, stop)
+                right = strip_right(data, left, stop)
                 last = data[right - 1]
                 if not (last == 46 or last == 63 or last == 33 or last == 34 or last == 39):
                     counts[OPEN_LINES] += 1
@@ -284,16 +286,14 @@ def _lines(data, offsets, alive, out):
                     counts[BULLET_LINES] += 1
                 starts[pieces] = at
                 lengths[pieces] = stop - at
-                hashes[pieces], chars[pieces] = _hash_and_count(data, at, stop)
-                if chars[pieces] <= 30:
-                    counts[SHORT_LINES] += 1
+                hashes[pieces], chars[pieces] = hash_and_count(data, at, stop)
                 total += chars[pieces]
                 pieces += 1
             at = stop + 1
         counts[N_LINES] = pieces
         counts[LINE_CHARS] = total
         if pieces:
-            counts[UNIQUE_LINES], counts[UNIQUE_LINE_CHARS] = _unique(
+            counts[UNIQUE_LINES], counts[UNIQUE_LINE_CHARS] = unique_pieces(
                 data, starts, lengths, hashes, chars, pieces, slots
             )
 

@@ -91,7 +91,6 @@ def test_lines_and_paragraphs(texts: list[str | None]) -> None:
         assert row[text_lines.ELLIPSIS_LINES] == sum(line.strip().lower().endswith(plain.ELLIPSES) for line in lines)
         assert row[text_lines.BULLET_LINES] == sum(line.strip().startswith(plain.BULLETS) for line in lines)
         assert row[text_lines.NEWLINES] == text.count("\n")
-        assert row[text_lines.SHORT_LINES] == sum(len(line) <= 30 for line in lines)
         assert row[text_lines.N_PARAGRAPHS] == len(paragraphs)
         assert row[text_lines.PARAGRAPH_CHARS] == sum(map(len, paragraphs))
         assert row[text_lines.UNIQUE_PARAGRAPHS] == len(set(paragraphs))

@@ -8,7 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.kernels import ngrams, text_characters, text_lines, text_phrases, text_words
+from gristmill.kernels import (
+    ngrams,
+    ngrams_joined,
+    text_characters,
+    text_layout,
+    text_lines,
+    text_phrases,
+    text_tokens,
+    text_words,
+)
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES
 from gristmill.stages.text.filters.splitters import SPACE, split_column
@@ -36,8 +45,13 @@ CHARACTERS = "characters"
 WORDS = "words"
 LINES = "lines"
 PHRASES = "phrases"
+LAYOUT = "layout"
+TOKENS = "tokens"
 TOP_NGRAM = "top_ngram"
 DUPLICATE_NGRAM = "duplicate_ngram"
+WEIGHED_NGRAM = "weighed_ngram"
+JOINED_NGRAM = "joined_ngram"
+_NGRAMS = (TOP_NGRAM, DUPLICATE_NGRAM, WEIGHED_NGRAM, JOINED_NGRAM)
 
 N_CHARS = Statistic(CHARACTERS, text_characters.N_CHARS)
 PLAIN_CHARS = Statistic(CHARACTERS, text_characters.PLAIN_CHARS)
@@ -82,6 +96,26 @@ def top_ngram(n: int, splitter: str = SPACE) -> Statistic:
 def duplicate_ngram(n: int, splitter: str = SPACE) -> Statistic:
     """Characters of n-grams that occurred before."""
     return Statistic(DUPLICATE_NGRAM, 0, n, splitter)
+
+
+def weighed_ngram(n: int, splitter: str) -> Statistic:
+    """Characters of the most frequent n-gram times how often it occurs."""
+    return Statistic(WEIGHED_NGRAM, 0, n, splitter)
+
+
+def joined_ngram(n: int, splitter: str) -> Statistic:
+    """Characters of n-grams that occurred before, by their letters alone, each counted whole."""
+    return Statistic(JOINED_NGRAM, 0, n, splitter)
+
+
+def layout(column: int, short_line_chars: int = 30) -> Statistic:
+    """A column of `gristmill.kernels.text_layout`; the length of a short line stands in place of n."""
+    return Statistic(LAYOUT, column, short_line_chars)
+
+
+def tokens(column: int, splitter: str, stop_words: tuple[str, ...]) -> Statistic:
+    """A column of `gristmill.kernels.text_tokens`; the stop words are part of the group's name."""
+    return Statistic(f"{TOKENS}:{' '.join(stop_words)}", column, 0, splitter)
 
 
 class TextStatistics:
@@ -140,35 +174,51 @@ class TextStatistics:
 
     def _compute(self, statistic: Statistic, missing: Mask) -> None:
         group, splitter = statistic.group, statistic.splitter
-        if group in (TOP_NGRAM, DUPLICATE_NGRAM):
+        if group in _NGRAMS:
             self._compute_ngrams(statistic, missing)
             return
         if group == CHARACTERS:
             result = text_characters.character_counts(self.column, missing)
         elif group == LINES:
             result = text_lines.line_counts(self.column, missing)
+        elif group == LAYOUT:
+            result = text_layout.layout_counts(self.column, missing, short_line_chars=statistic.n)
+        elif group.startswith(TOKENS):
+            stop_words = tuple(group.partition(":")[2].split())
+            result = text_tokens.token_counts(self._words(splitter, missing), missing, stop_words)
         elif group == PHRASES:
             result = text_phrases.phrase_counts(self.column, missing, _boilerplate())
         elif splitter == SPACE:
             result = text_words.word_counts(self.column, missing)
         else:
             result = text_words.word_counts(self.column, missing, words=self._words(splitter, missing))
-        self._keep((group, 0, splitter), result, missing)
+        self._keep((group, statistic.n, splitter), result, missing)
 
     def _compute_ngrams(self, statistic: Statistic, missing: Mask) -> None:
+        """Find n-grams of every length that is wanted at once: each length builds on the one before."""
         splitter = statistic.splitter
-        together = {other for other in self._wanted | {statistic} if other.splitter == splitter}
-        pending = {other for other in together if (other.group, other.n, splitter) not in self._done} or {statistic}
-        top = tuple(sorted(other.n for other in pending if other.group == TOP_NGRAM))
-        duplicate = tuple(sorted(other.n for other in pending if other.group == DUPLICATE_NGRAM))
+        pending = {
+            other
+            for other in self._wanted
+            if other.group in _NGRAMS and other.splitter == splitter and (other.group, other.n, splitter) not in self._done
+        } | {statistic}
+        sizes = {group: tuple(sorted(other.n for other in pending if other.group == group)) for group in _NGRAMS}
         words = None if splitter == SPACE else self._words(splitter, missing)
-        found_top, found_duplicate = ngrams.ngram_counts(
-            self.column, missing, top=top, duplicate=duplicate, words=words
-        )
-        for position, n in enumerate(top):
-            self._keep((TOP_NGRAM, n, splitter), found_top[:, position : position + 1], missing)
-        for position, n in enumerate(duplicate):
-            self._keep((DUPLICATE_NGRAM, n, splitter), found_duplicate[:, position : position + 1], missing)
+        found: dict[str, Integers] = {}
+        if sizes[TOP_NGRAM] or sizes[DUPLICATE_NGRAM]:
+            found[TOP_NGRAM], found[DUPLICATE_NGRAM] = ngrams.ngram_counts(
+                self.column, missing, top=sizes[TOP_NGRAM], duplicate=sizes[DUPLICATE_NGRAM], words=words
+            )
+        if sizes[WEIGHED_NGRAM]:
+            found[WEIGHED_NGRAM], _ = ngrams.ngram_counts(
+                self.column, missing, top=sizes[WEIGHED_NGRAM], words=words, weigh=True
+            )
+        if sizes[JOINED_NGRAM]:
+            spans = words if words is not None else self._words(splitter, missing)
+            found[JOINED_NGRAM] = ngrams_joined.joined_duplicates(spans, missing, sizes[JOINED_NGRAM])
+        for group, result in found.items():
+            for position, n in enumerate(sizes[group]):
+                self._keep((group, n, splitter), result[:, position : position + 1], missing)
 
     def _keep(self, key: tuple[str, int, str], result: Integers, rows: Mask) -> None:
         if key in self._results:

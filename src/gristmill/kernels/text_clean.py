@@ -1,0 +1,331 @@
+"""The line-level cleaning of C4: each document comes out with the lines that pass, or is dropped whole."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gristmill.kernels.compiler import kernel, routine
+from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
+from gristmill.kernels.text_layout import line_break_width
+from gristmill.kernels.text_lines import strip_left, strip_right
+from gristmill.kernels.text_phrases import Phrases, compile_phrases, phrase_kinds
+from gristmill.kernels.text_split import space_width
+from gristmill.kernels.text_tokens import decode, flags_of, sentences, tokenize
+from gristmill.kernels.unicode_classes import DECIMAL, class_tables
+
+# What became of a document.
+KEPT = 0
+PLACEHOLDER_TEXT = 1
+CURLY_BRACKET = 2
+TOO_FEW_SENTENCES = 3
+
+# Columns of the counts of lines.
+LINES = 0
+KEPT_LINES = 1
+LONG_WORD_LINES = 2
+OPEN_LINES = 3
+SHORT_LINES = 4
+SCRIPT_LINES = 5
+POLICY_LINES = 6
+WIDTH = 7
+
+# Kinds of phrases, as bits.
+POLICY = 1
+PLACEHOLDER = 2
+SCRIPT = 4
+
+_EDIT = np.frombuffer(b"[edit]", dtype=np.uint8)
+_CITATION = np.frombuffer(b"[citation needed]", dtype=np.uint8)
+_KELVIN = 0xE2
+
+
+class Cleaned(NamedTuple):
+    """Texts after cleaning.
+
+    Attributes:
+        data: The bytes of all texts; those of dropped documents are empty.
+        offsets: Where each text begins in `data`, and the end.
+        outcome: What became of each document.
+        sentences: How many sentences each kept text has.
+        lines: Per document, the counts of lines.
+    """
+
+    data: Bytes
+    offsets: Integers
+    outcome: Integers
+    sentences: Integers
+    lines: Integers
+
+
+@routine
+def _words_of_line(data, begin, end):
+    """How many words a line has, and the characters of the longest."""
+    words = 0
+    longest = 0
+    chars = 0
+    at = begin
+    while at < end:
+        width = space_width(data, at, end)
+        if width:
+            chars = 0
+            at += width
+            continue
+        if chars == 0:
+            words += 1
+        chars += 1
+        longest = max(longest, chars)
+        at += 1
+        while at < end and data[at] & 0xC0 == 0x80:
+            at += 1
+    return words, longest
+
+
+@routine
+def _starts_with(data, at, end, text):
+    if end - at < len(text):
+        return False
+    for position in range(len(text)):
+        if data[at + position] != text[position]:
+            return False
+    return True
+
+
+@routine
+def _citation_end(data, at, end, pages, flags):
+    """Where the citation that begins at a square bracket ends; 0 when it is none."""
+    stop = at + 1
+    while stop < end:
+        if data[stop] == 93:
+            return stop + 1
+        point, width = decode(data, stop)
+        if not flags_of(point, pages, flags) & DECIMAL:
+            break
+        stop += width
+    if _starts_with(data, at, end, _EDIT):
+        return at + len(_EDIT)
+    if _starts_with(data, at, end, _CITATION):
+        return at + len(_CITATION)
+    return 0
+
+
+@routine
+def _copy_line(data, begin, end, remove_citations, pages, flags, out, size):
+    """Copy a line without its citations; returns where the copy ends."""
+    at = begin
+    while at < end:
+        if remove_citations and data[at] == 91:
+            stop = _citation_end(data, at, end, pages, flags)
+            if stop:
+                at = stop
+                continue
+        out[size] = data[at]
+        size += 1
+        at += 1
+    return size
+
+
+@routine
+def _kinds_of_line(out, begin, end, scratch, pairs, bounds, members, text, offsets, anchors, kinds):
+    """The kinds of phrases in a line, in which a Kelvin sign counts as the k that it is in lower case."""
+    kelvin = False
+    for at in range(begin, end - 2):
+        if out[at] == _KELVIN and out[at + 1] == 0x84 and out[at + 2] == 0xAA:
+            kelvin = True
+            break
+    if not kelvin:
+        return phrase_kinds(out, begin, end, pairs, bounds, members, text, offsets, anchors, kinds)
+    size = 0
+    at = begin
+    while at < end:
+        if at + 2 < end and out[at] == _KELVIN and out[at + 1] == 0x84 and out[at + 2] == 0xAA:
+            scratch[size] = 107
+            at += 3
+        else:
+            scratch[size] = out[at]
+            at += 1
+        size += 1
+    return phrase_kinds(scratch, 0, size, pairs, bounds, members, text, offsets, anchors, kinds)
+
+
+@routine
+def _ends_open(out, begin, end):
+    """Whether a line ends without . ? ! " or ', or with an ellipsis of three full stops."""
+    if end == begin:
+        return True
+    last = out[end - 1]
+    if not (last == 46 or last == 63 or last == 33 or last == 34 or last == 39):
+        return True
+    return end - begin >= 3 and last == 46 and out[end - 2] == 46 and out[end - 3] == 46
+
+
+@kernel
+def _clean(
+    data,
+    rows,
+    alive,
+    max_word_chars,
+    remove_citations,
+    needs_end_mark,
+    min_words,
+    drop_placeholder,
+    drop_script,
+    drop_curly,
+    drop_policy,
+    min_sentences,
+    pages,
+    flags,
+    pairs,
+    bounds,
+    members,
+    text,
+    offsets,
+    anchors,
+    kinds,
+    out,
+    out_offsets,
+    outcome,
+    found_sentences,
+    lines,
+):
+    longest = 0
+    for row in range(len(alive)):
+        if alive[row]:
+            longest = max(longest, rows[row + 1] - rows[row])
+    starts = np.empty(longest + 1, dtype=np.int64)
+    ends = np.empty(longest + 1, dtype=np.int64)
+    scratch = np.empty(longest + 1, dtype=np.uint8)
+    size = 0
+    for row in range(len(alive)):
+        if not alive[row]:
+            out_offsets[row + 1] = size
+            continue
+        end = rows[row + 1]
+        base = size
+        total = 0
+        result = KEPT
+        at = rows[row]
+        while at < end and result == KEPT:
+            stop = at
+            width = 0
+            while stop < end:
+                width = line_break_width(data, stop, end)
+                if width:
+                    break
+                stop += 1
+            left = strip_left(data, at, stop)
+            right = strip_right(data, left, stop)
+            at = stop + width
+            lines[row, LINES] += 1
+            words, widest = _words_of_line(data, left, right)
+            if max_word_chars >= 0 and widest > max_word_chars:
+                lines[row, LONG_WORD_LINES] += 1
+                continue
+            begin = size
+            stop = _copy_line(data, left, right, remove_citations, pages, flags, out, size)
+            if needs_end_mark and _ends_open(out, begin, stop):
+                lines[row, OPEN_LINES] += 1
+                continue
+            if words < min_words:
+                lines[row, SHORT_LINES] += 1
+                continue
+            kind = _kinds_of_line(out, begin, stop, scratch, pairs, bounds, members, text, offsets, anchors, kinds)
+            if drop_placeholder and kind & PLACEHOLDER:
+                result = PLACEHOLDER_TEXT
+                break
+            if drop_script and kind & SCRIPT:
+                lines[row, SCRIPT_LINES] += 1
+                continue
+            if drop_curly:
+                for position in range(begin, stop):
+                    if out[position] == 123:
+                        result = CURLY_BRACKET
+                        break
+                if result != KEPT:
+                    break
+            if drop_policy and kind & POLICY:
+                lines[row, POLICY_LINES] += 1
+                continue
+            if min_sentences >= 0:
+                count = tokenize(out, begin, stop, pages, flags, starts, ends, 0)
+                total += max(1, sentences(out, starts, ends, count, pages, flags))
+            lines[row, KEPT_LINES] += 1
+            out[stop] = 10
+            size = stop + 1
+        if result == KEPT and min_sentences >= 0 and total < min_sentences:
+            result = TOO_FEW_SENTENCES
+        outcome[row] = result
+        found_sentences[row] = total
+        if result != KEPT:
+            size = base
+        else:
+            # The newline after the last line and white space at the ends go; what is left moves to the front.
+            left = strip_left(out, base, size)
+            right = strip_right(out, left, size)
+            if left > base:
+                for position in range(right - left):
+                    out[base + position] = out[left + position]
+            size = base + right - left
+        out_offsets[row + 1] = size
+    return size
+
+
+_compiled: list[Phrases] = []
+
+
+def clean_lines(
+    column: TextColumn,
+    alive: Mask,
+    *,
+    policy_phrases: tuple[str, ...],
+    max_word_chars: int | None = 1000,
+    remove_citations: bool = True,
+    needs_end_mark: bool = True,
+    min_words: int | None = 3,
+    drop_placeholder: bool = True,
+    drop_script: bool = True,
+    drop_curly: bool = True,
+    drop_policy: bool = True,
+    min_sentences: int | None = 5,
+) -> Cleaned:
+    """Clean every document that `alive` marks; None switches a limit off."""
+    phrases = compile_phrases(policy_phrases, ("lorem ipsum",), ("javascript",))
+    pages, flags = class_tables()
+    rows = len(column)
+    # A line gets a newline behind it, which at most doubles what was there.
+    out = np.empty(int(column.lengths[alive].sum()) + int(alive.sum()) + 1, dtype=np.uint8)
+    offsets = np.zeros(rows + 1, dtype=np.int64)
+    outcome = np.zeros(rows, dtype=np.int64)
+    found = np.zeros(rows, dtype=np.int64)
+    lines = np.zeros((rows, WIDTH), dtype=np.int64)
+    size = _clean(
+        column.data,
+        column.offsets,
+        alive,
+        -1 if max_word_chars is None else max_word_chars,
+        remove_citations,
+        needs_end_mark,
+        -1 if min_words is None else min_words,
+        drop_placeholder,
+        drop_script,
+        drop_curly,
+        drop_policy,
+        -1 if min_sentences is None else min_sentences,
+        pages,
+        flags,
+        *phrases,
+        out,
+        offsets,
+        outcome,
+        found,
+        lines,
+    )
+    return Cleaned(out[:size].copy(), offsets, outcome, found, lines)
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    from gristmill.kernels.text_column import text_column
+
+    clean_lines(text_column(["a"]), np.ones(1, dtype=np.bool_), policy_phrases=("ab",))
