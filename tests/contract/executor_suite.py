@@ -1,0 +1,285 @@
+"""What every executor must do. Subclass `ExecutorSuite`, give `make_executor`, and all of it is tested.
+
+    class TestMine(ExecutorSuite):
+        def make_executor(self, **config):
+            return MyExecutor(config=config)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.backends.in_process import run_in_process
+from gristmill.backends.plan import ExecutionPlan
+from gristmill.backends.work import Work
+from gristmill.errors import ResourcesError, StageFailedError, UnknownNameError
+from gristmill.ledger.verify import verify
+from gristmill.observe.events import PartitionCommitted, WorkerStopped
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.resources import Resources
+from gristmill.stages.text.io.reader import JsonlReader
+from gristmill.stages.text.io.writer import JsonlWriter
+from tests.contract import stages
+
+FILES, ROWS = 4, 40
+
+
+class InProcess(BaseExecutor):
+    """The plainest executor, whose results the others must reproduce."""
+
+    name = "in_process"
+
+    def capacity(self) -> Any:
+        from gristmill.backends.base import Capacity
+
+        return Capacity(1, 0, 1, 0)
+
+    def execute(self, plan: ExecutionPlan, work: Work) -> None:
+        run_in_process(plan, work)
+
+
+def make_input(folder: Path, *, files: int = FILES, rows: int = ROWS) -> Path:
+    """JSONL files whose documents carry a running number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in range(files):
+        lines = [
+            json.dumps({"id": f"{file}-{row}", "n": file * rows + row, "text": f"text {file} {row} äß"}, ensure_ascii=False)
+            for row in range(rows)
+        ]
+        (folder / f"part-{file}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def contents(output: Path) -> dict[str, bytes]:
+    """Every file that must be the same on every executor: data, ledger, index and quarantine."""
+    kept = {}
+    for path in sorted(output.rglob("*")):
+        name = path.relative_to(output).as_posix()
+        if path.is_file() and name.split("/")[-1] not in ("run.json", "report.html") and "/manifest/" not in f"/{name}":
+            kept[name] = path.read_bytes()
+    return kept
+
+
+class ExecutorSuite:
+    """The contract of an executor as tests."""
+
+    survives_death: ClassVar[bool] = True
+    """Whether the death of a worker process is survived (nothing can be done in the calling process)."""
+    finds_poison: ClassVar[bool] = True
+    """Whether the test may take the time to find a document that kills every worker."""
+    in_other_processes: ClassVar[bool] = True
+    """Whether stages run in other processes than the caller's."""
+    settings: ClassVar[dict[str, Any]] = {}
+    """Settings that every executor of this suite gets."""
+
+    @abstractmethod
+    def make_executor(self, **config: Any) -> BaseExecutor:
+        """A new executor with the given settings."""
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a script that uses this executor by name."""
+        return {}
+
+    # --- helpers ---
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Path:
+        return make_input(tmp_path / "in")
+
+    @pytest.fixture
+    def notes(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "notes"
+        folder.mkdir()
+        return folder
+
+    def run(
+        self, source: Path, middle: list[ProcessingStage[Any, Any]], output: Path | None, *, on: BaseExecutor | None = None, **options: Any
+    ) -> Any:
+        pipeline = Pipeline(name="contract")
+        pipeline.add_stage(JsonlReader(str(source), files_per_partition=1))
+        for stage in middle:
+            pipeline.add_stage(stage)
+        if output is not None:
+            pipeline.add_stage(JsonlWriter(str(output)))
+        return pipeline.run(executor=on or self.make_executor(**self.settings), **options)
+
+    # --- results ---
+
+    def test_same_files_as_in_process(self, source: Path, tmp_path: Path, notes: Path) -> None:
+        """Several segments; data, ledger and index are the same bytes, every row is accounted for, hooks are called."""
+        here, there = tmp_path / "here", tmp_path / "there"
+
+        def middle(folder: Path) -> list[ProcessingStage[Any, Any]]:
+            return [stages.Tidy(), stages.Stream(), stages.Recorded(folder)]
+
+        other = tmp_path / "other-notes"
+        other.mkdir()
+        self.run(source, middle(other), here, on=InProcess())
+        events: list[Any] = []
+        result = self.run(source, middle(notes), there, listeners=[events.append])
+        expected, found = contents(here), contents(there)
+        # The plan names the folder that the stage writes its notes to.
+        expected.pop("_gristmill/plan.json"), found.pop("_gristmill/plan.json")
+        assert expected == found
+        assert any(name.endswith(".jsonl") for name in found)
+        report = verify(str(there))
+        assert report.ok, report
+        by_name = {stage.name: stage for stage in result.report.stages}
+        assert (by_name["third"].rows_in, by_name["third"].rows_out) == (FILES * ROWS, result.report.rows_written)
+        for stage in result.report.stages:
+            gone = sum(stage.dropped.values()) + sum(stage.quarantined.values())
+            assert stage.rows_in + stage.created == stage.rows_out + gone, stage
+        assert len([event for event in events if isinstance(event, PartitionCommitted)]) == FILES
+        assert not [event for event in events if isinstance(event, WorkerStopped) and not event.expected]
+        calls = [path.name.split(".")[:2] for path in notes.iterdir()]
+        assert [what for what, _ in calls].count("node") == 1
+        set_up = sorted(pid for what, pid in calls if what == "setup")
+        assert set_up == sorted(pid for what, pid in calls if what == "teardown")
+        assert set_up
+        again = self.run(source, middle(notes), there)
+        assert again.report.partitions_done_before == FILES
+
+    def test_whole_partitions(self, source: Path, tmp_path: Path) -> None:
+        """One segment from reading to commit, with an empty file and a batch of which nothing is left."""
+        (source / "part-9.jsonl").write_bytes(b"")
+        self.run(source, [stages.Shout(), stages.Split()], tmp_path / "here", on=InProcess())
+        self.run(source, [stages.Shout(), stages.Split()], tmp_path / "there")
+        assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+    def test_tasks_come_back_in_order(self, source: Path) -> None:
+        result = self.run(source, [stages.Split(), stages.DropEveryThird()], None)
+        numbers = [number for task in result for number in task.column("n").to_pylist()]
+        assert numbers == [number for number in range(FILES * ROWS) if number % 3]
+        assert len(result) == 2 * FILES
+
+    def test_nothing_left(self, source: Path, tmp_path: Path) -> None:
+        result = self.run(source, [stages.DropEveryThird(), stages.DropAll()], tmp_path / "out")
+        assert result.report.rows_written == 0
+        assert verify(str(tmp_path / "out")).ok
+
+    def test_batch_size(self, source: Path, notes: Path) -> None:
+        middle = [stages.DropEveryThird(), stages.Stream(), stages.TakesMany(notes)]
+        result = self.run(source, middle, None)
+        sizes = [int(path.name.split(".")[0]) for path in notes.iterdir()]
+        assert max(sizes) == 3
+        assert sum(task.num_items for task in result) == len([n for n in range(FILES * ROWS) if n % 3])
+
+    # --- failures ---
+
+    def test_failing_stage(self, source: Path, tmp_path: Path) -> None:
+        with pytest.raises(StageFailedError) as caught:
+            self.run(source, [stages.DropEveryThird(), stages.Fails((50,))], tmp_path / "out")
+        error = caught.value
+        assert error.stage == "fails"
+        assert error.row == 50 - ROWS
+        assert str(error.file).endswith("part-1.jsonl")
+        assert "_look_at" in error.traceback
+        assert "no entry for document 50" in str(error)
+        assert "RayTaskError" not in str(error)
+
+    def test_failing_setup(self, source: Path) -> None:
+        with pytest.raises(StageFailedError, match="unready.*setup.*the weights are not there"):
+            self.run(source, [stages.SetupFails()], None)
+
+    def test_ignored_failures(self, source: Path, tmp_path: Path) -> None:
+        middle = [stages.DropEveryThird(), stages.Fails((50, 110))]
+        self.run(source, middle, tmp_path / "here", on=InProcess(), ignore_failures=True)
+        result = self.run(source, middle, tmp_path / "there", ignore_failures=True)
+        assert result.report.quarantined == 2
+        assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+    def test_dying_worker(self, source: Path, tmp_path: Path, notes: Path) -> None:
+        if not self.survives_death:
+            pytest.skip("the calling process would die")
+        middle = [stages.DropEveryThird(), stages.Dies(notes, number=50, always=False)]
+        (notes / "death-0").touch()
+        self.run(source, middle, tmp_path / "here", on=InProcess())
+        (notes / "death-0").unlink()
+        self.run(source, middle, tmp_path / "there")
+        assert len(list(notes.glob("death-*"))) == 1
+        assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+    def test_poisonous_document(self, source: Path, tmp_path: Path, notes: Path) -> None:
+        if not (self.survives_death and self.finds_poison):
+            pytest.skip("needs many worker processes")
+        middle = [stages.DropEveryThird(), stages.Dies(notes, number=50, always=True)]
+        result = self.run(source, middle, tmp_path / "out")
+        by_name = {stage.name: stage for stage in result.report.stages}
+        assert sum(by_name["dies"].quarantined.values()) == 1
+        assert result.report.rows_written == len([n for n in range(FILES * ROWS) if n % 3]) - 1
+        kept = {json.loads(line)["n"] for path in (tmp_path / "out").glob("*.jsonl") for line in path.open()}
+        assert 50 not in kept
+        assert verify(str(tmp_path / "out")).ok
+
+    # --- planning ---
+
+    def test_impossible_request(self, source: Path) -> None:
+        with pytest.raises(ResourcesError):
+            self.run(source, [stages.Shout().with_(resources=Resources(cpus=4096))], None)
+
+    def test_unknown_setting(self) -> None:
+        with pytest.raises(UnknownNameError, match="Did you mean 'ignore_failures'"):
+            self.make_executor(ignore_failure=True)
+
+    # --- code ---
+
+    def test_stage_of_the_main_script(self, source: Path, tmp_path: Path) -> None:
+        """A script that defines its own stage, runs it by the executor's name, and needs no import path for it."""
+        if not self.in_other_processes:
+            pytest.skip("nothing is sent anywhere")
+        script = tmp_path / "script.py"
+        executor = self.make_executor(**self.settings)
+        script.write_text(
+            textwrap.dedent(f"""
+            import sys
+            from gristmill.backends.registry import get_executor
+            from gristmill.pipeline import Pipeline
+            from gristmill.stages.base import ProcessingStage
+            from gristmill.stages.text.io.reader import JsonlReader
+            from gristmill.stages.text.io.writer import JsonlWriter
+            from gristmill.tasks import DocumentBatch
+
+            SUFFIX = "!"
+
+            def marked(text):
+                return text + SUFFIX
+
+            class Mark(ProcessingStage):
+                name = "mark"
+
+                def process(self, task):
+                    frame = task.to_pandas()
+                    return DocumentBatch(data=frame.assign(text=frame["text"].map(marked)))
+
+            if __name__ == "__main__":
+                pipeline = Pipeline("script", stages=[
+                    JsonlReader(sys.argv[1], files_per_partition=1), Mark(), JsonlWriter(sys.argv[2])])
+                executor = get_executor({executor.name!r}, {executor.config!r})
+                print(pipeline.run(executor=executor).report.rows_written)
+            """)
+        )
+        out = tmp_path / "out"
+        done = subprocess.run(
+            [sys.executable, str(script), str(source), str(out)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, **self.environment()},
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.split()[-1] == str(FILES * ROWS)
+        first = json.loads((out / "part-0.jsonl").open(encoding="utf-8").readline())
+        assert first["text"] == "text 0 0 äß!"

@@ -1,0 +1,188 @@
+"""Stages that the executor suite runs; importable by workers in other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.tasks import DocumentBatch
+
+
+class Shout(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Changes a column."""
+
+    name = "shout"
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        return ["data"], ["text"]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        frame = task.to_polars()
+        import polars as pl
+
+        return DocumentBatch(data=frame.with_columns(pl.col("text").str.to_uppercase()))
+
+
+class DropEveryThird(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Drops rows without saying so, in a worker of its own."""
+
+    name = "third"
+    needs_own_worker = True
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        import polars as pl
+
+        return DocumentBatch(data=task.to_polars().filter(pl.col("n") % 3 != 0))
+
+
+class DropAll(ProcessingStage[DocumentBatch, DocumentBatch]):
+    name = "nothing"
+
+    def process(self, task: DocumentBatch) -> None:
+        return None
+
+
+class Split(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Gives several tasks for one."""
+
+    name = "split"
+
+    def process(self, task: DocumentBatch) -> list[DocumentBatch]:
+        half = task.num_items // 2
+        return [task.slice(0, half), task.slice(half, task.num_items - half)]
+
+
+class Stream(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Gives an iterator of tasks."""
+
+    name = "stream"
+
+    def process(self, task: DocumentBatch) -> Iterator[DocumentBatch]:
+        for start in range(0, task.num_items, 7):
+            yield task.slice(start, min(7, task.num_items - start))
+
+
+class Tidy(CompositeStage[DocumentBatch, DocumentBatch]):
+    """A composite in a composite."""
+
+    name = "tidy"
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        return [Shout(), _Inner()]
+
+
+class _Inner(CompositeStage[DocumentBatch, DocumentBatch]):
+    name = "inner"
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        return [DropEveryThird()]
+
+
+class Fails(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Raises on some documents."""
+
+    name = "fails"
+
+    def __init__(self, numbers: tuple[int, ...] = (5,)) -> None:
+        self.numbers = numbers
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        for number in task.column("n").to_pylist():
+            self._look_at(number)
+        return task
+
+    def _look_at(self, number: int) -> None:
+        if number in self.numbers:
+            raise KeyError(f"no entry for document {number}")
+
+
+class Dies(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Ends its process on one document: once, or every time."""
+
+    name = "dies"
+
+    def __init__(self, folder: Path, *, number: int, always: bool) -> None:
+        self.folder = folder
+        self.number = number
+        self.always = always
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if self.number in task.column("n").to_pylist():
+            died_before = bool(list(self.folder.glob("death-*")))
+            if self.always or not died_before:
+                (self.folder / f"death-{uuid.uuid4().hex}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return task
+
+
+class Recorded(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Writes down when its hooks are called, and what for."""
+
+    name = "recorded"
+    needs_own_worker = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _note(self, what: str) -> None:
+        (self.folder / f"{what}.{os.getpid()}.{uuid.uuid4().hex[:8]}").touch()
+
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
+        assert node_info.node_id
+        self._note("node")
+
+    def setup(self, worker_metadata: Any = None) -> None:
+        assert worker_metadata.worker_id
+        self._note("setup")
+
+    def teardown(self) -> None:
+        self._note("teardown")
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return task
+
+
+class TakesMany(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Works on several tasks at once and notes how many it got."""
+
+    name = "many"
+    batch_size = 3
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        raise AssertionError("process_batch is called instead")
+
+    def process_batch(self, tasks: list[DocumentBatch]) -> list[DocumentBatch]:
+        (self.folder / f"{len(tasks)}.{uuid.uuid4().hex[:8]}").touch()
+        return tasks
+
+
+class SetupFails(ProcessingStage[DocumentBatch, DocumentBatch]):
+    name = "unready"
+
+    def setup(self, worker_metadata: Any = None) -> None:
+        raise OSError("the weights are not there")
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return task
+
+
+class Sleeps(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Takes its time over every task."""
+
+    name = "sleeps"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        time.sleep(self.seconds)
+        return task
