@@ -82,6 +82,7 @@ class Work:
         pending: The partitions to do, with their root tasks.
         events: Told about everything that is final.
         budget: The error budget, already holding what earlier runs quarantined.
+        keep_trails: Keep the whole trail of every partition in `trails`, for runs without a writer.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class Work:
         pending: Sequence[tuple[Partition, Task[Any]]],
         events: EventStream,
         budget: ErrorBudget,
+        *,
+        keep_trails: bool = False,
     ) -> None:
         self.plan = plan
         self.events = events
@@ -97,6 +100,8 @@ class Work:
         self.results: dict[int, list[Task[Any]]] = {}
         self.entries: dict[str, ManifestEntry] = {}
         self.trail = Trail()
+        self.trails: dict[int, Trail] = {}
+        self._keep_trails = keep_trails
         self._pending = pending
         self._partitions = {partition.index: partition for partition, _ in pending}
         self._open: dict[int, _Open] = {}
@@ -146,6 +151,8 @@ class Work:
             self._committed(partition.index, partition.id, entry, state.trail)
             return
         self.results[partition.index] = [task for _, task in sorted(state.tasks, key=lambda pair: pair[0])]
+        if self._keep_trails:
+            self.trails[partition.index] = state.trail
         self._count(partition.index, state.trail)
 
     def _committed(self, number: int, name: str, entry: ManifestEntry, trail: Trail) -> None:

@@ -14,6 +14,7 @@ COMMANDS = {
     "plan": "plan",
     "quarantine": "quarantine",
     "recipes": "recipes",
+    "replay": "replay",
     "run": "run",
     "split": "split",
     "stages": "stages",

@@ -110,6 +110,7 @@ def run_recipe(
 
     recipe = read_recipe(name, assignments)
     pipeline = recipe.pipeline()
+    pipeline.config["recipe"] = recipe.without_secrets().to_yaml()
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     interval = {**recipe.executor_config, **assignments.executor}.get("logging_interval", LOGGING_INTERVAL_S)
     display = make_listener("auto" if show else "off", logging_interval=interval)

@@ -21,7 +21,7 @@ from gristmill.storage.atomic import output_errors, write_bytes_atomic
 from gristmill.storage.remote import StorageOptions, filesystem, is_local, local_path
 
 RECORD_FOLDER = "_gristmill"
-KNOWN_RECORDS = ("run.json", "plan.json", "report.html")
+KNOWN_RECORDS = ("run.json", "plan.json", "recipe.yaml", "report.html")
 """Files directly in the record folder that belong to a run."""
 
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -87,6 +87,11 @@ class RunFolder:
     def plan_file(self) -> str:
         """`plan.json`: the plan that made this output."""
         return self.join(f"{RECORD_FOLDER}/plan.json")
+
+    @property
+    def recipe_file(self) -> str:
+        """The recipe that was run, for runs that were made from one."""
+        return self.join(f"{RECORD_FOLDER}/recipe.yaml")
 
     @property
     def manifest_folder(self) -> str:

@@ -48,8 +48,22 @@ class OutputState:
         self.folder.sweep_staging()
 
 
-def open_output(sink: SinkStage, plan: ExecutionPlan, partitions: Sequence[Partition], *, fresh: bool) -> OutputState:
+def open_output(
+    sink: SinkStage,
+    plan: ExecutionPlan,
+    partitions: Sequence[Partition],
+    *,
+    fresh: bool,
+    searched: Sequence[str] = (),
+) -> OutputState:
     """Make the output folder ready and find out which partitions are already there.
+
+    Args:
+        sink: The writer.
+        plan: The plan.
+        partitions: All partitions of the input.
+        fresh: Remove what an earlier run left.
+        searched: Folders in which the source looks for files.
 
     Raises:
         OutputError: The folder cannot be written, or must be empty and is not.
@@ -57,6 +71,7 @@ def open_output(sink: SinkStage, plan: ExecutionPlan, partitions: Sequence[Parti
     """
     folder = RunFolder(sink.path, storage_options=sink.storage_options)
     _check_not_an_input(folder, partitions)
+    _check_not_inside(folder, searched)
     _check_writable(folder)
     manifest = Manifest(folder)
     if fresh or sink.mode == "overwrite":
@@ -113,3 +128,16 @@ def _check_not_an_input(folder: RunFolder, partitions: Sequence[Partition]) -> N
                     f"The output folder {folder.path} holds the input file {piece.path}. Write to another folder.",
                     path=str(folder.path),
                 )
+
+
+def _check_not_inside(folder: RunFolder, searched: Sequence[str]) -> None:
+    """Refuse an output below an input folder: the next run would take it for input."""
+    here = str(folder.path).rstrip("/")
+    for path in searched:
+        inside = here.removeprefix(path.rstrip("/") + "/")
+        if inside != here and not any(name.startswith(("_", ".")) for name in inside.split("/")):
+            raise OutputError(
+                f"The output folder {here} lies inside the input folder {path}, so that the next run would read it as "
+                "input. Write beside the input, or name the input files by a pattern that leaves the output out.",
+                path=here,
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import StageDefinitionError
@@ -11,6 +11,9 @@ from gristmill.observe.events import Listener
 from gristmill.pipeline.result import RunResult
 from gristmill.stages.base import ProcessingStage
 from gristmill.tasks.base import Task
+
+if TYPE_CHECKING:
+    from gristmill.pipeline.replay import ReplayReport
 
 Stage = ProcessingStage[Any, Any]
 
@@ -131,6 +134,15 @@ class Pipeline:
             checkpoint_path=checkpoint_path,
         )
         return run_pipeline(self, executor, initial_tasks, options, list(listeners), progress=progress)
+
+    def replay(self, executor: BaseExecutor | str | None = None, **options: Any) -> ReplayReport:
+        """Process the quarantined records of this pipeline's output again, after a fix, and merge the result.
+
+        Takes the options of `gristmill.pipeline.replay.replay`.
+        """
+        from gristmill.pipeline.replay import replay
+
+        return replay(self, executor, **options)
 
     def __repr__(self) -> str:
         return f"Pipeline(name={self.name!r}, stages=[{', '.join(stage.name for stage in self.stages)}])"

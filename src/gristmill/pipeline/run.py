@@ -143,9 +143,17 @@ def run_pipeline(
     sink = prepared.sketch.sink
     state: OutputState | None = None
     if sink is not None:
-        state = open_output(sink, prepared.plan, [partition for partition, _ in prepared.pending], fresh=options.fresh)
+        state = open_output(
+            sink,
+            prepared.plan,
+            [partition for partition, _ in prepared.pending],
+            fresh=options.fresh,
+            searched=[] if prepared.sketch.source is None else prepared.sketch.source.searched_folders(),
+        )
         prepared.plan = state.plan
         events.listen(state.recorder)
+        if "recipe" in pipeline.config:
+            state.folder.write(state.folder.recipe_file, str(pipeline.config["recipe"]).encode())
         prepared.pending = [pair for pair in prepared.pending if pair[0].id not in state.done]
     work = Work(prepared.plan, prepared.pending, events, ErrorBudget(options.error_budget))
     if state is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,19 @@ class Recipe:
                 stages.append(stage)
         problems.raise_if_any()
         return Pipeline(name=self.name, description=self.description, stages=stages)
+
+    def without_secrets(self) -> Recipe:
+        """A copy that can be kept beside the output: values of parameters that hold a token are left out."""
+        stages = tuple(
+            replace(
+                entry,
+                parameters={
+                    key: None if "token" in key.split("_") else value for key, value in entry.parameters.items()
+                },
+            )
+            for entry in self.stages
+        )
+        return replace(self, stages=stages)
 
     def to_yaml(self) -> str:
         """The recipe as text that `parse_recipe` reads; values stand in the place of variables."""

@@ -1,0 +1,54 @@
+"""`gristmill replay`: processes quarantined records again, after a fix."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from gristmill.cli.edge import common_options, json_option, print_json
+
+
+@click.command("replay")
+@click.argument("output")
+@click.option("--recipe", metavar="FILE", help="The recipe with the fix; by default the one that was run.")
+@click.option("--cause", metavar="CAUSE", help="Only records with this cause.")
+@json_option
+@common_options
+@click.pass_context
+def command(ctx: click.Context, output: str, recipe: str | None, cause: str | None, as_json: bool) -> None:
+    """Process the quarantined records again.
+
+    Records go on at the stage that could not process them, and what comes of them is put into OUTPUT in its place. A
+    record that fails once more stays in quarantine. Made for runs of recipes; for a pipeline in Python call its replay().
+    """
+    report = replay_recipe(output, recipe, cause)
+    if as_json:
+        print_json({"output": output, **asdict(report)})
+    else:
+        for change in report.plan_changes:
+            click.echo(f"Changed since the run: {change}", err=True)
+        click.echo(str(report))
+    ctx.exit(3 if report.still_quarantined else 0)
+
+
+def replay_recipe(output: str, recipe: str | None, cause: str | None) -> Any:
+    """Replay with the recipe kept beside the output, or with another one."""
+    from gristmill.errors import ResumeError
+    from gristmill.ledger.layout import RunFolder
+    from gristmill.recipes import load_recipe, parse_recipe
+
+    folder = RunFolder(output)
+    folder.require_run()
+    if recipe is not None:
+        loaded = load_recipe(recipe, variables={"output_path": output})
+    elif folder.exists(folder.recipe_file):
+        loaded = parse_recipe(folder.read(folder.recipe_file).decode(), origin=folder.recipe_file)
+    else:
+        raise ResumeError(
+            f"{output} was not made from a recipe, so it does not say what to run. Call replay() of the pipeline in Python, "
+            "or name a recipe with --recipe.",
+            path=output,
+        )
+    return loaded.pipeline().replay(cause=cause)

@@ -1,0 +1,81 @@
+"""Puts additional documents into the committed files of a partition, in the order of their rows where that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from gristmill.backends.grouping import concat_columns
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.manifest import ManifestEntry
+from gristmill.ledger.trail import Rows, Trail
+from gristmill.stages.ends import SinkStage
+from gristmill.storage.compression import open_source
+from gristmill.storage.parquet_blocks import open_parquet
+from gristmill.storage.part_sink import WrittenFile
+from gristmill.tasks.columns import Columns, RecordColumns, TableColumns, records_of_lines
+from gristmill.tasks.document import DocumentBatch
+
+_READ_BYTES = 1 << 20
+
+
+def merged_files(
+    folder: RunFolder,
+    sink: SinkStage,
+    entry: ManifestEntry,
+    trail: Trail,
+    outputs: Sequence[DocumentBatch],
+    waiting: Collection[int],
+    staging: str,
+) -> list[WrittenFile]:
+    """The partition's output with `outputs` in it, staged for a new commit.
+
+    `waiting` are the rows that were in quarantine when the output was written.
+    """
+    parts: list[Columns] = [_read(folder, file.path) for file in entry.files]
+    filled = [batch for batch in outputs if batch.num_items]
+    if not parts and not filled:
+        return []
+    before = _kept_rows(entry, trail, waiting)
+    columns = concat_columns([*parts, *(batch.columns for batch in filled)])
+    added = np.concatenate([np.array([], np.int64), *(batch.rows for batch in filled)])
+    if before is not None:
+        order = np.argsort(np.concatenate([before, added]), kind="stable")
+        columns = columns.take(order)
+    part = sink.open_part(f"{staging}/{entry.partition}{sink.extension}")
+    try:
+        batch = DocumentBatch.from_columns(columns)
+        part.append(sink.encode(batch), rows=batch.num_items)
+        return part.close()
+    except BaseException:
+        part.abort()
+        raise
+
+
+def _kept_rows(entry: ManifestEntry, trail: Trail, waiting: Collection[int]) -> Rows | None:
+    """The row of each document in the output, if documents were only dropped, and not made or put in another order."""
+    if any(counts.created for counts in list(trail.counts.values())[1:]):
+        return None
+    kept = np.ones(entry.row_numbers, bool)
+    for decision in trail.decisions:
+        kept[decision.rows[decision.rows >= 0]] = False
+    kept[[row for row in waiting if 0 <= row < entry.row_numbers]] = False
+    rows = np.flatnonzero(kept)
+    return rows if len(rows) == entry.rows_written else None
+
+
+def _read(folder: RunFolder, path: str) -> Columns:
+    full = folder.join(path)
+    if path.endswith(".parquet"):
+        with open_parquet(full, storage_options=folder.storage_options) as opened:
+            return TableColumns(opened.read())
+    source = open_source(full, storage_options=folder.storage_options)
+    data = bytearray()
+    buffer = memoryview(bytearray(_READ_BYTES))
+    try:
+        while count := source.readinto(buffer):
+            data += buffer[:count]
+    finally:
+        source.close()
+    return RecordColumns(records_of_lines(np.frombuffer(bytes(data), np.uint8)))

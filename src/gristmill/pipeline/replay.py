@@ -1,0 +1,281 @@
+"""Processes quarantined records again, after a fix, and puts what comes of them into the output.
+
+A record goes on at the stage that could not process it, as it was at that point; one that could not be read is read
+again. What fails once more stays in quarantine. Everything else in the output is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.backends.plan import RunSettings, Stage
+from gristmill.backends.registry import as_executor
+from gristmill.backends.work import ErrorBudget, Work
+from gristmill.errors import ResumeError
+from gristmill.ledger.commit import commit_partition
+from gristmill.ledger.identity import make_identity
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.manifest import Manifest, ManifestEntry
+from gristmill.ledger.plan_record import compare, plan_digest, read_plan, write_plan
+from gristmill.ledger.reload import load_trail
+from gristmill.ledger.trail import QuarantinedRecord, StageCount, Trail
+from gristmill.ledger.run_record import RunRecorder
+from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
+from gristmill.pipeline.describe import describe_plan
+from gristmill.pipeline.merge import merged_files
+from gristmill.pipeline.planner import Draft, draft, finish
+from gristmill.stages.ends import ReaderStage, SinkStage
+from gristmill.storage.json_records import JsonRecords
+from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import Task
+from gristmill.tasks.columns import RecordColumns
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    from gristmill.pipeline.pipeline import Pipeline
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What became of the quarantined records."""
+
+    records: int = 0
+    written: int = 0
+    dropped: int = 0
+    still_quarantined: int = 0
+    partitions: int = 0
+    plan_changes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records} records replayed in {self.partitions} partitions: {self.written} written, "
+            f"{self.dropped} dropped, {self.still_quarantined} still in quarantine"
+        )
+
+
+@dataclass(slots=True)
+class _Partition:
+    """One partition on its way through a replay."""
+
+    entry: ManifestEntry
+    trail: Trail
+    waiting: frozenset[int]
+    outputs: list[DocumentBatch] = field(default_factory=list)
+    replayed: Trail = field(default_factory=Trail)
+
+
+def replay(
+    pipeline: Pipeline,
+    executor: BaseExecutor | str | None = None,
+    *,
+    cause: str | None = None,
+    id_field: str | None = "id",
+    url_field: str | None = "url",
+    scores: str = "decisive",
+    listeners: Sequence[Listener] = (),
+) -> ReplayReport:
+    """Process the quarantined records of the pipeline's output again and merge the result.
+
+    Args:
+        pipeline: The pipeline as it is now, with the fix; its stages must have the names they had.
+        executor: Where to run.
+        cause: Only records quarantined for this cause.
+        id_field: As for `Pipeline.run`.
+        url_field: As for `Pipeline.run`.
+        scores: As for `Pipeline.run`.
+        listeners: Called with every event.
+
+    Raises:
+        ResumeError: The output was made by a pipeline with other stages.
+    """
+    chosen = as_executor(executor)
+    sketch = draft(pipeline.stages, has_initial_tasks=False)
+    sink = sketch.sink
+    if sink is None:
+        raise ResumeError("The pipeline has no writer, so it has no output whose quarantine could be replayed.")
+    folder = RunFolder(sink.path, storage_options=sink.storage_options)
+    folder.require_run()
+    description = describe_plan(sketch.stages, scores=scores, id_field=id_field, url_field=url_field)
+    report = ReplayReport(plan_changes=_plan_changes(folder, description, sketch))
+    manifest = Manifest(folder)
+    found: dict[int, _Partition] = {}
+    for number, entry in enumerate(manifest.ordered()):
+        if entry.quarantined:
+            trail = load_trail(folder, entry)
+            found[number] = _Partition(entry, trail, frozenset(record.row for record in trail.quarantine))
+    names = [stage.name for stage in sketch.stages]
+    for place, name in enumerate(names[:-1]):
+        fields = (id_field, url_field)
+        _replay_stage(pipeline, chosen, sketch, place, name, found, cause, list(listeners), fields, report)
+    digest = plan_digest(description)
+    if report.plan_changes:
+        write_plan(folder, description)
+        for entry in manifest.ordered():
+            manifest.add(replace(entry, plan=digest))
+    staging = folder.new_staging()
+    try:
+        for part in found.values():
+            if part.replayed.counts:
+                _merge(folder, sink, part, digest, names, staging, report)
+    finally:
+        folder.remove_tree(staging)
+        folder.sweep_staging()
+    _record(pipeline, chosen, folder, names, manifest)
+    return report
+
+
+def _record(
+    pipeline: Pipeline, executor: BaseExecutor, folder: RunFolder, names: Sequence[str], manifest: Manifest
+) -> None:
+    """Bring run.json to what the manifest says now."""
+    recorder = RunRecorder(folder, quiet_stages=(names[0], names[-1]))
+    done = len(manifest.load())
+    recorder(
+        RunStarted(
+            pipeline=pipeline.name,
+            executor=executor.name,
+            stages=tuple(names),
+            segments=(),
+            partitions=done,
+            partitions_done_before=done,
+            input_bytes=0,
+            output=folder.path,
+        )
+    )
+    recorder(RunFinished("done"))
+
+
+def _plan_changes(folder: RunFolder, description: dict[str, Any], sketch: Draft) -> list[str]:
+    old = read_plan(folder)
+    if old is None or plan_digest(old) == plan_digest(description):
+        return []
+    before = [stage["name"] for stage in old.get("stages", [])]
+    now = [stage.name for stage in sketch.stages]
+    if before != now:
+        raise ResumeError(
+            f"The output was made by the stages {', '.join(before)}, and the pipeline now has {', '.join(now)}. A replay "
+            "can take a fixed stage, but not another list of stages: run with fresh=True (--fresh) instead.",
+            before=before,
+            now=now,
+        )
+    return compare(old, description)
+
+
+def _replay_stage(
+    pipeline: Pipeline,
+    executor: BaseExecutor,
+    sketch: Draft,
+    place: int,
+    name: str,
+    found: dict[int, _Partition],
+    cause: str | None,
+    listeners: list[Listener],
+    fields: tuple[str | None, str | None],
+    report: ReplayReport,
+) -> None:
+    """Run the records that `name` could not process from that stage on."""
+    reader = isinstance(sketch.stages[place], ReaderStage)
+    pending: list[tuple[Partition, Task[Any]]] = []
+    for number, part in found.items():
+        mine = [r for r in part.trail.quarantine if r.stage == name and cause in (None, r.cause) and _whole(r)]
+        batch, taken = _batch(mine)
+        if batch is None:
+            continue
+        _take_out(part.trail, taken, name, reader=reader)
+        if reader:
+            identity = make_identity(batch, id_field=fields[0], url_field=fields[1])
+            part.replayed.identities.append(identity)
+        report.records += len(taken)
+        pending.append((Partition(number, part.entry.partition, ()), batch))
+    stages: list[Stage] = sketch.stages[place + (1 if reader else 0) : -1]
+    if not pending:
+        return
+    if not stages:
+        for partition, task in pending:
+            assert isinstance(task, DocumentBatch)
+            found[partition.index].outputs.append(task)
+            _count_reader(found[partition.index], name, task.num_items)
+        return
+    settings = RunSettings(ignore_failures=True)
+    plan = finish(pipeline.name, Draft(None, list(stages)), executor.capacity(), settings)
+    work = Work(plan, pending, EventStream(listeners), ErrorBudget(None), keep_trails=True)
+    executor.execute(plan, work)
+    work.finish()
+    for partition, task in pending:
+        part = found[partition.index]
+        if reader:
+            _count_reader(part, name, task.num_items)
+        part.replayed.merge(work.trails[partition.index])
+        part.outputs.extend(batch for batch in work.results[partition.index] if isinstance(batch, DocumentBatch))
+
+
+def _whole(record: QuarantinedRecord) -> bool:
+    """Whether all of the record is in the quarantine."""
+    return len(record.raw) >= record.size and record.row >= 0
+
+
+def _batch(records: Sequence[QuarantinedRecord]) -> tuple[DocumentBatch | None, list[QuarantinedRecord]]:
+    """The records that can be read as documents, as a batch."""
+    ordered = sorted(records, key=lambda record: record.row)
+    lines = b"".join(record.raw.replace(b"\n", b" ") + b"\n" for record in ordered)
+    buffer = np.frombuffer(lines, np.uint8)
+    sizes = np.array([len(record.raw) for record in ordered], np.int64)
+    ends = np.cumsum(sizes + 1) - 1
+    good, wrong, _ = JsonRecords.scan(buffer, ends - sizes, ends)
+    kept = [record for number, record in enumerate(ordered) if number not in set(wrong.tolist())]
+    if not kept:
+        return None, []
+    rows = np.array([record.row for record in kept], np.int64)
+    batch = DocumentBatch.from_columns(RecordColumns(good), rows=rows)
+    batch._metadata["source_file"] = kept[0].file
+    return batch, kept
+
+
+def _take_out(trail: Trail, taken: Sequence[QuarantinedRecord], name: str, *, reader: bool) -> None:
+    """Remove records from the quarantine of a trail, as if the stage had never seen them."""
+    gone = {id(record) for record in taken}
+    trail.quarantine = [record for record in trail.quarantine if id(record) not in gone]
+    counts = trail.count(name)
+    for record in taken:
+        counts.quarantined[record.cause] -= 1
+        if not counts.quarantined[record.cause]:
+            del counts.quarantined[record.cause]
+    if reader:
+        counts.created -= len(taken)
+    else:
+        counts.rows_in -= len(taken)
+
+
+def _count_reader(part: _Partition, name: str, rows: int) -> None:
+    part.replayed.count(name).add(StageCount(created=rows, rows_out=rows))
+
+
+def _merge(
+    folder: RunFolder,
+    sink: SinkStage,
+    part: _Partition,
+    digest: str,
+    names: Sequence[str],
+    staging: str,
+    report: ReplayReport,
+) -> None:
+    """Commit the partition again, with what came of its quarantined records."""
+    written = sum(batch.num_items for batch in part.outputs)
+    report.written += written
+    report.still_quarantined += len(part.replayed.quarantine)
+    report.dropped += sum(len(decision.rows) for decision in part.replayed.decisions)
+    report.partitions += 1
+    files = merged_files(folder, sink, part.entry, part.trail, part.outputs, part.waiting, staging)
+    trail = part.trail
+    trail.merge(part.replayed)
+    trail.count(names[-1]).add(StageCount(rows_in=written, rows_out=written))
+    trail.output_rows = part.entry.rows_written + written
+    partition = Partition.from_dict(
+        {"index": part.entry.index, "id": part.entry.partition, "ranges": list(part.entry.source)}
+    )
+    commit_partition(folder, partition, staged_files=files, trail=trail, plan_digest=digest, stage_order=list(names))
