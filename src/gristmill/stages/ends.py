@@ -50,6 +50,10 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
         """Tell the stage that reads these partitions what only the whole input shows; called on a copy of it."""
 
+    def searched_folders(self) -> list[str]:
+        """Absolute paths of local folders of which every suitable file is input."""
+        return []
+
     def task(self, partition: Partition) -> FileGroupTask:
         """The task that reads `partition`."""
         return FileGroupTask(

@@ -504,8 +504,8 @@ def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -
 
 def _rebuild_table(before: pa.Table, after: pa.Table, positions: Indices) -> Columns:
     """`after` with the notes that frames do not carry, and with the JSON texts that still stand for the same value."""
-    notes = {key: value for key, value in (before.schema.metadata or {}).items() if key.startswith(b"gristmill.")}
-    own = {key: value for key, value in (after.schema.metadata or {}).items() if key != b"pandas"}
+    notes = {**(before.schema.metadata or {}), **(after.schema.metadata or {})}
+    notes.pop(b"pandas", None)
     known = np.flatnonzero(positions >= 0)
     for place, field in enumerate(after.schema):
         at = before.schema.get_field_index(field.name)
@@ -517,4 +517,4 @@ def _rebuild_table(before: pa.Table, after: pa.Table, positions: Indices) -> Col
         new = one_chunk(after.column(place)).cast(old.type)
         changed = _differing_json(new, old) | (positions < 0)
         after = after.set_column(place, field.with_type(old.type), pc.if_else(pa.array(changed), new, old))
-    return TableColumns(after.replace_schema_metadata({**own, **notes} or None))
+    return TableColumns(after.replace_schema_metadata(notes or None))

@@ -12,7 +12,7 @@ from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.ends import ReaderStage
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
-from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage
+from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
@@ -130,7 +130,7 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
 
     def __init__(
         self,
-        file_paths: str | Sequence[str],
+        file_paths: Paths,
         files_per_partition: int | None = None,
         blocksize: int | str | None = None,
         fields: Sequence[str] | None = None,
@@ -150,7 +150,7 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
         self.read_kwargs = settings
         if max_record_bytes is not None:
             self.read_kwargs["max_record_bytes"] = max_record_bytes
-        self.file_paths = file_paths
+        self.file_paths = plain_paths(file_paths)
         self.files_per_partition = files_per_partition
         self.blocksize = blocksize
         self.fields = fields

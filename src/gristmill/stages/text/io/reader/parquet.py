@@ -12,7 +12,7 @@ from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.ends import ReaderStage
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.jsonl import check_reader_options
-from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage
+from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
 from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import Partition, make_partitions
@@ -101,7 +101,7 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
 
     def __init__(
         self,
-        file_paths: str | Sequence[str],
+        file_paths: Paths,
         files_per_partition: int | None = None,
         blocksize: int | str | None = None,
         fields: Sequence[str] | None = None,
@@ -119,7 +119,7 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
         settings.pop("max_record_bytes", None)
         self.storage_options = settings.pop("storage_options", storage_options)
         self.read_kwargs = settings
-        self.file_paths = file_paths
+        self.file_paths = plain_paths(file_paths)
         self.files_per_partition = files_per_partition
         self.blocksize = blocksize
         self.fields = fields
@@ -138,6 +138,7 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
                 self.storage_options,
                 self.limit,
                 format="parquet",
+                fields=self.fields,
             ),
             ParquetReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs),
         ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from gristmill.errors import UsageError
+from gristmill.errors import MissingColumnError, UsageError, did_you_mean
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.ends import SourceColumns, SourceStage
 from gristmill.stages.resources import Resources
@@ -13,8 +14,10 @@ from gristmill.stages.text.io.reader.peek import jsonl_columns, parquet_columns
 from gristmill.storage.files import list_files
 from gristmill.storage.parquet_blocks import unified_schema
 from gristmill.storage.partitions import Partition, make_partitions
+from gristmill.storage.remote import is_local, local_path
 
 Format = Literal["jsonl", "parquet"]
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 EXTENSIONS: Mapping[str, tuple[str, ...]] = {"jsonl": (".jsonl", ".json", ".ndjson"), "parquet": (".parquet",)}
 
 
@@ -29,7 +32,7 @@ class FilePartitioningStage(SourceStage):
         storage_options: Options of the file system, for URLs.
         limit: Only the first so many partitions.
         format: What the files hold, which decides where they can be split.
-        fields: Columns that the caller declares to be there, besides those found by looking.
+        fields: The only columns that the reader will give.
     """
 
     name = "file_partitioning"
@@ -37,7 +40,7 @@ class FilePartitioningStage(SourceStage):
 
     def __init__(
         self,
-        file_paths: str | Sequence[str],
+        file_paths: Paths,
         files_per_partition: int | None = None,
         blocksize: int | str | None = None,
         file_extensions: Sequence[str] | None = None,
@@ -52,7 +55,7 @@ class FilePartitioningStage(SourceStage):
                 f"files_per_partition={files_per_partition!r} and blocksize={blocksize!r} exclude each other: "
                 "give one, or neither for one partition per file."
             )
-        self.file_paths = file_paths
+        self.file_paths = plain_paths(file_paths)
         self.files_per_partition = files_per_partition
         self.blocksize = blocksize
         self.file_extensions = None if file_extensions is None else tuple(file_extensions)
@@ -66,7 +69,7 @@ class FilePartitioningStage(SourceStage):
 
     def partitions(self) -> list[Partition]:
         files = list_files(
-            self.file_paths if isinstance(self.file_paths, str) else list(self.file_paths),
+            self.file_paths,
             extensions=self.file_extensions or EXTENSIONS[self.format],
             storage_options=self.storage_options,
         )
@@ -79,12 +82,31 @@ class FilePartitioningStage(SourceStage):
             storage_options=self.storage_options,
         )
 
+    def searched_folders(self) -> list[str]:
+        paths = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
+        local = [local_path(path) for path in paths if is_local(path)]
+        return [path for path in local if os.path.isdir(path)]
+
     def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
-        if self.fields is not None:
-            return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader")
         if self.format == "parquet":
-            return parquet_columns(partitions, storage_options=self.storage_options)
-        return jsonl_columns(partitions, wanted, storage_options=self.storage_options)
+            found = parquet_columns(partitions, storage_options=self.storage_options)
+        else:
+            looked_for = wanted if self.fields is None else self.fields
+            found = jsonl_columns(partitions, looked_for, storage_options=self.storage_options)
+        if self.fields is None or found is None:
+            return found
+        for name in self.fields:
+            # A key that is rarer than planning can see may still turn up; one that cannot is a mistake.
+            if name not in found.names and found.complete:
+                raise MissingColumnError(
+                    f"fields={list(self.fields)!r} of the reader names {name!r}, but there are only "
+                    f"{', '.join(map(repr, found.names)) or 'none'} (from {found.looked_at})."
+                    f"{did_you_mean(name, found.names)}",
+                    stage=self.name,
+                    column=name,
+                    available=list(found.names),
+                )
+        return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader")
 
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
         if self.format == "parquet" and hasattr(reader, "schema") and partitions:
@@ -95,3 +117,10 @@ class FilePartitioningStage(SourceStage):
 def _format_of(extensions: Sequence[str] | None) -> Format:
     parquet = bool(extensions) and all(".parquet" in extension for extension in extensions or ())
     return "parquet" if parquet else "jsonl"
+
+
+def plain_paths(file_paths: Paths) -> str | list[str]:
+    """Paths as text; recipes and plans hold plain values only."""
+    if isinstance(file_paths, str | os.PathLike):
+        return os.fspath(file_paths)
+    return [os.fspath(path) if isinstance(path, os.PathLike) else path for path in file_paths]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from gristmill.stages.ends import SourceColumns
@@ -34,22 +34,30 @@ def jsonl_columns(
 ) -> SourceColumns | None:
     """The keys of the first records; keys in `wanted` that are not among them are looked for further on.
 
-    A key may be rare, so the search goes through the input until it has found all that is wanted, or for a moment.
+    A key may be rare, so the search goes through the input until it has found all that is wanted, or for a moment. The
+    result is complete where every record was seen.
     """
     names: dict[str, None] = {}
     records = 0
     begun = time.monotonic()
+    complete = True
     for number, partition in enumerate(partitions):
-        looking = any(name not in names for name in wanted)
-        if number >= _PEEK_FILES and (not looking or time.monotonic() - begun > _SEARCH_SECONDS):
+        if number >= _PEEK_FILES and _enough(names, wanted, begun):
+            complete = False
             break
         for block in read_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
             good, _, _ = JsonRecords.scan(block.buffer, block.starts, block.ends)
             names.update(dict.fromkeys(good.keys()))
             records += len(good)
-            looking = any(name not in names for name in wanted)
-            if not looking or time.monotonic() - begun > _SEARCH_SECONDS:
+            if _enough(names, wanted, begun):
+                complete = False
                 break
     if not records:
         return None
-    return SourceColumns(tuple(names), complete=False, looked_at=f"the first {records} records")
+    looked_at = f"all {records} records" if complete else f"the first {records} records"
+    return SourceColumns(tuple(names), complete=complete, looked_at=looked_at)
+
+
+def _enough(names: Container[str], wanted: Sequence[str], begun: float) -> bool:
+    """Whether all is found, or there was enough time to find it."""
+    return all(name in names for name in wanted) or time.monotonic() - begun > _SEARCH_SECONDS
