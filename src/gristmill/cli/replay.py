@@ -21,7 +21,7 @@ def command(ctx: click.Context, output: str, recipe: str | None, cause: str | No
     """Process the quarantined records again.
 
     Records go on at the stage that could not process them, and what comes of them is put into OUTPUT in its place. A
-    record that fails once more stays in quarantine. Made for runs of recipes; for a pipeline in Python call its replay().
+    record that fails once more stays in quarantine. For runs of recipes; a pipeline in Python has a method replay().
     """
     report = replay_recipe(output, recipe, cause)
     if as_json:
@@ -47,8 +47,8 @@ def replay_recipe(output: str, recipe: str | None, cause: str | None) -> Any:
         loaded = parse_recipe(folder.read(folder.recipe_file).decode(), origin=folder.recipe_file)
     else:
         raise ResumeError(
-            f"{output} was not made from a recipe, so it does not say what to run. Call replay() of the pipeline in Python, "
-            "or name a recipe with --recipe.",
+            f"{output} was not made from a recipe, so it does not say what to run. Call replay() of the pipeline in "
+            "Python, or name a recipe with --recipe.",
             path=output,
         )
     return loaded.pipeline().replay(cause=cause)

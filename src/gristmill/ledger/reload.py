@@ -88,9 +88,10 @@ def _decisions(table: pa.Table) -> list[Decisions]:
 def _identity(folder: RunFolder, entry: ManifestEntry, decisions: pa.Table | None) -> Identity:
     """The hashes of all rows, and the ids as far as the ledger knows them."""
     rows = np.arange(entry.row_numbers, dtype=np.int64)
-    hashes: list[npt.NDArray[np.uint64] | None] = []
-    for path in (folder.ids_file(entry.partition), folder.urls_file(entry.partition)):
-        hashes.append(np.frombuffer(folder.read(path), np.uint64).copy() if folder.exists(path) else None)
+    hashes = [
+        np.frombuffer(folder.read(path), np.uint64).copy() if folder.exists(path) else None
+        for path in (folder.ids_file(entry.partition), folder.urls_file(entry.partition))
+    ]
     ids: list[str | None] = [None] * len(rows)
     if decisions is not None:
         pairs = zip(decisions.column("row").to_pylist(), decisions.column("id").to_pylist(), strict=True)

@@ -23,8 +23,8 @@ from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest, ManifestEntry
 from gristmill.ledger.plan_record import compare, plan_digest, read_plan, write_plan
 from gristmill.ledger.reload import load_trail
-from gristmill.ledger.trail import QuarantinedRecord, StageCount, Trail
 from gristmill.ledger.run_record import RunRecorder
+from gristmill.ledger.trail import QuarantinedRecord, StageCount, Trail
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan
 from gristmill.pipeline.merge import merged_files
@@ -126,6 +126,7 @@ def replay(
         folder.remove_tree(staging)
         folder.sweep_staging()
     _record(pipeline, chosen, folder, names, manifest)
+    report.still_quarantined = sum(entry.quarantined for entry in manifest.load().values())
     return report
 
 
@@ -158,8 +159,8 @@ def _plan_changes(folder: RunFolder, description: dict[str, Any], sketch: Draft)
     now = [stage.name for stage in sketch.stages]
     if before != now:
         raise ResumeError(
-            f"The output was made by the stages {', '.join(before)}, and the pipeline now has {', '.join(now)}. A replay "
-            "can take a fixed stage, but not another list of stages: run with fresh=True (--fresh) instead.",
+            f"The output was made by the stages {', '.join(before)}, and the pipeline now has {', '.join(now)}. A "
+            "replay can take a fixed stage, but not another list of stages: run with fresh=True (--fresh) instead.",
             before=before,
             now=now,
         )
@@ -267,7 +268,6 @@ def _merge(
     """Commit the partition again, with what came of its quarantined records."""
     written = sum(batch.num_items for batch in part.outputs)
     report.written += written
-    report.still_quarantined += len(part.replayed.quarantine)
     report.dropped += sum(len(decision.rows) for decision in part.replayed.decisions)
     report.partitions += 1
     files = merged_files(folder, sink, part.entry, part.trail, part.outputs, part.waiting, staging)
