@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import kernel
-from gristmill.kernels.text_column import Bytes, Integers, Mask
+from gristmill.kernels.text_column import Bytes, Integers, Mask, text_column
 
 CHARS, FIRST_SET, SECOND_SET, LINES, LONGEST_LINE = range(5)
 CODE_POINTS = 0x110000
@@ -64,3 +64,11 @@ def count_sets(
         counts[row, 0], counts[row, 1], counts[row, 2] = chars, first, second
         counts[row, 3], counts[row, 4] = lines, max(longest, line)
     return counts
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    data, offsets, alive = text_column(["a"])
+    sets = np.zeros(CODE_POINTS, np.uint8)
+    sets.flags.writeable = False
+    count_sets(data, offsets, offsets[:-1], offsets[1:], alive, sets)

@@ -1,8 +1,9 @@
 """The best label of every document by a fastText model, in one compiled pass.
 
-The method is that of Joulin et al. 2017 ("Bag of Tricks for Efficient Text Classification", arXiv:1607.01759): the mean of
-the vectors of words, of their character n-grams and of word n-grams, then a softmax, a binary tree or one sigmoid per label.
-Numbers, hashes and the treatment of white space follow the reference program, so that its model files give its answers.
+The method is that of Joulin et al. 2017 ("Bag of Tricks for Efficient Text Classification", arXiv:1607.01759): the mean
+of the vectors of words, of their character n-grams and of word n-grams, then a softmax, a binary tree or one sigmoid
+per label. Numbers, hashes and the treatment of white space follow the reference program, so that its model files give
+its answers.
 """
 
 from __future__ import annotations
@@ -157,9 +158,9 @@ def _label_at(text: Bytes, at: int, end: int) -> bool:
     """Whether `__label__` stands at this place."""
     if at + 9 > end or text[at] != 95 or text[at + 1] != 95 or text[at + 7] != 95 or text[at + 8] != 95:
         return False
-    return (
-        text[at + 2] == 108 and text[at + 3] == 97 and text[at + 4] == 98 and text[at + 5] == 101 and text[at + 6] == 108
-    )
+    if text[at + 2] != 108 or text[at + 3] != 97 or text[at + 4] != 98:
+        return False
+    return bool(text[at + 5] == 101 and text[at + 6] == 108)
 
 
 @inlined
@@ -306,17 +307,16 @@ def predict_spans(
                 if number >= 0 and number == eos:
                     break
                 part = sums[slot]
-                part[:] = 0.0
-                counts[slot] = 0
-                if number >= 0:
-                    part += vectors[number]
-                    counts[slot] = 1
+                counts[slot] = 1 if number >= 0 else 0
+                for k in range(len(part)):
+                    part[k] = vectors[number, k] if number >= 0 else np.float32(0.0)
                 if subwords:
                     size = i - first
                     if size + 2 > len(word):
                         word = np.empty(2 * size + 2, np.uint8)
                     word[0], word[size + 1] = 60, 62
-                    word[1 : size + 1] = text[first:i]
+                    for k in range(size):
+                        word[k + 1] = text[first + k]
                     counts[slot] += _add_character_ngrams(word, size + 2, sizes, vectors, bits, before, part)
                 keys[slot] = key
             for k in range(len(hidden)):

@@ -26,3 +26,9 @@ def limited_groups(
             if joined <= limit:
                 heads[row], totals[row] = heads[row - 1], joined
     return heads, totals
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    ones = np.ones(1, np.int64)
+    limited_groups(ones, ones, 1, 1)

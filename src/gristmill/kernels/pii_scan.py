@@ -1,6 +1,7 @@
 """Where personal data could be: the few places of a column that are worth a closer look, found in one pass.
 
-Ordinary text costs one table lookup per byte. Every candidate is bounded or advances the pass, so hostile text stays linear.
+Ordinary text costs one table lookup per byte. Every candidate is bounded or advances the pass, so that hostile text
+stays linear.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined, kernel
-from gristmill.kernels.text_column import Bytes, Integers
+from gristmill.kernels.text_column import Bytes, Integers, text_column
 
 AT_SIGN = 0
 NUMBER = 1
@@ -64,7 +65,7 @@ ACCOUNT_SIZES = _account_sizes()
 
 @inlined
 def _account_end(data: Bytes, start: int, end: int, classes: Bytes, sizes: Bytes) -> int:
-    """The end of the bank account at `start`, of its country's length and with the check sum of ISO 7064; 0 for none."""
+    """The end of the bank account at `start`, if it has its country's length and the check sum of ISO 7064; else 0."""
     size = int(sizes[(int(data[start]) - 65) * 26 + int(data[start + 1]) - 65])
     values = np.empty(LONGEST_IBAN, np.int64)
     taken = 0
@@ -177,3 +178,9 @@ def find_candidates(
                 found += 1
             i += 1
     return found
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    found = [np.empty(1, np.int64) for _ in range(3)]
+    find_candidates(*text_column(["a"])[:2], CLASSES, ACCOUNT_SIZES, *found)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import kernel
-from gristmill.kernels.text_column import Bytes, Integers
+from gristmill.kernels.text_column import Bytes, Integers, text_column
 
 
 @kernel
@@ -21,3 +21,8 @@ def suspicious_rows(data: Bytes, offsets: Integers) -> npt.NDArray[np.bool_]:
                 found[row] = True
                 break
     return found
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    suspicious_rows(*text_column(["a"])[:2])

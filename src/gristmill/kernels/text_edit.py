@@ -1,4 +1,4 @@
-"""Edits of a column of texts in compiled passes: cutting spans, removing lines, marks and addresses, splicing replacements.
+"""Edits of a column of texts in compiled passes: cuts spans, removes lines, marks and addresses, splices replacements.
 
 Every kernel reads the bytes and offsets of `text_column` and is linear in them. White space is that of Python's `str`.
 """
@@ -61,7 +61,7 @@ def gather_spans(data: Bytes, starts: Integers, ends: Integers) -> tuple[npt.NDA
         offsets[row + 1] = offsets[row] + ends[row] - starts[row]
     out = np.empty(offsets[-1], np.uint8)
     for row in range(len(starts)):
-        out[offsets[row] : offsets[row + 1]] = data[starts[row] : ends[row]]
+        _copy(data, starts[row], ends[row], out, offsets[row])
     return out, offsets
 
 
@@ -224,8 +224,7 @@ def remove_lines(
                 if lines:
                     out[at] = NEWLINE
                     at += 1
-                out[at : at + size] = data[line:stop]
-                at += size
+                at = _copy(data, line, stop, out, at)
                 lines += 1
             if stop >= end:
                 break
@@ -313,8 +312,7 @@ def strip_markdown(data: Bytes, offsets: Integers) -> tuple[npt.NDArray[np.uint8
             underlines += byte == 95
             brackets += byte == 91
         if stars < 2 and underlines < 2 and brackets < 1:
-            out[at : at + end - start] = data[start:end]
-            at += end - start
+            at = _copy(data, start, end, out, at)
         else:
             size = _copy(data, start, end, one, 0)
             size = _without_pairs(one, size, other, 42, 2)
@@ -364,16 +362,14 @@ def remove_addresses(data: Bytes, offsets: Integers) -> tuple[npt.NDArray[np.uin
             if low == 104 or low == 119:
                 head = _address_head(data, i, end)
                 if head and head < end and _space_width(data, head, end) == 0:
-                    out[at : at + i - kept] = data[kept:i]
-                    at += i - kept
+                    at = _copy(data, kept, i, out, at)
                     i = head
                     while i < end and _space_width(data, i, end) == 0:
                         i += 1
                     kept = i
                     continue
             i += 1
-        out[at : at + end - kept] = data[kept:end]
-        at += end - kept
+        at = _copy(data, kept, end, out, at)
         out_offsets[row + 1] = at
     return out[:at].copy(), out_offsets
 
@@ -403,14 +399,10 @@ def splice(
     for row in range(rows):
         kept, end = offsets[row], offsets[row + 1]
         while k < len(starts) and starts[k] < end:
-            out[at : at + starts[k] - kept] = data[kept : starts[k]]
-            at += starts[k] - kept
-            first, last = word_offsets[choices[k]], word_offsets[choices[k] + 1]
-            out[at : at + last - first] = words[first:last]
-            at += last - first
+            at = _copy(data, kept, starts[k], out, at)
+            at = _copy(words, word_offsets[choices[k]], word_offsets[choices[k] + 1], out, at)
             kept = ends[k]
             k += 1
-        out[at : at + end - kept] = data[kept:end]
-        at += end - kept
+        at = _copy(data, kept, end, out, at)
         out_offsets[row + 1] = at
     return out, out_offsets

@@ -41,8 +41,8 @@ class PerExtensionFilter(ColumnFilter):
 
     The limits come from a table (CSV) with the columns language, extension, Include, Long_line_threshold,
     Alphanum_threshold and "Alpha filter", as published with The Stack (Kocetkov et al. 2022, arXiv:2211.15533). A limit
-    that is empty or 0 is off; where there is one for long lines, the mean line may have 100 characters. Extensions that are
-    not in the table or not included are dropped. The score is 1 or 0.
+    that is empty or 0 is off; where there is one for long lines, the mean line may have 100 characters. Extensions that
+    are not in the table or not included are dropped. The score is 1 or 0.
 
     Args:
         lang: The language, such as `python` or `C#`.
@@ -62,7 +62,7 @@ class PerExtensionFilter(ColumnFilter):
         self.extension = extension
         self.metadata_file = metadata_file
 
-    _limits: _Limits | None | bool = False
+    _limits: _Limits | bool | None = False
 
     def model_check_or_download(self) -> None:
         """Make sure that the table is there and has the language."""

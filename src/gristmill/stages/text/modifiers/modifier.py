@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -22,18 +23,18 @@ AnyModifier: TypeAlias = "DocumentModifier | Callable[..., Any]"
 class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Applies one modifier, or several in order, to columns of the documents.
 
-    Documents that a modifier leaves as they are stay byte for byte what was read; for the others the ledger records by how
-    many characters they grew or shrank. A document without a value keeps none. With several input fields, a document that
-    lacks one of them keeps what it had in the output field.
+    Documents that a modifier leaves as they are stay byte for byte what was read; for the others the ledger records by
+    how many characters they grew or shrank. A document without a value keeps none. With several input fields, a
+    document that lacks one of them keeps what it had in the output field.
 
     Args:
-        modifier_fn: A `DocumentModifier`, a function, or a list of them. With several input fields it gets the values as
-            keyword arguments.
+        modifier_fn: A `DocumentModifier`, a function, or a list of them. With several input fields it gets the values
+            as keyword arguments.
         input_fields: One column for all modifiers, a list with one column each, or a list of lists of columns.
         output_fields: Where the results go: one column, a list with one each (None: in place), or None for in place.
 
     Raises:
-        UsageError: (a ValueError) The numbers of modifiers and fields do not fit, or several input fields have no output.
+        UsageError: (a ValueError) The numbers of modifiers and fields do not fit, or several inputs have no output.
         StageDefinitionError: (a TypeError) Something given is neither a modifier nor a function, or not a field name.
 
     Example:
@@ -94,7 +95,7 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
         values = one_chunk(result.values)
         if len(values) != batch.num_items:
             raise StageDefinitionError(
-                f"{self.name}: modify_column got {batch.num_items} values and returned {len(values)}; return one per row."
+                f"{self.name}: modify_column got {batch.num_items} values and gave {len(values)}; return one per row."
             )
         if objects is not None and output == field:
             batch = _with_json(batch, output, objects, before, values)
@@ -134,8 +135,10 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
             for old, *row in zip(kept, *seen, strict=True)
         ]
         values = self._as_array(results)
-        return _with_changes(batch, output, values, one_chunk(batch.column(output))) if there else (
-            batch.with_column(output, values)
+        return (
+            _with_changes(batch, output, values, one_chunk(batch.column(output)))
+            if there
+            else (batch.with_column(output, values))
         )
 
     def _as_array(self, values: list[Any]) -> pa.Array:
@@ -166,10 +169,8 @@ def _with_changes(batch: DocumentBatch, field: str, values: Array, before: Array
     textual = pa.types.is_string(old) or pa.types.is_large_string(old) or pa.types.is_string_view(old)
     if values.type != old and (textual or pa.types.is_dictionary(old)) and pa.types.is_large_string(values.type):
         # All batches of a run keep one schema, whether a document in them changed or not.
-        try:
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
             values = values.cast(old)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass
     marks = differing_rows(values, before)
     if not marks.any():
         return batch if values.type == old else batch.with_column(field, values, changed=marks)
@@ -222,7 +223,9 @@ def _checked_modifiers(given: AnyModifier | list[AnyModifier]) -> list[AnyModifi
         raise UsageError("Modify got an empty list: give at least one modifier.")
     for modifier in modifiers:
         if isinstance(modifier, type) and issubclass(modifier, DocumentModifier):
-            raise StageDefinitionError(f"Modify got the class {modifier.__name__}: give an object, {modifier.__name__}(…).")
+            raise StageDefinitionError(
+                f"Modify got the class {modifier.__name__}: give an object, {modifier.__name__}(…)."
+            )
         if not isinstance(modifier, DocumentModifier) and not callable(modifier):
             raise StageDefinitionError(
                 f"Modify got {modifier!r}: each modifier is a DocumentModifier or a function.",
@@ -244,7 +247,7 @@ def _input_groups(given: str | list[str] | list[list[str]], modifiers: int) -> l
         groups = [[str(field) for field in entry] for entry in entries]
     else:
         raise StageDefinitionError(
-            f"Modify got input_fields={given!r}: give a column, a list of columns (one per modifier), or a list of lists."
+            f"Modify got input_fields={given!r}: give a column, a list with one per modifier, or a list of lists."
         )
     if len(groups) == 1:
         return [list(groups[0]) for _ in range(modifiers)]
@@ -272,7 +275,8 @@ def _output_names(given: str | list[str | None] | None, inputs: list[list[str]])
     for entry, fields in zip(entries, inputs, strict=True):
         if entry is None and len(fields) > 1:
             raise UsageError(
-                f"A modifier of several input fields ({', '.join(fields)}) needs output_fields: name the column for its result."
+                f"A modifier of several input fields ({', '.join(fields)}) needs output_fields: name the column for "
+                f"its result."
             )
         names.append(fields[0] if entry is None else entry)
     return names

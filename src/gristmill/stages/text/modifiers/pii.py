@@ -41,18 +41,19 @@ Rule = Callable[[bytes, int, int], Iterator[pii_rules.Span]]
 class PiiRedactor(ColumnModifier):
     """Replaces e-mail addresses, IP addresses, phone numbers, bank accounts (IBAN) and card numbers.
 
-    One compiled pass finds the places worth a look; precise rules decide there, so that text without candidates costs next
-    to nothing. Cards must belong to a network and pass Luhn's check, accounts must have their country's length and check
-    sum, and numbers that words before them call a version or a section are no IP address.
+    One compiled pass finds the places worth a look; precise rules decide there, so that text without candidates costs
+    next to nothing. Cards must belong to a network and pass Luhn's check, accounts must have their country's length and
+    check sum, and numbers that words before them call a version or a section are no IP address.
 
-    Limits: e-mail domains and local parts in scripts other than Latin, accounts in small letters, names, postal addresses
-    and national identity numbers are not found. Phone numbers without `+`, area code in brackets, a leading zero or a word
-    such as "phone" before them are only known in the North American form. Five pairs of digits that begin with 0 are taken
-    for a French number, and `git@host.tld` for an e-mail address.
+    Limits: e-mail domains outside ASCII, local parts in scripts other than Latin, accounts in small letters, names,
+    postal addresses and national identity numbers are not found. Phone numbers without `+`, an area code in brackets, a
+    leading zero or a word such as "phone" before them are only known in the North American form. Five pairs of digits
+    that begin with 0 are taken for a French number, `git@host.tld` for an e-mail address, and a version of four small
+    numbers that no word announces for an IP address.
 
     Args:
         kinds: What to redact, of email, ipv4, ipv6, phone, iban and credit_card; None is all of it.
-        replacement: A text for all kinds, or one per kind; the default is the kind in angle brackets, such as `<EMAIL>`.
+        replacement: A text for all kinds, or one per kind; the default is the kind in brackets, such as `<EMAIL>`.
         count_field_prefix: Adds a column with the number of replacements per kind, named by this prefix and the kind.
         only_public_ips: Leave private, loopback and reserved IP addresses as they are.
 
@@ -79,7 +80,8 @@ class PiiRedactor(ColumnModifier):
         for kind in named:
             if kind not in KINDS:
                 raise UsageError(
-                    f"PiiRedactor does not know the kind {kind!r}; it knows {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}",
+                    f"PiiRedactor does not know the kind {kind!r}; it knows {', '.join(KINDS)}."
+                    f"{did_you_mean(kind, KINDS)}",
                     kind=kind,
                 )
         self.kinds = tuple(kind for kind in KINDS if kind in asked)

@@ -40,7 +40,8 @@ def ibans(text: bytes, start: int, end: int) -> Iterator[Span]:
 
 _CARD = re.compile(
     rb"(?<![0-9A-Za-z])(?<![0-9][.\-])(?<![0-9]{4} )"
-    rb"(?:[2-6][0-9]{3}([ \-])[0-9]{4}\1[0-9]{4}\1[0-9]{4}(?:\1[0-9]{3})?|3[0-9]{3}([ \-])[0-9]{6}\2[0-9]{4,5}|[2-6][0-9]{13,18})"
+    rb"(?:[2-6][0-9]{3}([ \-])[0-9]{4}\1[0-9]{4}\1[0-9]{4}(?:\1[0-9]{3})?"
+    rb"|3[0-9]{3}([ \-])[0-9]{6}\2[0-9]{4,5}|[2-6][0-9]{13,18})"
     rb"(?![0-9A-Za-z])(?![.\-][0-9])"
 )
 
@@ -103,7 +104,7 @@ def ipv4_addresses(text: bytes, start: int, end: int, *, only_public: bool = Fal
 
 def ipv6_addresses(text: bytes, start: int, end: int, *, only_public: bool = False) -> Iterator[Span]:
     """Addresses of eight groups, or shortened ones of a range in use; scopes of program code (`a::b`) are none."""
-    while end > start and text[end - 1] == 46 or text[end - 1 : end] == b":" and text[end - 2 : end] != b"::":
+    while text[end - 1] == 46 or (text[end - 1] == 58 and text[end - 2 : end] != b"::"):
         end -= 1
     if text[max(0, start - 1) : start].isalnum() or text[end : end + 1].isalnum() or text[end : end + 1] == b":":
         return
@@ -147,8 +148,9 @@ _PHONES = (
     re.compile(_ALONE + rb"0[1-9][0-9]{1,3}[ /\-][0-9]{3,4}[ \-]?[0-9]{3,4}" + _ENDED),
 )  # fmt: skip
 _ANNOUNCED = re.compile(
-    rb"\b(?:tel|telephone|telefon|telefono|telef\xc3\xb3no|t\xc3\xa9l|t\xc3\xa9l\xc3\xa9phone|phone|ph|mobile|mobil|mob|cell|"
-    rb"cellphone|fax|call|dial|whatsapp|sms|handy|hotline)\.?(?: ?(?:number|no\.?|nr\.?|us|at|on|me|is))*[ :#]{0,3}\(?\Z",
+    rb"\b(?:tel|telephone|telefon|telefono|telef\xc3\xb3no|t\xc3\xa9l|t\xc3\xa9l\xc3\xa9phone|phone|ph|mobile|mobil|mob|"
+    rb"cell|cellphone|fax|call|dial|whatsapp|sms|handy|hotline)\.?"
+    rb"(?: ?(?:number|no\.?|nr\.?|us|at|on|me|is)){0,3}[ :#]{0,3}\(?\Z",
     re.IGNORECASE,
 )
 _ANNOUNCED_NUMBER = re.compile(rb"\(?[0-9](?:" + _BETWEEN + rb"[0-9]){6,14}" + _ENDED + _EXTENSION, re.IGNORECASE)
@@ -162,7 +164,7 @@ _NO_PHONE = re.compile(
 
 
 def phones(text: bytes, start: int, end: int) -> Iterator[Span]:
-    """Phone numbers: international, of North America, in common European forms, or announced by a word such as "tel"."""
+    """Phone numbers: international, North American, in common European forms, or announced by a word like "tel"."""
     first = start
     while first > 0 and first > start - 3 and text[first - 1 : first] in (b"+", b"(", b" "):
         first -= 1

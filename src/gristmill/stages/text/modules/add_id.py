@@ -16,8 +16,8 @@ from gristmill.tasks.document import DocumentBatch
 class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds a column of ids: the id of the task, and the number of the row within its partition.
 
-    The same input gives the same ids on every executor and for any number of workers. Rows that share their origin, such as
-    the segments of a split document, get a third number; rows that a stage made anew get `new` and their place.
+    The same input gives the same ids on every executor and for any number of workers. Rows that share their origin,
+    such as the segments of a split document, get a third number; rows that a stage made anew get `new` and their place.
 
     Args:
         id_field: The column for the ids.

@@ -19,9 +19,9 @@ REASON = "joined_into_document"
 class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Joins the rows of a batch that have the same document id, in the order of their segment ids.
 
-    The joined document takes the place, the origin and the other columns of its first segment; the other segments go into
-    the ledger as `joined_into_document`. Segments without text add nothing; rows without a document id stay alone. Only
-    rows of the same batch are joined.
+    The joined document takes the place, the origin and the other columns of its first segment; the other segments go
+    into the ledger as `joined_into_document`. Segments without text add nothing; rows without a document id stay alone.
+    Only rows of the same batch are joined.
 
     Args:
         separator: Put between the segments.

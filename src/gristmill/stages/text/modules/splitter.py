@@ -14,8 +14,8 @@ from gristmill.tasks.document import DocumentBatch
 class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Makes a row of every segment of a document, with its number within the document.
 
-    Give the documents ids before (`AddId`), and `DocumentJoiner` puts them together again. Every segment keeps the other
-    columns and the origin of its document; a document without text stays one row without text.
+    Give the documents ids before (`AddId`), and `DocumentJoiner` puts them together again. Every segment keeps the
+    other columns and the origin of its document; a document without text stays one row without text.
 
     Args:
         separator: The text between segments, taken literally.

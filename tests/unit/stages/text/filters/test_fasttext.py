@@ -67,7 +67,20 @@ SHAPES = {
     "three words and letters": {"word_ngrams": 3, "min_n": 1, "max_n": 3, "loss": 1},
     "older version": {"version": 11},
 }
-AWKWARD = ["", " ", "\n", "a", "🙂", "漢字", "x" * 5000, "the </s> of", "__label__hq word", "a\x00b", "\u3000a", "e\u0301"]
+AWKWARD = [
+    "",
+    " ",
+    "\n",
+    "a",
+    "🙂",
+    "漢字",
+    "x" * 5000,
+    "the </s> of",
+    "__label__hq word",
+    "a\x00b",
+    "\u3000a",
+    "e\u0301",
+]
 alphabet = st.sampled_from([*WORDS, "goodness", " ", " ", "é", "漢", "🙂", "\t", "\x0b", "__label__", "x", "<", ">"])
 
 

@@ -96,7 +96,9 @@ def test_texts_among_other_json_values_are_modified_alone():
         assert b'" a"' in written[0]
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
 def test_the_type_of_the_column_stays(kind):
     batch = batch_of(text=pa.array(["a www.x", "b"], pa.string()).cast(kind))
     column = Modify(UrlRemover()).process(batch).to_pyarrow()["text"]

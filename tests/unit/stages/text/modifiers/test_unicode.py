@@ -15,7 +15,9 @@ from gristmill.stages.text.modifiers import UnicodeReformatter
 ftfy = pytest.importorskip("ftfy")
 
 SETTINGS = [{}, {"uncurl_quotes": True, "fix_line_breaks": True, "normalization": "NFC"}, {"unescape_html": True}]
-pieces = st.sampled_from(["a", " ", "\n", "\r\n", "\t", "&amp;", "<b>", "sÃ³", "“q”", "\x1b[31m", "\x00", "\x0c", "\x7f", "ﬁ", "é"])
+pieces = st.sampled_from(
+    ["a", " ", "\n", "\r\n", "\t", "&amp;", "<b>", "sÃ³", "“q”", "\x1b[31m", "\x00", "\x0c", "\x7f", "ﬁ", "é"]
+)
 texts = st.one_of(st.text(max_size=20), st.lists(pieces, max_size=10).map("".join))
 
 

@@ -74,7 +74,15 @@ def split(separator, texts):
     batch = batch_of(text=pa.array(texts, pa.large_string()), n=list(range(len(texts))))
     result = DocumentSplitter(separator).process(batch)
     table = result.to_pyarrow()
-    return list(zip(result.rows.tolist(), table["n"].to_pylist(), table["segment_id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    return list(
+        zip(
+            result.rows.tolist(),
+            table["n"].to_pylist(),
+            table["segment_id"].to_pylist(),
+            table["text"].to_pylist(),
+            strict=True,
+        )
+    )
 
 
 def test_segments_keep_the_origin_and_the_columns_of_their_document():
@@ -84,7 +92,10 @@ def test_segments_keep_the_origin_and_the_columns_of_their_document():
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(st.none(), st.text(alphabet="ab|é\n", max_size=10)), max_size=6), st.sampled_from(["|", "ab", "\n\n", "é", "."]))
+@given(
+    st.lists(st.one_of(st.none(), st.text(alphabet="ab|é\n", max_size=10)), max_size=6),
+    st.sampled_from(["|", "ab", "\n\n", "é", "."]),
+)
 def test_splitting_equals_that_of_python(texts, separator):
     wanted = []
     for row, text in enumerate(texts):
@@ -156,7 +167,13 @@ def limited(rows, limit, separator):
         for _, place, text in sorted(parts):
             if number >= 0 and joined[-1][4] + len(separator) + len(text) <= limit:
                 head = joined[-1]
-                joined[-1] = (head[0], document, number, head[3] + separator + text, head[4] + len(separator) + len(text))
+                joined[-1] = (
+                    head[0],
+                    document,
+                    number,
+                    head[3] + separator + text,
+                    head[4] + len(separator) + len(text),
+                )
             else:
                 number += 1
                 joined.append((place, document, number, text, len(text)))

@@ -5,38 +5,16 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
+from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
 from gristmill.stages.text.modifiers.string.marks import as_column, as_series, scatter
-
-PLACEHOLDER = "lorem ipsum"
-
-# The phrases of the C4 corpus (Raffel et al. 2020, arXiv:1910.10683, section 2.2) and of common cookie banners; banners
-# that contain a shorter phrase of this list are covered by it.
-POLICY_PHRASES = (
-    "terms of use",
-    "privacy policy",
-    "cookie policy",
-    "uses cookies",
-    "privacy overview",
-    "use of cookies",
-    "use cookies",
-    "privacy & cookies policy",
-    "privacy and cookies policy",
-    "necessary cookies are absolutely essential for the website to function properly. this category only includes "
-    "cookies that ensures basic functionalities and security features of the website. these cookies do not store any "
-    "personal information.",
-    "any cookies that may not be particularly necessary for the website to function and is used specifically to collect "
-    "user personal data via analytics, ads, other embedded contents are termed as non-necessary cookies. it is mandatory "
-    "to procure user consent prior to running these cookies on your website.",
-    "if you continue to browse this site without changing your cookie settings, you agree to this use. acceptread more",
-)
 
 # The one character outside ASCII whose lower case is a letter of the phrases.
 KELVIN = "\u212a"
 
 
 class BoilerPlateStringModifier(ColumnModifier):
-    """Removes paragraphs that speak of cookies, privacy or terms when they stand together at the top or at the bottom.
+    r"""Removes paragraphs that speak of cookies, privacy or terms when they stand together at the top or at the bottom.
 
     Paragraphs are separated by an empty line. A document with such a paragraph elsewhere stays as it is; one that holds
     the placeholder "lorem ipsum" becomes empty.
@@ -45,7 +23,7 @@ class BoilerPlateStringModifier(ColumnModifier):
         remove_if_at_top_or_bottom: False empties every document that has such a paragraph anywhere.
 
     Example:
-        >>> BoilerPlateStringModifier().modify_document("This site uses cookies.\\n\\nThe story begins.")
+        >>> BoilerPlateStringModifier().modify_document("This site uses cookies.\n\nThe story begins.")
         'The story begins.'
     """
 
@@ -58,7 +36,7 @@ class BoilerPlateStringModifier(ColumnModifier):
         """The column without such paragraphs; only documents with a phrase are looked at one by one."""
         texts = as_series(column)
         hit = texts.to_frame("text").select(
-            pl.col("text").str.contains_any([PLACEHOLDER, *POLICY_PHRASES], ascii_case_insensitive=True)
+            pl.col("text").str.contains_any([*PLACEHOLDER_PHRASES, *BOILERPLATE_PHRASES], ascii_case_insensitive=True)
             | pl.col("text").str.contains(KELVIN, literal=True)
         ).to_series()  # fmt: skip
         if not hit.any():
@@ -71,9 +49,9 @@ class BoilerPlateStringModifier(ColumnModifier):
         hits: list[int] = []
         for index, paragraph in enumerate(paragraphs):
             lowered = paragraph.lower()
-            if PLACEHOLDER in lowered:
+            if any(phrase in lowered for phrase in PLACEHOLDER_PHRASES):
                 return ""
-            if any(phrase in lowered for phrase in POLICY_PHRASES):
+            if any(phrase in lowered for phrase in BOILERPLATE_PHRASES):
                 if not self.remove_if_at_top_or_bottom:
                     return ""
                 hits.append(index)

@@ -25,21 +25,23 @@ _FARTHEST = 2**62
 
 
 class LineRemover(ColumnModifier):
-    """Removes the lines that equal one of the given patterns.
+    r"""Removes the lines that equal one of the given patterns.
 
     Args:
         patterns: The lines to remove, compared as a whole and with case; `""` removes empty lines.
 
     Example:
-        >>> LineRemover(["Share this"]).modify_document("A story.\\nShare this\\nThe end.")
-        'A story.\\nThe end.'
+        >>> LineRemover(["Share this"]).modify_document("A story.\nShare this\nThe end.")
+        'A story.\nThe end.'
     """
 
-    def __init__(self, patterns: list[str]) -> None:
-        if isinstance(patterns, str) or not isinstance(patterns, Iterable):
+    def __init__(self, patterns: Iterable[str]) -> None:
+        if isinstance(patterns, str):
             raise UsageError(f"LineRemover(patterns={patterns!r}): give a list of lines, such as [{patterns!r}].")
         self.patterns = list(patterns)
-        words = sorted((word.encode("utf-8", "surrogatepass") for word in set(self.patterns)), key=lambda w: (len(w), w))
+        words = sorted(
+            (word.encode("utf-8", "surrogatepass") for word in set(self.patterns)), key=lambda w: (len(w), w)
+        )
         sizes = np.array([len(word) for word in words], np.int64)
         self._words = _read_only(np.frombuffer(b"".join(words), np.uint8).copy())
         self._offsets = _read_only(np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)]))
@@ -74,8 +76,8 @@ class Slicer(ColumnModifier):
     """Keeps the part of each document between two bounds.
 
     Args:
-        left: Where it begins: a character index, or a text whose first occurrence is taken (a document without it becomes
-            empty). None is the beginning.
+        left: Where it begins: a character index, or a text whose first occurrence is taken (a document without it
+            becomes empty). None is the beginning.
         right: Where it ends: a character index (exclusive), or a text whose last occurrence is taken. None is the end.
         include_left: Keep the text given as `left`.
         include_right: Keep the text given as `right`.

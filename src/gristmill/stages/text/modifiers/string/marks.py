@@ -15,7 +15,7 @@ from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
 
 
 class MarkdownRemover(ColumnModifier):
-    """Removes the marks of `**bold**`, `*italic*` and `_underlined_` text and reduces `[links](address)` to the address.
+    """Removes the marks of `**bold**`, `*italic*` and `_underlined_` text and reduces `[links](address)` to addresses.
 
     Marks count in pairs within one line, in that order of kinds; everything between them stays.
 
@@ -45,11 +45,11 @@ class UrlRemover(ColumnModifier):
 
 
 class NewlineNormalizer(ColumnModifier):
-    """Reduces three or more line ends in a row to two, both for `\\n` and for `\\r\\n`.
+    r"""Reduces three or more line ends in a row to two, both for `\n` and for `\r\n`.
 
     Example:
-        >>> NewlineNormalizer().modify_document("One\\n\\n\\n\\nTwo")
-        'One\\n\\nTwo'
+        >>> NewlineNormalizer().modify_document("One\n\n\n\nTwo")
+        'One\n\nTwo'
     """
 
     def modify_column(self, column: pa.LargeStringArray) -> pa.Array:
