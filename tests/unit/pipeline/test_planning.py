@@ -1,0 +1,252 @@
+"""What the planner refuses, what it leaves alone, and what it says about a plan."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, StageDefinitionError, UsageError
+from gristmill.pipeline import Pipeline
+from gristmill.pipeline.planner import draft, expand
+from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.stages.function_decorators import processing_stage
+from gristmill.stages.resources import Resources
+from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from gristmill.stages.text.modifiers import Modify
+from gristmill.tasks import DocumentBatch, EmptyTask
+from tests.unit.pipeline.jobs import here, write_lines
+
+
+class Tag(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds a column."""
+
+    name = "tag"
+
+    def __init__(self, column: str = "tag") -> None:
+        self.column = column
+        self.seen = 0
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        return ["data"], [self.column]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        self.seen += 1
+        frame = task.to_pandas()
+        return DocumentBatch(data=frame.assign(**{self.column: "x"}))
+
+
+class Pair(CompositeStage[DocumentBatch, DocumentBatch]):
+    name = "pair"
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        return [Tag("a").with_(name="first"), Tag("b").with_(name="second")]
+
+
+class Outer(CompositeStage[DocumentBatch, DocumentBatch]):
+    name = "outer"
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        return [Pair(), Single()]
+
+
+class Single(CompositeStage[DocumentBatch, DocumentBatch]):
+    name = "single"
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        return [Tag("c").with_(name="third")]
+
+
+def _job(folder: Path, *stages: Any) -> Pipeline:
+    write_lines(folder / "in" / "a.jsonl", [{"id": 1, "text": "one"}])
+    return Pipeline("job", stages=[JsonlReader(str(folder / "in")), *stages, JsonlWriter(str(folder / "out"))])
+
+
+def test_composites_of_any_depth_are_expanded() -> None:
+    assert [stage.name for stage in expand([Outer()])] == ["first", "second", "third"]
+    assert [stage.name for stage in expand([Single()])] == ["third"]
+
+
+def test_a_composite_that_contains_itself_is_refused() -> None:
+    class Endless(CompositeStage[Any, Any]):
+        name = "endless"
+
+        def decompose(self) -> list[ProcessingStage[Any, Any]]:
+            return [Endless()]
+
+    with pytest.raises(PlanningError, match="contains itself"):
+        expand([Endless()])
+
+
+def test_a_composite_without_parts_is_refused() -> None:
+    class Hollow(CompositeStage[Any, Any]):
+        name = "hollow"
+
+        def decompose(self) -> list[ProcessingStage[Any, Any]]:
+            return []
+
+    with pytest.raises(PlanningError, match="no parts"):
+        expand([Hollow()])
+
+
+def test_with_changes_parts_by_name_and_all_parts_by_keyword() -> None:
+    by_name = Pair().with_({"first": {"batch_size": 7}})
+    assert [stage.batch_size for stage in expand([by_name])] == [7, 1]
+    everywhere = Outer().with_(resources=Resources(cpus=2), batch_size=3)
+    assert [(stage.resources.cpus, stage.batch_size) for stage in expand([everywhere])] == [(2, 3)] * 3
+    nested = Outer().with_({"pair": {"batch_size": 5}})
+    assert [stage.batch_size for stage in expand([nested])] == [5, 5, 1]
+    renamed = Pair().with_(name="other")
+    assert renamed.name == "other" and Pair().name == "pair"
+    assert [stage.batch_size for stage in expand([Pair()])] == [1, 1]
+
+
+def test_with_refuses_unknown_parts_and_settings() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'first'"):
+        Pair().with_({"frist": {"batch_size": 7}})
+    with pytest.raises(TypeError):
+        Pair().with_(batchsize=7)
+    with pytest.raises(TypeError):
+        Pair().with_({"first": {"batchsize": 7}})
+
+
+def test_stages_with_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanningError, match=r"'tag'.*with_\(name='tag_2'\)"):
+        _job(tmp_path, Tag(), Tag("other")).run(executor=here())
+
+
+def test_an_empty_pipeline_is_refused() -> None:
+    with pytest.raises(PlanningError, match="no stages"):
+        Pipeline("nothing").run()
+    with pytest.raises(PlanningError, match="no stages"):
+        Pipeline("nothing").build()
+
+
+def test_a_pipeline_without_a_reader_is_refused() -> None:
+    with pytest.raises(PlanningError, match="initial_tasks"):
+        Pipeline("job", stages=[Tag()]).run(executor=here())
+
+
+def test_readers_come_first_and_writers_last(tmp_path: Path) -> None:
+    reader, writer = JsonlReader(str(tmp_path)), JsonlWriter(str(tmp_path / "out"))
+    with pytest.raises(PlanningError, match="must come first"):
+        draft([Tag(), reader], has_initial_tasks=True)
+    with pytest.raises(PlanningError, match="must come last"):
+        draft([reader, writer, Tag()], has_initial_tasks=False)
+    with pytest.raises(PlanningError, match="one of the two"):
+        Pipeline("job", stages=[reader]).run(initial_tasks=[EmptyTask()])
+
+
+def test_add_stage_takes_stages_only(tmp_path: Path) -> None:
+    pipeline = Pipeline("job")
+    with pytest.raises(StageDefinitionError, match="parentheses"):
+        pipeline.add_stage(Tag)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        pipeline.add_stage("tag")  # type: ignore[arg-type]
+    assert pipeline.add_stage(Tag()) is pipeline
+
+
+def test_a_missing_column_is_named_with_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingColumnError) as caught:
+        _job(tmp_path, Modify(str.upper, input_fields="txt")).run(executor=here())
+    error = caught.value
+    assert error.column == "txt" and error.available == ["id", "text"] and "Did you mean 'text'" in str(error)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_column_that_an_earlier_stage_gives_is_there(tmp_path: Path) -> None:
+    result = _job(tmp_path, Tag("note"), Modify(str.upper, input_fields="note")).run(executor=here())
+    assert result.report.rows_written == 1
+
+
+def test_a_column_removed_by_fields_of_the_reader_is_missing(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": 1, "text": "one"}])
+    stages = [JsonlReader(str(tmp_path / "in"), fields=["id"]), Modify(str.upper), JsonlWriter(str(tmp_path / "out"))]
+    with pytest.raises(MissingColumnError, match="'text'"):
+        Pipeline("job", stages=stages).run(executor=here())
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        (Resources(gpus=1), "GPU"),
+        (Resources(gpu_memory_gb=8), "GPU"),
+        (Resources(cpus=100_000), "100000 CPUs"),
+    ],
+)
+def test_resources_that_nobody_has_are_refused(tmp_path: Path, resources: Resources, words: str) -> None:
+    with pytest.raises(ResourcesError, match=words):
+        _job(tmp_path, Tag().with_(resources=resources)).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_callers_stages_are_never_changed(tmp_path: Path) -> None:
+    tag, modify = Tag(), Modify(str.upper)
+    before = copy.deepcopy(vars(tag)), dict(vars(modify))
+    pipeline = _job(tmp_path, tag, modify)
+    reader, writer = pipeline.stages[0], pipeline.stages[-1]
+    ends = dict(vars(reader)), dict(vars(writer))
+    pipeline.explain()
+    pipeline.run(executor=here())
+    pipeline.run(executor=here(), fresh=True)
+    assert (vars(tag), vars(modify)) == before
+    assert (vars(reader), vars(writer)) == ends
+    assert pipeline.stages == [reader, tag, modify, writer]
+
+
+def test_a_stage_can_be_in_two_pipelines(tmp_path: Path) -> None:
+    tag = Tag()
+    one, two = _job(tmp_path / "1", tag), _job(tmp_path / "2", Modify(str.upper), tag)
+    assert one.run(executor=here()).report.rows_written == 1
+    assert two.run(executor=here()).report.rows_written == 1
+    last = tmp_path / "3"
+    write_lines(last / "in" / "a.jsonl", [{"id": 1, "text": "one"}])
+    tasks = Pipeline("three", stages=[JsonlReader(str(last / "in")), tag]).run(executor=here())
+    assert tasks[0].get_columns() == ["id", "text", "tag"]
+
+
+def test_describe_names_stages_and_columns(tmp_path: Path) -> None:
+    text = _job(tmp_path, Modify(str.upper), Tag()).describe()
+    assert text.splitlines()[0] == "Pipeline: job"
+    for words in ("jsonl_reader (JsonlReader)", "(Modify)", "reads: text", "tag (Tag)", "gives: tag", "jsonl_writer"):
+        assert words in text
+
+
+def test_describe_works_for_stages_that_open_nothing(tmp_path: Path) -> None:
+    assert "nowhere" not in Pipeline("p", "about it", [JsonlReader("nowhere/"), Outer()]).describe()
+    assert "Description: about it" in Pipeline("p", "about it").describe()
+
+
+def test_explain_shows_segments_workers_and_resources(tmp_path: Path) -> None:
+    own = Tag().with_(name="own", num_workers=2, resources=Resources(cpus=2))
+    text = _job(tmp_path, Modify(str.upper), own).explain()
+    assert "Segment 1" in text and "Segment 2" in text and "Segment 3" in text
+    assert "2 workers, each 2 CPUs" in text
+    assert "1 partitions" in text or "1 partition" in text
+    assert str(tmp_path / "out") in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_adjacent_stages_with_equal_needs_share_a_segment(tmp_path: Path) -> None:
+    text = _job(tmp_path, Tag("a").with_(name="a"), Tag("b").with_(name="b")).explain()
+    assert text.count("Segment") == 1
+
+
+def test_unknown_executors_are_named(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="Did you mean 'local'"):
+        _job(tmp_path).run(executor="locall")
+    with pytest.raises(UsageError, match="executor"):
+        _job(tmp_path).run(executor=3)  # type: ignore[arg-type]
+
+
+def test_functions_become_stages_once_and_stay_callable(tmp_path: Path) -> None:
+    @processing_stage(name="upper")
+    def upper(batch: DocumentBatch) -> DocumentBatch:
+        frame = batch.to_pandas()
+        return DocumentBatch(data=frame.assign(text=frame["text"].str.upper()))
+
+    assert upper(DocumentBatch(data=__import__("pandas").DataFrame({"text": ["a"]}))).to_pandas()["text"][0] == "A"
+    _job(tmp_path, upper).run(executor=here())
+    assert (tmp_path / "out" / "a.jsonl").read_text() == '{"id": 1, "text": "ONE"}\n'
