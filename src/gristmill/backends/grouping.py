@@ -32,8 +32,7 @@ def attribute(entries: Sequence[Entry], given: Sequence[Task[Any]]) -> list[list
             found[place].append((one.task, one.positions))
             continue
         assert isinstance(task, DocumentBatch)
-        home = number if len(given) == len(entries) else 0
-        _distribute(entries, task, home, found)
+        _distribute(entries, task, found)
     return found
 
 
@@ -49,29 +48,41 @@ def _direct(entries: Sequence[Entry], task: Task[Any]) -> int | None:
     return None
 
 
-def _distribute(entries: Sequence[Entry], task: DocumentBatch, home: int, found: list[list[Output]]) -> None:
-    """Split `task` by the tasks its rows come from; rows that match none stay with the task number `home`."""
+def _distribute(entries: Sequence[Entry], task: DocumentBatch, found: list[list[Output]]) -> None:
+    """Split `task` by the tasks its rows come from; rows that match none stay where most of the others belong.
+
+    All tasks are searched at once, so that a row goes where it is found whole even if another task has one like it.
+    """
     table = task.columns.table()
-    owner = np.full(table.num_rows, -1, np.int64)
-    position = np.full(table.num_rows, -1, np.int64)
-    for place, entry in enumerate(entries):
-        if entry.columns is None:
-            continue
-        matched = match_rows(entry.columns, table)
-        fresh = (owner < 0) & (matched >= 0)
-        owner[fresh], position[fresh] = place, matched[fresh]
-    owner[owner < 0] = home
-    for place, entry in enumerate(entries):
-        mine = np.flatnonzero(owner == place)
+    home = _home(entries, table, found)
+    order = [home, *(place for place in range(len(entries)) if place != home)]
+    order = [place for place in order if entries[place].columns is not None]
+    parts = [entries[place].columns for place in order]
+    everything = TableColumns(
+        pa.concat_tables([part.table() for part in parts if part is not None], promote_options="permissive")
+    )
+    ends = np.cumsum([entries[place].items for place in order])
+    matched = match_rows(everything, table)
+    which = np.searchsorted(ends, matched, side="right")
+    for nth, place in enumerate(order):
+        entry = entries[place]
+        mine = np.flatnonzero((matched >= 0) & (which == nth) | (matched < 0) & (nth == 0))
         if not len(mine) or entry.columns is None or entry.rows is None:
             continue
         part = table.take(pa.array(mine))
-        positions = position[mine]
+        positions = matched[mine]
+        positions = np.where(positions >= 0, positions - (ends[nth] - entry.items), -1)
         rows = np.where(positions >= 0, entry.rows[np.maximum(positions, 0)], -1)
         batch = DocumentBatch.from_columns(rebuild(entry.columns, part, positions), rows=rows)
         batch.dataset_name, batch._metadata = task.dataset_name, dict(entry.task._metadata)
         batch._stage_perf = list(entry.task._stage_perf)
         found[place].append((batch, positions))
+
+
+def _home(entries: Sequence[Entry], table: pa.Table, found: Sequence[Sequence[Output]]) -> int:
+    """The task with which a result has most rows in common; among equals the first that has no result yet."""
+    common = [0 if entry.columns is None else int((match_rows(entry.columns, table) >= 0).sum()) for entry in entries]
+    return min(range(len(entries)), key=lambda place: (-common[place], len(found[place]), place))
 
 
 def concat_columns(parts: Sequence[Columns]) -> Columns:

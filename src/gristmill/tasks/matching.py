@@ -41,6 +41,8 @@ def match_rows(before: Columns, after: pa.Table) -> Indices:
         if stable and len(stable) < len(every):
             rest = positions[open_rows]
             _fill(rest, _combined(old, stable), _combined(new, stable)[open_rows], interchangeable=False)
+            # A row that came out whole is not also the origin of another that only resembles it.
+            rest[np.isin(rest, positions[positions >= 0])] = -1
             positions[open_rows] = rest
     return positions
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from gristmill.backends.code import pickled
 from gristmill.backends.local.committer import Committer
-from gristmill.backends.local.memory import measure_tree
+from gristmill.backends.local.memory_watch import MemoryWatch
 from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
 from gristmill.backends.local.nursery import Nursery, shared_nursery
 from gristmill.backends.local.processes import ExitCause, WorkerProcess, stop_workers
@@ -110,6 +110,7 @@ class Engine:
         self._by_process: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._committer = Committer(work)
+        self._memory = MemoryWatch(self._pids)
         self._failed_starts = [0] * len(plan.segments)
         self._limits = [segment.time_limit_s for segment in plan.segments]
         self._last_sample = 0.0
@@ -144,6 +145,7 @@ class Engine:
             self._committer.join(0.2)
             raise
         finally:
+            self._memory.close()
             self._selector.close()
             if handler is not None:
                 signal.signal(signal.SIGINT, handler)
@@ -493,9 +495,7 @@ class Engine:
 
     def _sample(self, now: float) -> None:
         self._last_sample = now
-        pids = [os.getpid(), self.nursery.pid, *(hand.process.pid for hand in self._hands.values())]
-        sample = measure_tree(pids)
-        self.state.memory = sample.pss_bytes + self._unmapped_bytes()
+        self.state.memory = self._memory.pss_bytes + self._unmapped_bytes()
         workers = [len(self.state.of(segment.index)) for segment in self.state.segments]
         busy = [sum(worker.working for worker in self.state.of(segment.index)) for segment in self.state.segments]
         self.events.emit(
@@ -512,6 +512,9 @@ class Engine:
             self._nursery_noted = True
             for name, problem in dict(self.nursery.report.get("failed", {})).items():
                 self.events.emit(Notice(f"Workers could not preload {name}: {problem}", "warning"))
+
+    def _pids(self) -> list[int]:
+        return [os.getpid(), self.nursery.pid, *(hand.process.pid for hand in list(self._hands.values()))]
 
     def _unmapped_bytes(self) -> int:
         """What lies in memory between two workers; what a worker has mapped is part of its own memory."""
