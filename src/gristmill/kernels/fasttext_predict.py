@@ -8,7 +8,7 @@ its answers.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,7 @@ def _hash_step(value: np.uint32, byte: np.uint8) -> np.uint32:
 @inlined
 def _word_number(
     text: Bytes, start: int, end: int, hashed: np.uint32, table: npt.NDArray[np.int32], words: Bytes, offsets: Integers
-) -> int:
+) -> Any:
     mask = len(table) - 1
     slot = np.int64(hashed) & mask
     while table[slot] >= 0:
@@ -84,7 +84,7 @@ def _word_number(
 
 
 @inlined
-def _remainder(hashed: np.uint32, bucket: int, inverse: float) -> int:
+def _remainder(hashed: np.uint32, bucket: Any, inverse: float) -> Any:
     """`hashed % bucket`, by a multiplication, which is much faster than a division."""
     value = np.int64(hashed)
     rest = value - np.int64(value * inverse) * bucket
@@ -96,7 +96,7 @@ def _remainder(hashed: np.uint32, bucket: int, inverse: float) -> int:
 
 
 @inlined
-def _bits_set(value: np.uint64) -> int:
+def _bits_set(value: Any) -> Any:
     value = value - ((value >> np.uint64(1)) & np.uint64(0x5555555555555555))
     value = (value & np.uint64(0x3333333333333333)) + ((value >> np.uint64(2)) & np.uint64(0x3333333333333333))
     value = (value + (value >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -104,7 +104,7 @@ def _bits_set(value: np.uint64) -> int:
 
 
 @inlined
-def _bucket_row(number: int, first: int, bits: npt.NDArray[np.uint64], before: Integers) -> int:
+def _bucket_row(number: Any, first: Any, bits: npt.NDArray[np.uint64], before: Integers) -> Any:
     """The row of the vector of a bucket of n-grams; -1 when a pruned model has none."""
     if len(bits) == 0:
         return first + number
