@@ -90,16 +90,27 @@ _NUMBERED = re.compile(
 )
 
 
+_TITLE = re.compile(rb"(?:\.(?: |\xc2\xa0)| {1,3})[A-Z\x80-\xff]")
+
+
 def ipv4_addresses(text: bytes, start: int, end: int, *, only_public: bool = False) -> Iterator[Span]:
-    """Four numbers up to 255, unless the words before them speak of a version or a section."""
+    """Four numbers up to 255, unless the words before them, or their place, speak of a version or a section."""
     if text.count(b".", start, end) < 3:
         return
     for match in _IPV4.finditer(text, start, min(len(text), end + 2)):
         before = text[max(0, match.start() - 16) : match.start()]
-        if match[0].startswith(b"0.") or _NUMBERED.search(before):
+        if match[0].startswith(b"0.") or _NUMBERED.search(before) or _is_heading(match[0], text, match.start()):
             continue
         if not only_public or ipaddress.IPv4Address(match[0].decode()).is_global:
             yield match.span()
+
+
+def _is_heading(word: bytes, text: bytes, start: int) -> bool:
+    """Whether four small numbers at the start of a line number a section rather than a host."""
+    if not _TITLE.match(text, start + len(word)):
+        return False
+    line = text[max(0, start - 16) : start].rpartition(b"\n")[2]
+    return not line.strip(b" #*>") and not word.startswith(b"10.") and all(int(part) <= 40 for part in word.split(b"."))
 
 
 def ipv6_addresses(text: bytes, start: int, end: int, *, only_public: bool = False) -> Iterator[Span]:

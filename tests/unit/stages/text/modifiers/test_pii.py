@@ -36,6 +36,8 @@ FOUND = [
     ("http://8.8.8.8:53/dns", "http://<IPV4>:53/dns"),
     ("[10.0.0.1/24]", "[<IPV4>/24]"),
     ("The host is 172.16.254.1.", "The host is <IPV4>."),
+    ("10.0.0.1 gateway\n127.0.0.1 localhost", "<IPV4> gateway\n<IPV4> localhost"),
+    ("hosts: 1.1.1.1, 8.8.8.8", "hosts: <IPV4>, <IPV4>"),
     # IPv6
     ("at 2001:0db8:85a3:0000:0000:8a2e:0370:7334 now", "at <IPV6> now"),
     ("ping fe80::1ff:fe23:4567:890a%eth0", "ping <IPV6>%eth0"),
@@ -79,6 +81,7 @@ FOUND = [
 ]
 
 LEFT_ALONE = [
+    "x\n\n6.3.1.4. Searching", "## 5.1.4.2 Network cards",
     "user@localhost", "@handle said", "a @ b.com", "icon@2x.png", "react@17.0.2", "pkg@1.2.3", "@@@@", "x@y",
     "foo@.com", "foo@bar..com", "foo@-bar.com", "1@2.3", "version 1.2.3.4", "v1.2.3.4", "Ver. 10.0.1.2",
     "Firefox/1.5.0.7", "Chrome/91.0.4472.124", "section 3.2.1.1", "1.2.3", "1.2.3.4.5", "256.1.1.1",
