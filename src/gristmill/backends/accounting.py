@@ -17,7 +17,6 @@ import numpy.typing as npt
 from gristmill.errors import ConservationError, StageDefinitionError
 from gristmill.ledger.trail import DROPPED, Decisions, Rows, StageCount, Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
-from gristmill.stages.ends import ReaderStage
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Columns, Indices, TableColumns, rebuild
 from gristmill.tasks.document import DocumentBatch, Note
@@ -247,14 +246,9 @@ def _account_source(
     quarantined = [record for note in notes for record in note.quarantine]
     documents = any(isinstance(one.task, DocumentBatch) for one in exits)
     counts = StageCount()
-    # A reader gives documents also when there are none in its files; files are not counted as rows.
-    if documents or quarantined or isinstance(stage, ReaderStage):
+    # Only documents are rows: files, and tasks of other kinds, are not.
+    if documents or quarantined:
         counts.created, counts.rows_out = out_items + len(quarantined), out_items
-    else:
-        counts.rows_in, counts.rows_out = entry.items, out_items
-        counts.created = max(0, out_items - entry.items)
-        if entry.items > out_items:
-            counts.dropped[stage.name] = entry.items - out_items
     for record in quarantined:
         counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
     trail.count(stage.name).add(counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import Any
 
@@ -31,11 +30,10 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
                 set_up_node(stage, NodeInfo(_HERE), WorkerMetadata(_HERE))
             runner.setup(WorkerMetadata(_HERE))
             started.append(runner)
-        size = plan.segments[0].batch_size
-        tasks = work.tasks()
-        while group := list(itertools.islice(tasks, size)):
-            _push(group, 0, runners, work)
-        failed = False
+        flow = _Flow(runners, work)
+        for task in work.tasks():
+            flow.feed(0, task)
+        flow.drain()
     finally:
         problem: Exception | None = None
         for runner in started:
@@ -47,42 +45,58 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
             raise problem
 
 
-def _push(tasks: list[Task[Any]], place: int, runners: list[SegmentRunner], work: Work) -> None:
-    if place == len(runners):
-        for task in tasks:
+class _Flow:
+    """Tasks between segments: each segment gets as many at once as it asks for, and the rest at the end."""
+
+    def __init__(self, runners: list[SegmentRunner], work: Work) -> None:
+        self._runners = runners
+        self._work = work
+        self._waiting: list[list[Task[Any]]] = [[] for _ in runners]
+        self._below = 0.0
+
+    def feed(self, place: int, task: Task[Any]) -> None:
+        """Give a task to the segment number `place`, or deliver it behind the last one."""
+        if place == len(self._runners):
             lineage = task._lineage
             assert lineage is not None
-            work.deliver(_task_leaf(task, lineage))
-        return
-    runner = runners[place]
-    begun = time.perf_counter()
-    following: list[Task[Any]] = []
-    size = runners[place + 1].segment.batch_size if place + 1 < len(runners) else 1
-    for item in runner.run(tasks):
-        if isinstance(item, Leaf):
-            work.deliver(item)
-            continue
-        following.append(item)
-        if len(following) >= size:
-            spent = time.perf_counter()
-            _push(following, place + 1, runners, work)
-            begun += time.perf_counter() - spent
-            following = []
-    lineage = tasks[0]._lineage
-    assert lineage is not None
-    work.events.emit(
-        TaskFinished(
-            tasks[0].task_id,
-            lineage.partition,
-            place,
-            0,
-            time.perf_counter() - begun,
-            runner.call_counts.counts,
-            runner.call_counts.times,
+            self._work.deliver(_task_leaf(task, lineage))
+            return
+        self._waiting[place].append(task)
+        if len(self._waiting[place]) >= self._runners[place].segment.batch_size:
+            self._run(place)
+
+    def drain(self) -> None:
+        """Run what is still waiting, from the front."""
+        for place, waiting in enumerate(self._waiting):
+            if waiting:
+                self._run(place)
+
+    def _run(self, place: int) -> None:
+        tasks, self._waiting[place] = self._waiting[place], []
+        runner = self._runners[place]
+        begun, before = time.perf_counter(), self._below
+        for item in runner.run(tasks):
+            handed_on, below = time.perf_counter(), self._below
+            if isinstance(item, Leaf):
+                self._work.deliver(item)
+            else:
+                self.feed(place + 1, item)
+            self._below = below + time.perf_counter() - handed_on
+        # What the segments behind this one took is theirs.
+        seconds = time.perf_counter() - begun - (self._below - before)
+        lineage = tasks[0]._lineage
+        assert lineage is not None
+        self._work.events.emit(
+            TaskFinished(
+                tasks[0].task_id,
+                lineage.partition,
+                place,
+                0,
+                seconds,
+                runner.call_counts.counts,
+                runner.call_counts.times,
+            )
         )
-    )
-    if following:
-        _push(following, place + 1, runners, work)
 
 
 def _task_leaf(task: Task[Any], lineage: Lineage) -> Leaf:

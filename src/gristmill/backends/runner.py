@@ -133,6 +133,9 @@ class SegmentRunner:
         self._hints = hints or Hints()
         self._call = 0
         self.call_counts = Trail()
+        for task in tasks:
+            if self.first and isinstance(task, DocumentBatch):
+                self._note_identity(task, _lineage(task).trail)
         if self.whole_partitions:
             for task in tasks:
                 yield self._whole_partition(task)

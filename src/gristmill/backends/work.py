@@ -11,6 +11,7 @@ from gristmill.backends.parts import Leaf, join_pieces
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.tree import TaskTree
 from gristmill.errors import ConservationError, ErrorBudgetExceededError
+from gristmill.ledger.commit import source_rows
 from gristmill.ledger.manifest import ManifestEntry
 from gristmill.ledger.trail import Trail
 from gristmill.observe.events import EventStream, PartitionCommitted, RecordsQuarantined
@@ -170,8 +171,8 @@ class Work:
             causes[record.stage, record.cause] = causes.get((record.stage, record.cause), 0) + 1
         for (stage, cause), records in causes.items():
             self.events.emit(RecordsQuarantined(number, stage, cause, records))
-        first = trail.counts.get(self.plan.stage_names[0]) if self.plan.stage_names else None
-        records = max((first.created + first.rows_in) if first else 0, len(trail.quarantine))
+        counts = {name: trail.counts[name] for name in self.plan.stage_names if name in trail.counts}
+        records = max(source_rows(counts), len(trail.quarantine))
         self.budget.add(records, len(trail.quarantine))
         self.trail.merge(Trail(counts=trail.counts, times=trail.times))
         self.budget.check(final=False, share_done=self._done / max(1, len(self)))

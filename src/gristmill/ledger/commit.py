@@ -89,6 +89,11 @@ def commit_partition(
         state=PENDING,
     )
     earlier = manifest.get(partition.id)
+    if earlier is not None and earlier == replace(entry, state=COMMITTED) and _intact(folder, earlier):
+        # Another process was faster. Announcing the partition again would make it pending for a moment.
+        for file in staged_files:
+            folder.remove(file.path)
+        return earlier
     # From here on an entry names every file that may lie around, and nothing counts until it says committed.
     leftovers = tuple(file for file in (earlier.all_files if earlier else ()) if file.path not in _paths(entry))
     announced = replace(entry, files=(*entry.files, *leftovers))
@@ -171,8 +176,8 @@ def check_conservation(partition_id: str, trail: Trail, stage_order: Sequence[st
 
 
 def source_rows(counts: Mapping[str, StageCount]) -> int:
-    """The rows that the source created: those of the first stage that created any."""
-    return next((count.created for count in counts.values() if count.created), 0)
+    """The rows of the source: what the first stage with any created, or was given where documents came by hand."""
+    return next((count.rows_in + count.created for count in counts.values() if count.rows_in + count.created), 0)
 
 
 def find_imbalance(counts: Mapping[str, StageCount]) -> tuple[str, str] | None:
@@ -270,6 +275,11 @@ def _final_name(folder: RunFolder, partition_id: str, file: WrittenFile, number:
             path=file.path,
         )
     return folder.relative(folder.data_file(partition_id, name[len(partition_id) :]))
+
+
+def _intact(folder: RunFolder, entry: ManifestEntry) -> bool:
+    """Whether every file of an entry is there with its size."""
+    return all(folder.size(folder.join(file.path)) == file.size for file in entry.all_files)
 
 
 def _place(folder: RunFolder, staged: WrittenFile, final: FileEntry) -> None:

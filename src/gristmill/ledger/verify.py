@@ -15,7 +15,7 @@ import xxhash
 
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.ledger.commit import find_imbalance, source_rows
-from gristmill.ledger.layout import KNOWN_RECORDS, RECORD_FOLDER, RunFolder
+from gristmill.ledger.layout import KNOWN_RECORDS, RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.manifest import FileEntry, Manifest, ManifestEntry, totals
 from gristmill.ledger.plan_record import plan_digest, read_plan
 from gristmill.ledger.quarantine import parse_quarantine
@@ -97,7 +97,8 @@ def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: Stora
         report.files += len(entry.files)
         report.bytes += entry.bytes_written
         report.rows_read += entry.rows_read
-        report.rows_created += sum(count.created for count in entry.stages.values()) - entry.rows_read
+        gone = entry.rows_dropped + entry.quarantined
+        report.rows_created += entry.rows_written + gone - entry.rows_read
         report.rows_written += entry.rows_written
         report.rows_dropped += entry.rows_dropped
         report.rows_quarantined += entry.quarantined
@@ -357,8 +358,13 @@ def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listi
     # What lies in the manifest and cannot be read as an entry has been named already.
     named = f"{RECORD_FOLDER}/manifest/"
     temporary = named + TEMPORARY_PREFIX
+    steps = f"{RECORD_FOLDER}/{STEPS_FOLDER}/"
     strays = [
-        name for name in listing if name not in expected and (not name.startswith(named) or name.startswith(temporary))
+        name
+        for name in listing
+        if name not in expected
+        and (not name.startswith(named) or name.startswith(temporary))
+        and not name.startswith(steps)
     ]
     problems = [f"{name} {_what_stray(name)}." for name in strays[:_MAX_STRAY]]
     if len(strays) > _MAX_STRAY:

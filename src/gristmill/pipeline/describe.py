@@ -36,6 +36,10 @@ _NOT_PARAMETERS = frozenset(
 """Where things lie and secrets: inputs are compared by their fingerprints, and a moved output stays the same run."""
 
 
+_MAX_DEPTH = 6
+"""How far descriptions follow values into each other; this also ends circles."""
+
+
 def describe_plan(stages: Sequence[ProcessingStage[Any, Any]], **settings: Any) -> dict[str, Any]:
     """The stages (composites expanded, nothing fused) and settings that decide what comes out."""
     return {
@@ -68,7 +72,7 @@ def _parameters(stage: Any) -> dict[str, Any]:
 
 
 def _value(value: Any, depth: int) -> Any:
-    if depth > 6:
+    if depth > _MAX_DEPTH:
         return type(value).__qualname__
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -85,7 +89,7 @@ def _value(value: Any, depth: int) -> Any:
     if isinstance(value, functools.partial):
         return [_value(value.func, depth + 1), _value(value.args, depth + 1), _value(value.keywords, depth + 1)]
     if isinstance(value, type):
-        return {"class": f"{value.__module__}.{value.__qualname__}", "code": _class_code(value)}
+        return {"class": f"{value.__module__}.{value.__qualname__}", "code": _class_code(value, depth + 1)}
     if isinstance(value, types.MethodType):
         return [_value(value.__self__, depth + 1), value.__func__.__qualname__]
     if isinstance(value, types.FunctionType):
@@ -98,13 +102,13 @@ def _value(value: Any, depth: int) -> Any:
         }
         return {
             "class": f"{type(value).__module__}.{type(value).__qualname__}",
-            "code": _class_code(type(value)),
+            "code": _class_code(type(value), depth + 1),
             **inner,
         }
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _class_code(cls: type[Any]) -> str | None:
+def _class_code(cls: type[Any], depth: int = 0) -> str | None:
     if cls.__module__.split(".")[0] in ("gristmill", "builtins"):
         return None
     parts = []
@@ -116,20 +120,51 @@ def _class_code(cls: type[Any]) -> str | None:
             if isinstance(function, property):
                 function = function.fget
             if isinstance(function, types.FunctionType):
-                parts.append(f"{name}:{_function_code(function, 5)}")
+                parts.append(f"{name}:{_function_code(function, depth + 1)}")
+            elif isinstance(function, bool | int | float | str) and not name.startswith("__"):
+                parts.append(f"{name}={function!r}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _function_code(function: types.FunctionType, depth: int) -> str:
-    """A digest of what the function does: its instructions and constants, and the values it closes over."""
-    parts = [_code_digest(function.__code__)]
-    for cell in function.__closure__ or ():
-        try:
-            parts.append(json.dumps(_value(cell.cell_contents, depth + 1), sort_keys=True, default=repr))
-        except ValueError:  # the cell is still empty
-            parts.append("empty")
-    parts.append(json.dumps(_value(function.__defaults__, depth + 1), sort_keys=True, default=repr))
+    """A digest of what the function does: its instructions and constants, and the values and functions it reaches."""
+    code = function.__code__
+    parts = [_code_digest(code)]
+    if depth <= _MAX_DEPTH:
+        parts += [f"{name}={_text(value, depth)}" for name, value in _reached(function)]
+        parts.append(_text(function.__defaults__, depth))
+        parts.append(_text(function.__kwdefaults__, depth))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _reached(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """What the function closes over, and the constants, functions and classes of its own package that it names."""
+    found: list[tuple[str, Any]] = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            # The class that super() belongs to is what is being described already.
+            found.append((name, None if name == "__class__" else cell.cell_contents))
+        except ValueError:  # the cell is still empty
+            found.append((name, "empty"))
+    home = str(function.__module__).split(".")[0]
+    for name in sorted(_global_names(function.__code__)):
+        value = function.__globals__.get(name)
+        ours = isinstance(value, type | types.FunctionType) and str(value.__module__).split(".")[0] == home
+        if ours or (name.isupper() and isinstance(value, bool | int | float | str | bytes | tuple | list | set | dict)):
+            found.append((name, value))
+    return found
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            names |= _global_names(constant)
+    return names
+
+
+def _text(value: Any, depth: int) -> str:
+    return json.dumps(_value(value, depth + 1), sort_keys=True, default=repr)
 
 
 def _code_digest(code: types.CodeType) -> str:

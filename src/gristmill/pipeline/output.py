@@ -45,7 +45,7 @@ class OutputState:
         """Remove the work in progress."""
         if self.plan.settings.staging is not None:
             self.folder.remove_tree(self.plan.settings.staging)
-        self.folder.sweep_staging()
+        self.folder.sweep()
 
 
 def open_output(
@@ -85,7 +85,7 @@ def open_output(
             "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
             path=sink.path,
         )
-    folder.sweep_staging()
+    folder.sweep()
     if manifest.load():
         digest = check_plan(folder, plan.description)
         resume = decide(manifest, partitions, digest)

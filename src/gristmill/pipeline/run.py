@@ -13,10 +13,12 @@ from gristmill.backends.plan import ExecutionPlan, RunSettings
 from gristmill.backends.registry import as_executor
 from gristmill.backends.work import ErrorBudget, Work
 from gristmill.errors import OutputError, PlanningError, UsageError
+from gristmill.ledger.commit import source_rows
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan
+from gristmill.pipeline.initial import initial_ranges
 from gristmill.pipeline.output import OutputState, open_output
 from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
 from gristmill.pipeline.result import RunReport, RunResult, StageReport
@@ -116,10 +118,12 @@ def _root_tasks(sketch: Draft, initial_tasks: Sequence[Task[Any]] | None) -> lis
     for task in tasks:
         if not isinstance(task, Task):
             raise PlanningError(f"initial_tasks holds {type(task).__name__}; it must hold tasks such as DocumentBatch.")
-    return [
-        (Partition(number, f"task-{number:05d}", ()), settled(task) if isinstance(task, DocumentBatch) else task)
-        for number, task in enumerate(tasks)
-    ]
+    found = []
+    for number, task in enumerate(tasks):
+        root = settled(task) if isinstance(task, DocumentBatch) else task
+        ranges = initial_ranges(root, number) if sketch.sink is not None else ()
+        found.append((Partition(number, f"task-{number:05d}", ranges), root))
+    return found
 
 
 def run_pipeline(
@@ -229,7 +233,7 @@ def _result(pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputSta
         status="done",
         seconds=seconds,
         stages=stages,
-        rows_read=(stages[0].rows_in + stages[0].created) if stages else 0,
+        rows_read=source_rows({name: counts.get(name, StageCount()) for name in prepared.plan.stage_names}),
         rows_written=stages[-1].rows_out if stages else 0,
         quarantined=sum(sum(stage.quarantined.values()) for stage in stages),
         partitions=len(work) + done_before,

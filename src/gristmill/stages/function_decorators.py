@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gristmill.errors import UsageError
@@ -23,11 +23,11 @@ class FunctionStage(ProcessingStage[Any, Any]):
     def process(self, task: Any) -> Any:
         """What the function gives for `task`; metadata and performance records are handed on."""
         given = self.function(task)
-        if given is None:
-            return None
+        if given is None or not isinstance(given, Task | list | tuple | Iterator):
+            return given  # the runner says what is wrong with it
         results = [given] if isinstance(given, Task) else list(given)
         for result in results:
-            if result is not task:
+            if isinstance(result, Task) and result is not task:
                 result._metadata = {**task._metadata, **result._metadata}
                 result._stage_perf = result._stage_perf or list(task._stage_perf)
         return given if isinstance(given, Task) else results

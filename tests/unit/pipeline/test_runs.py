@@ -1,0 +1,494 @@
+"""Runs from the outside: budgets, resuming, what stages may return, tasks given by hand, and the record of it all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from gristmill.errors import (
+    ConservationError,
+    ErrorBudgetExceededError,
+    OutputError,
+    ResumeError,
+    StageDefinitionError,
+    StageFailedError,
+    UsageError,
+)
+from gristmill.ledger.verify import verify
+from gristmill.observe.events import PartitionCommitted, RunFinished, RunStarted, TaskFinished
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.function_decorators import processing_stage
+from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter
+from gristmill.stages.text.modifiers import Modify
+from gristmill.tasks import DocumentBatch, EmptyTask, FileGroupTask, Task
+from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, run_lines, write_lines
+
+ROWS = [{"id": number, "text": f"text {number}"} for number in range(10)]
+
+
+class Longer(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Keeps long documents."""
+
+    name = "longer"
+
+    def __init__(self, least: int = 0) -> None:
+        self.least = least
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        frame = task.to_pandas()
+        return DocumentBatch(data=frame[frame["text"].str.len() >= self.least])
+
+
+def _pipeline(folder: Path, *stages: Any, mode: Any = "ignore") -> Pipeline:
+    return Pipeline("job", stages=[JsonlReader(str(folder / "in")), *stages, JsonlWriter(str(folder / "out"), mode=mode)])
+
+
+def _three_files(folder: Path) -> None:
+    for number in range(3):
+        write_lines(folder / "in" / f"{number}.jsonl", [{"id": number, "text": "x" * (number + 1)}])
+
+
+# --- the error budget ---
+
+
+def _bad(folder: Path, good: int, bad: int) -> None:
+    write_lines(folder / "in" / "a.jsonl", [*ROWS[:1] * good, *(["{bad"] * bad)])
+
+
+def test_a_share_never_means_fewer_than_ten(tmp_path: Path) -> None:
+    _bad(tmp_path, 10, 10)
+    assert _pipeline(tmp_path).run(executor=here()).report.quarantined == 10
+    _bad(tmp_path, 10, 11)
+    with pytest.raises(ErrorBudgetExceededError, match="11 of 21"):
+        _pipeline(tmp_path).run(executor=here(), fresh=True)
+
+
+@pytest.mark.parametrize(("budget", "fails"), [(0, True), (2, True), (3, False), (None, False), (1.0, False), (0.0, False)])
+def test_budgets_are_shares_or_numbers(tmp_path: Path, budget: Any, fails: bool) -> None:
+    _bad(tmp_path, 10, 3)
+    if fails:
+        with pytest.raises(ErrorBudgetExceededError) as caught:
+            _pipeline(tmp_path).run(executor=here(), error_budget=budget)
+        assert (caught.value.quarantined, caught.value.records, caught.value.allowed) == (3, 13, budget)
+        record = run_json(tmp_path / "out")
+        assert record["status"] == "failed" and "error budget" in record["error"]
+        result = _pipeline(tmp_path).run(executor=here(), error_budget=3)
+        assert result.report.partitions_done_before == 1
+    else:
+        result = _pipeline(tmp_path).run(executor=here(), error_budget=budget)
+    assert result.report.quarantined == 3 and run_json(tmp_path / "out")["status"] == "done"
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+@pytest.mark.parametrize("budget", [-1, -0.5, 1.5, True, "1%"])
+def test_budgets_that_make_no_sense_are_refused(tmp_path: Path, budget: Any) -> None:
+    _bad(tmp_path, 1, 0)
+    with pytest.raises(UsageError, match="error_budget"):
+        _pipeline(tmp_path).run(executor=here(), error_budget=budget)
+
+
+# --- what a stage may return ---
+
+
+def _returning(kind: str) -> Any:
+    @processing_stage(name="returning")
+    def returning(batch: DocumentBatch) -> Any:
+        frame = batch.to_pandas()
+        half = [DocumentBatch(data=frame.iloc[:4]), DocumentBatch(data=frame.iloc[4:])]
+        return {"none": None, "empty list": [], "list": half, "tuple": tuple(half), "generator": iter(half)}[kind]
+
+    return returning
+
+
+@pytest.mark.parametrize("kind", ["none", "empty list"])
+def test_nothing_means_that_all_was_dropped(tmp_path: Path, kind: str) -> None:
+    result = run_lines(tmp_path, ROWS, [_returning(kind)])
+    assert result.report.rows_written == 0
+    assert result.report.stages[1].dropped == {"returning": 10}
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "generator"])
+def test_several_tasks_are_written_in_order(tmp_path: Path, kind: str) -> None:
+    result = run_lines(tmp_path, ROWS, [_returning(kind)])
+    assert read_rows(tmp_path / "out") == ROWS
+    assert result.report.stages[1].created == 0 and result.report.dropped == 0
+
+
+def test_a_frame_instead_of_a_batch_is_explained(tmp_path: Path) -> None:
+    @processing_stage(name="frame")
+    def frame(batch: DocumentBatch) -> Any:
+        return batch.to_pandas()
+
+    with pytest.raises(StageFailedError, match=r"DocumentBatch\(data="):
+        run_lines(tmp_path, ROWS, [frame])
+
+
+def test_a_class_stage_that_returns_a_frame_is_explained(tmp_path: Path) -> None:
+    class Frame(ProcessingStage[DocumentBatch, DocumentBatch]):
+        name = "frame"
+
+        def process(self, task: DocumentBatch) -> Any:
+            return task.to_pandas()
+
+    with pytest.raises((StageFailedError, StageDefinitionError), match=r"DocumentBatch\(data="):
+        run_lines(tmp_path, ROWS, [Frame()])
+
+
+def test_a_failing_stage_names_file_and_row_with_the_users_traceback(tmp_path: Path) -> None:
+    @processing_stage(name="picky")
+    def picky(batch: DocumentBatch) -> DocumentBatch:
+        for text in batch.to_pandas()["text"]:
+            if text == "text 7":
+                raise RuntimeError("cannot do it")
+        return batch
+
+    with pytest.raises(StageFailedError) as caught:
+        run_lines(tmp_path, ROWS, [picky])
+    assert caught.value.stage == "picky" and caught.value.row == 7 and caught.value.file.endswith("a.jsonl")
+    assert "cannot do it" in str(caught.value) and "raise RuntimeError" in str(caught.value)
+    assert run_json(tmp_path / "out")["status"] == "failed"
+    result = run_lines(tmp_path, ROWS, [picky], ignore_failures=True)
+    assert [row["id"] for row in read_rows(tmp_path / "out")] == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert result.report.stages[1].quarantined == {"RuntimeError": 1}
+
+
+def test_batches_reach_process_batch_together(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    class Together(ProcessingStage[DocumentBatch, DocumentBatch]):
+        name = "together"
+        batch_size = 4
+
+        def process(self, task: DocumentBatch) -> DocumentBatch:
+            raise AssertionError("process_batch is there")
+
+        def process_batch(self, tasks: list[DocumentBatch]) -> list[DocumentBatch]:
+            sizes.append(len(tasks))
+            frame = pd.concat([task.to_pandas() for task in tasks], ignore_index=True)
+            return [DocumentBatch(data=frame[frame["id"] != 1])]
+
+    for number in range(6):
+        write_lines(tmp_path / "in" / f"{number}.jsonl", [{"id": number, "text": "x"}])
+    result = _pipeline(tmp_path, Together()).run(executor=here())
+    assert sorted(sizes, reverse=True)[0] > 1
+    assert [row["id"] for row in read_rows(tmp_path / "out")] == [0, 2, 3, 4, 5]
+    assert result.report.stages[1].untracked == 0
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+# --- tasks by hand, other kinds of tasks, custom sources ---
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
+def test_initial_tasks_without_a_writer(kind: str) -> None:
+    table = pa.table({"id": [1, 2], "text": ["a", "bb"]})
+    data = {"pandas": table.to_pandas(), "polars": pl.from_arrow(table), "arrow": table}[kind]
+    tasks = Pipeline("job", stages=[Longer(2)]).run(executor=here(), initial_tasks=[DocumentBatch(data=data)] * 2)
+    assert [task.to_pyarrow().to_pylist() for task in tasks] == [[{"id": 2, "text": "bb"}]] * 2
+    assert tasks.report.dropped == 2 and tasks.report.rows_read == 4
+    assert [task.task_id for task in tasks] == ["task-00000", "task-00001"]
+    assert [stats.stage_name for stats in tasks[0]._stage_perf] == ["longer"]
+
+
+@pytest.mark.parametrize("writer", [JsonlWriter, ParquetWriter])
+def test_initial_tasks_with_a_writer(tmp_path: Path, writer: Any) -> None:
+    frame = pd.DataFrame({"id": [1, 2], "text": ["a", "bb"]}, index=[7, 9])
+    pipeline = Pipeline("job", stages=[Longer(2), writer(str(tmp_path / "out"))])
+    result = pipeline.run(executor=here(), initial_tasks=[DocumentBatch(data=frame)])
+    assert len(result) == 1 and isinstance(result[0], FileGroupTask) and len(result[0].data) == 1
+    verify(str(tmp_path / "out")).raise_for_problems()
+    assert list(frame.index) == [7, 9]
+
+
+def test_other_initial_tasks_are_not_mistaken_for_the_same(tmp_path: Path) -> None:
+    pipeline = Pipeline("job", stages=[Longer(0), JsonlWriter(str(tmp_path / "out"))])
+    pipeline.run(executor=here(), initial_tasks=[DocumentBatch(data=pa.table({"text": ["one"]}))])
+    pipeline.run(executor=here(), initial_tasks=[DocumentBatch(data=pa.table({"text": ["two"]}))])
+    assert read_rows(tmp_path / "out") == [{"text": "two"}]
+
+
+class Numbers(ProcessingStage[EmptyTask, DocumentBatch]):
+    """A source of its own."""
+
+    name = "numbers"
+
+    def process(self, task: EmptyTask) -> list[DocumentBatch]:
+        return [DocumentBatch(data=pd.DataFrame({"n": [number, number + 1], "text": ["a", "b"]})) for number in (0, 2)]
+
+
+class Stream(Numbers):
+    name = "stream"
+
+    def process(self, task: EmptyTask) -> Iterator[DocumentBatch]:  # type: ignore[override]
+        yield from super().process(task)
+
+
+@pytest.mark.parametrize("source", [Numbers, Stream])
+def test_a_custom_source_gives_documents(tmp_path: Path, source: Any) -> None:
+    pipeline = Pipeline("job", stages=[source(), Modify(str.upper), JsonlWriter(str(tmp_path / "out"))])
+    result = pipeline.run(executor=here())
+    assert read_rows(tmp_path / "out") == [{"n": n, "text": "AB"[n % 2]} for n in range(4)]
+    assert result.report.rows_read == 4
+    verify(str(tmp_path / "out")).raise_for_problems()
+    tasks = Pipeline("job", stages=[source(), Modify(str.upper)]).run(executor=here())
+    assert sum(task.num_items for task in tasks) == 4
+
+
+class Word(Task[str]):
+    """A task that is no batch of documents."""
+
+    @property
+    def num_items(self) -> int:
+        return 1
+
+
+def test_tasks_of_other_kinds_pass(tmp_path: Path) -> None:
+    class Shout(ProcessingStage[Word, Word]):
+        name = "shout"
+
+        def process(self, task: Word) -> Word:
+            return Word(data=task.data.upper())
+
+    class Spell(ProcessingStage[Word, DocumentBatch]):
+        name = "spell"
+
+        def process(self, task: Word) -> DocumentBatch:
+            return DocumentBatch(data=pa.table({"text": list(task.data)}))
+
+    words = [Word(data="ab"), Word(data="c")]
+    assert [task.data for task in Pipeline("w", stages=[Shout()]).run(executor=here(), initial_tasks=words)] == ["AB", "C"]
+    pipeline = Pipeline("w", stages=[Shout(), Spell(), JsonlWriter(str(tmp_path / "out"))])
+    pipeline.run(executor=here(), initial_tasks=words)
+    assert [row["text"] for row in read_rows(tmp_path / "out")] == ["A", "B", "C"]
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_initial_tasks_must_be_tasks() -> None:
+    with pytest.raises(ValueError, match="DataFrame"):
+        Pipeline("job", stages=[Longer()]).run(executor=here(), initial_tasks=[pd.DataFrame()])  # type: ignore[list-item]
+
+
+# --- going on where a run stopped ---
+
+
+def test_a_second_run_does_nothing_and_a_lost_entry_is_redone(tmp_path: Path) -> None:
+    _three_files(tmp_path)
+    pipeline = _pipeline(tmp_path, Longer(2))
+    first = pipeline.run(executor=here())
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.jsonl")}
+    assert pipeline.run(executor=here()).report.partitions_done_before == 3
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.jsonl")} == before
+    next((tmp_path / "out" / "_gristmill" / "manifest").glob("1*")).unlink()
+    third = pipeline.run(executor=here())
+    assert third.report.partitions_done_before == 2
+    assert third.report.rows_written == first.report.rows_written == 2
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_a_changed_input_is_redone(tmp_path: Path) -> None:
+    _three_files(tmp_path)
+    pipeline = _pipeline(tmp_path)
+    pipeline.run(executor=here())
+    write_lines(tmp_path / "in" / "1.jsonl", [{"id": 9, "text": "new"}, {"id": 10, "text": "new"}])
+    result = pipeline.run(executor=here())
+    assert result.report.partitions_done_before == 2 and result.report.rows_written == 4
+    assert [row["id"] for row in read_rows(tmp_path / "out")] == [0, 9, 10, 2]
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_an_input_that_vanished_is_reported(tmp_path: Path) -> None:
+    _three_files(tmp_path)
+    _pipeline(tmp_path).run(executor=here())
+    (tmp_path / "in" / "1.jsonl").unlink()
+    with pytest.raises(ResumeError, match="no longer exist"):
+        _pipeline(tmp_path).run(executor=here())
+    assert _pipeline(tmp_path).run(executor=here(), fresh=True).report.rows_written == 2
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_a_changed_parameter_is_named(tmp_path: Path) -> None:
+    _three_files(tmp_path)
+    _pipeline(tmp_path, Longer(1)).run(executor=here())
+    with pytest.raises(ResumeError, match=r"'longer': parameter least changed from 1 to 2"):
+        _pipeline(tmp_path, Longer(2)).run(executor=here())
+    assert len(read_lines(tmp_path / "out")) == 3
+    assert _pipeline(tmp_path, Longer(2)).run(executor=here(), fresh=True).report.rows_written == 2
+
+
+def test_changed_code_of_a_function_is_noticed(tmp_path: Path) -> None:
+    def stage(words: str) -> Any:
+        @processing_stage(name="mark")
+        def mark(batch: DocumentBatch) -> DocumentBatch:
+            return DocumentBatch(data=batch.to_pandas().assign(mark=words))
+
+        return mark
+
+    _three_files(tmp_path)
+    _pipeline(tmp_path, stage("one")).run(executor=here())
+    assert _pipeline(tmp_path, stage("one")).run(executor=here()).report.partitions_done_before == 3
+    with pytest.raises(ResumeError, match="'mark'"):
+        _pipeline(tmp_path, stage("two")).run(executor=here())
+
+
+def test_settings_that_do_not_change_the_output_do_not_matter(tmp_path: Path) -> None:
+    _three_files(tmp_path)
+    _pipeline(tmp_path, Longer(1)).run(executor=here())
+    again = _pipeline(tmp_path, Longer(1).with_(batch_size=4, num_workers=2)).run(executor=here())
+    assert again.report.partitions_done_before == 3
+
+
+def test_modes_of_the_writer(tmp_path: Path) -> None:
+    _three_files(tmp_path)
+    _pipeline(tmp_path).run(executor=here())
+    (tmp_path / "out" / "mine.txt").write_text("keep me")
+    with pytest.raises(OutputError, match="mode='error'"):
+        _pipeline(tmp_path, mode="error").run(executor=here())
+    result = _pipeline(tmp_path, Longer(2), mode="overwrite").run(executor=here())
+    assert result.report.partitions_done_before == 0 and len(read_lines(tmp_path / "out")) == 2
+    assert (tmp_path / "out" / "mine.txt").read_text() == "keep me"
+    with pytest.raises(UsageError, match="ignore"):
+        JsonlWriter(str(tmp_path), mode="append")  # type: ignore[arg-type]
+
+
+def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    _three_files(tmp_path)
+    calls: list[int] = []
+
+    @processing_stage(name="interrupt")
+    def interrupt(batch: DocumentBatch) -> DocumentBatch:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return batch
+
+    with pytest.raises(KeyboardInterrupt):
+        _pipeline(tmp_path, interrupt).run(executor=here())
+    assert run_json(tmp_path / "out")["status"] == "interrupted"
+    assert len(read_lines(tmp_path / "out")) == 1
+
+
+def test_checkpoint_path_is_accepted(tmp_path: Path) -> None:
+    _three_files(tmp_path)
+    result = _pipeline(tmp_path).run(executor=here(), checkpoint_path=str(tmp_path / "check"))
+    assert result.report.rows_written == 3
+
+
+# --- the record ---
+
+
+def test_run_json_tells_what_happened(tmp_path: Path) -> None:
+    lines = [*(json.dumps(row) for row in ROWS), "{bad"]
+    run_lines(tmp_path, lines, [Longer(99), Modify(str.upper)])
+    record = run_json(tmp_path / "out")
+    assert record["status"] == "done" and record["error"] is None
+    for key in ("wall_seconds", "time_to_first_output_seconds", "peak_memory_bytes"):
+        assert record[key] is None or record[key] >= 0, key
+    assert record["peak_memory_bytes"] > 1e6 and record["wall_seconds"] > 0
+    assert (record["rows_read"], record["rows_written"], record["rows_dropped"], record["rows_quarantined"]) == (11, 0, 10, 1)
+    stages = {stage["stage"]: stage for stage in record["stages"]}
+    assert list(stages)[0] == "jsonl_reader" and list(stages)[-1] == "jsonl_writer"
+    reader, longer = stages["jsonl_reader"], stages["longer"]
+    assert reader["created"] == 11 and reader["rows_out"] == 10 and reader["quarantined"] == {"malformed_json": 1}
+    assert longer["rows_in"] == 10 and longer["dropped"] == {"longer": 10} and longer["rows_out"] == 0
+    for stage in stages.values():
+        assert stage["rows_in"] + stage["created"] == stage["rows_out"] + sum(stage["dropped"].values()) + sum(
+            stage["quarantined"].values()
+        )
+        for key in ("bytes_in", "bytes_out", "busy_seconds", "workers", "calls"):
+            assert stage[key] >= 0, key
+    assert longer["bytes_in"] > 0 and longer["workers"] == 1 and longer["busy_seconds"] > 0
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_the_report_says_it_in_words(tmp_path: Path) -> None:
+    report = run_lines(tmp_path, [*ROWS, "{bad"], [Longer(99)]).report
+    text = str(report)
+    for words in ("11 documents read, 0 kept, 1 quarantined", "10 dropped by longer", "malformed_json", str(tmp_path / "out")):
+        assert words in text, text
+
+
+def test_events_come_in_order(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    run_lines(tmp_path, ROWS, [Longer(99)], listeners=[seen.append])
+    kinds = [type(event) for event in seen]
+    assert kinds[0] is RunStarted and kinds[-1] is RunFinished
+    assert kinds.index(TaskFinished) < kinds.index(RunFinished) and PartitionCommitted in kinds
+
+
+def test_rows_that_do_not_add_up_fail_the_run(tmp_path: Path) -> None:
+    class Liar(ProcessingStage[DocumentBatch, DocumentBatch]):
+        name = "liar"
+
+        def process(self, task: DocumentBatch) -> DocumentBatch:
+            import numpy as np
+
+            task.drop(np.ones(task.num_items, bool), reason="said_so")
+            return task
+
+    with pytest.raises((ConservationError, StageFailedError), match="Use the batch that drop"):
+        run_lines(tmp_path, ROWS, [Liar()])
+    assert run_json(tmp_path / "out")["status"] == "failed"
+    assert read_lines(tmp_path / "out") == []
+
+
+def test_rows_lost_between_stages_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gristmill.backends.parts import PartitionOutput
+
+    append = PartitionOutput.append
+    monkeypatch.setattr(PartitionOutput, "append", lambda self, batch: append(self, batch.slice(0, batch.num_items - 1)))
+    with pytest.raises(ConservationError):
+        run_lines(tmp_path, ROWS)
+    assert run_json(tmp_path / "out")["status"] == "failed"
+
+
+def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gristmill.backends.parts import PartitionOutput
+
+    def full(self: Any, batch: Any) -> int:
+        raise OSError(28, os.strerror(28), "somewhere")
+
+    monkeypatch.setattr(PartitionOutput, "append", full)
+    with pytest.raises(OutputError, match="disk is full"):
+        run_lines(tmp_path, ROWS)
+
+
+def test_setup_and_teardown_are_called_once_also_after_an_error(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Careful(Longer):
+        name = "careful"
+
+        def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
+            calls.append("node")
+
+        def setup(self, worker_metadata: Any = None) -> None:
+            calls.append("setup")
+
+        def process(self, task: DocumentBatch) -> DocumentBatch:
+            if self.least < 0:
+                raise RuntimeError("no")
+            return super().process(task)
+
+        def teardown(self) -> None:
+            calls.append("teardown")
+
+    class NoCopy(Careful):
+        name = "no_copy"
+
+    _three_files(tmp_path)
+    _pipeline(tmp_path, Careful()).run(executor=here())
+    assert calls == ["node", "setup", "teardown"]
+    calls.clear()
+    with pytest.raises(StageFailedError):
+        _pipeline(tmp_path, NoCopy(-1)).run(executor=here(), fresh=True)
+    assert calls == ["node", "setup", "teardown"]
