@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import Any
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
+from gristmill.backends.local.memory import measure_tree
 from gristmill.backends.parts import Leaf
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.runner import SegmentRunner, set_up_node
 from gristmill.backends.work import Work
-from gristmill.observe.events import TaskFinished
+from gristmill.observe.events import Sample, TaskFinished
 from gristmill.tasks.base import Lineage, Task
 
 _HERE = "0"
@@ -24,6 +27,7 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
     ]
     started: list[SegmentRunner] = []
     failed = True
+    highest = _highest_memory()
     try:
         for runner in runners:
             for stage in runner.segment.stages:
@@ -35,6 +39,7 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
             flow.feed(0, task)
         flow.drain()
     finally:
+        _report_memory(work, highest, len(runners))
         problem: Exception | None = None
         for runner in started:
             try:
@@ -43,6 +48,23 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
                 problem = problem or error
         if problem is not None and not failed:  # else what went wrong first is what the user must see
             raise problem
+
+
+def _highest_memory() -> int:
+    """The most memory that this process ever had, in bytes."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _report_memory(work: Work, highest_before: int, segments: int) -> None:
+    """Tell listeners how much memory the run took: its peak, or what there is now where an earlier peak hides it."""
+    peak = _highest_memory()
+    if peak <= highest_before:
+        peak = measure_tree([os.getpid()]).pss_bytes
+    none = (0,) * segments
+    work.events.emit(Sample(peak, 0, none, none, (1,) * segments, none))
 
 
 class _Flow:

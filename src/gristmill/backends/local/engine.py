@@ -131,6 +131,7 @@ class Engine:
         handler = self._watch_interrupts()
         try:
             self._selector.register(self.nursery, selectors.EVENT_READ)
+            self.nursery.preload(_likely_modules(self.plan))
             self._refill()
             while not (self.state.finished and self._committer.idle):
                 self._decide()
@@ -549,6 +550,12 @@ class Engine:
     def _last_words(self, process: WorkerProcess, message: Any) -> None:
         if isinstance(message, Left) and message.error is not None:
             self._error = self._error or message.error
+
+
+def _likely_modules(plan: ExecutionPlan) -> list[str]:
+    """What is better imported once than in every worker: stages that are not ours mostly work on pandas frames."""
+    stages = [stage for segment in plan.segments for stage in segment.stages]
+    return [] if all(type(stage).__module__.startswith("gristmill.") for stage in stages) else ["pandas"]
 
 
 def _lineage(parcel: Parcel) -> Any:

@@ -112,6 +112,7 @@ class Nursery:
         self._newly_ended: list[WorkerProcess] = []
         self._owner = os.getpid()
         self._lost = False
+        self._preloaded: set[str] = set()
         self.report: Mapping[str, Any] | None = None
         _everyone.add(self)
 
@@ -261,6 +262,15 @@ class Nursery:
             raise WorkerError("The process that workers are forked from ended while it was starting one.")
         return worker
 
+    def preload(self, names: Sequence[str]) -> None:
+        """Import further modules before the next worker is forked; those that do not exist are skipped."""
+        self.wait_ready()
+        with self._lock:
+            wanted = [name for name in names if name not in self._preloaded]
+            if wanted:
+                self._preloaded.update(wanted)
+                self._request({"do": "import", "names": wanted}, ())
+
     def poll(self) -> list[WorkerProcess]:
         """The workers that ended since the last call; never waits."""
         with self._lock:
@@ -332,8 +342,9 @@ class Nursery:
             while self._control.wants_write:
                 select.select([], [self._control], [])
                 self._control.flush()
-            select.select([], [self._control], [])
-            socket.send_fds(self._control.socket, [b"F"], list(descriptors))
+            if descriptors:
+                select.select([], [self._control], [])
+                socket.send_fds(self._control.socket, [b"F"], list(descriptors))
         except (ChannelClosed, BrokenPipeError, ConnectionResetError):
             self._lose_everything()
             self._require_alive()

@@ -181,6 +181,10 @@ class _Server:
                 request = self.control.recv()
                 if request["do"] == "stop":
                     return
+                if request["do"] == "import":
+                    _preload(request["names"])
+                    gc.freeze()
+                    continue
                 self.fork(request)
 
     def reap(self) -> None:

@@ -114,12 +114,12 @@ class Run:
 def watched(plan: ExecutionPlan, work: Work, cluster: Cluster, *, default_lifetime_m: float | None) -> Iterator[Run]:
     """A run with its watch, which ends with it."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    actor = ray.remote(Watch).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
-    watch = actor.remote()
+    actor = ray.remote(watch).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
+    handle = actor.remote()
     try:
-        run = Run(plan, work, cluster, watch, default_lifetime_m=default_lifetime_m)
+        run = Run(plan, work, cluster, handle, default_lifetime_m=default_lifetime_m)
         if cluster.dashboard_url is not None:
             run.notice(f"Ray dashboard: {cluster.dashboard_url}")
         yield run
     finally:
-        ray.kill(watch)
+        ray.kill(handle)

@@ -11,7 +11,7 @@ from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
 from gristmill.backends.ray.delivery import Delivery
 from gristmill.backends.ray.driver import Run, watched
-from gristmill.backends.ray.shares import Demand, fit
+from gristmill.backends.ray.shares import Demand, Share, fit
 from gristmill.backends.ray_data.config import RayDataConfig
 from gristmill.backends.work import Work
 
@@ -51,16 +51,26 @@ class RayDataExecutor(BaseExecutor):
 
         from gristmill.backends.ray_data.flow import Flow
 
-        demands = [
-            Demand(segment, stays=run.holds(segment), workers=run.fixed_workers(segment)) for segment in plan.segments
-        ]
-        shares, note = fit(demands, [node.cpus for node in run.cluster.nodes], gpus=run.cluster.gpus)
-        if note is not None:
-            run.notice(note)
-        flow = Flow(plan, work, run, shares, self.settings)
+        shares = self._shares(plan, run)
+        flow = Flow(plan, work, run, shares, self.settings, one_at_a_time=self.one_stage_at_a_time)
         delivery = Delivery(work)
         with flow.opened() as blocks:
             for reference in blocks:
                 for receipt in flow.receipts(ray.get(reference)):
                     delivery.take(receipt)
                 run.tick()
+
+    def _shares(self, plan: ExecutionPlan, run: Run) -> list[Share]:
+        demands = [
+            Demand(segment, stays=run.holds(segment), workers=run.fixed_workers(segment)) for segment in plan.segments
+        ]
+        nodes = [node.cpus for node in run.cluster.nodes]
+        # Where stages run one after the other, each has the whole cluster.
+        groups = [[demand] for demand in demands] if self.one_stage_at_a_time else [demands]
+        shares: list[Share] = []
+        for group in groups:
+            found, note = fit(group, nodes, gpus=run.cluster.gpus)
+            shares.extend(found)
+            if note is not None:
+                run.notice(note)
+        return shares

@@ -31,16 +31,24 @@ _CALLS_PER_WORKER = 4
 
 
 class Flow:
-    """Builds and runs the dataset of one run."""
+    """Builds and runs the dataset of one run; one segment after the other if `one_at_a_time`."""
 
     def __init__(
-        self, plan: ExecutionPlan, work: Work, run: Run, shares: Sequence[Share], settings: RayDataConfig
+        self,
+        plan: ExecutionPlan,
+        work: Work,
+        run: Run,
+        shares: Sequence[Share],
+        settings: RayDataConfig,
+        *,
+        one_at_a_time: bool = False,
     ) -> None:
         self._plan = plan
         self._work = work
         self._run = run
         self._shares = shares
         self._settings = settings
+        self._one_at_a_time = one_at_a_time
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Iterator[Any]]:
@@ -61,9 +69,11 @@ class Flow:
         return [item for item in frame[COLUMN] if isinstance(item, Receipt)]
 
     def _dataset(self) -> Dataset:
-        dataset = ray.data.from_pandas([block(items) for items in self._roots()])
+        dataset: Dataset = ray.data.from_pandas([block(items) for items in self._roots()])
         for segment, share in zip(self._plan.segments, self._shares, strict=True):
             dataset = self._mapped(dataset, segment, share)
+            if self._one_at_a_time and segment is not self._plan.segments[-1]:
+                dataset = dataset.materialize()
         return dataset
 
     def _roots(self) -> Iterator[list[Any]]:

@@ -47,11 +47,14 @@ class XennaExecutor(BaseExecutor):
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
         os.environ.setdefault("PYTHON_LOG", "off")
+        from gristmill.backends.xenna.mailbox import Mailbox
         from gristmill.backends.xenna.rounds import Rounds
 
         with (
             clusters.connected(self.settings, environment=_CLUSTER_VARIABLES) as cluster,
-            watched(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m) as run,
+            watched(
+                plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m, watch=Mailbox
+            ) as run,
         ):
             Rounds(plan, work, run, self._shares(plan, run), self.settings).run()
 

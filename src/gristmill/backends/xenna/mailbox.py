@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from gristmill.backends.ray.parcels import Receipt
+from gristmill.backends.ray.watch import Watch
 
 _MOST_BYTES = 256 << 20
 """What lies in the mailbox at the most; workers wait where the driver is slower than they are."""
@@ -18,10 +19,11 @@ class Stopped(Exception):  # noqa: N818 (an order, not a fault)
     """The run is over: the worker shall leave its task."""
 
 
-class Mailbox:
-    """Receipts on their way to the driver."""
+class Mailbox(Watch):
+    """The watch of a run on Xenna, with the receipts that are on their way to the driver."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._receipts: list[Receipt] = []
         self._nbytes = 0
         self._closed = False
@@ -40,6 +42,10 @@ class Mailbox:
         """All receipts since the last call."""
         receipts, self._receipts, self._nbytes = self._receipts, [], 0
         return receipts
+
+    def open(self) -> None:
+        """Begin a round: what came from the last one has been taken."""
+        self._receipts, self._nbytes, self._closed = [], 0, False
 
     def close(self) -> None:
         """Refuse everything from now on."""

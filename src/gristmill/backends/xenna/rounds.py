@@ -24,7 +24,6 @@ from gristmill.backends.ray.parcels import Parcel, pack
 from gristmill.backends.ray.shares import Share
 from gristmill.backends.work import Work
 from gristmill.backends.xenna.config import XennaConfig
-from gristmill.backends.xenna.mailbox import Mailbox
 from gristmill.backends.xenna.stage import SegmentStage
 from gristmill.errors import WorkerError
 from gristmill.observe.events import Notice
@@ -87,7 +86,8 @@ class Rounds:
         Raises:
             GristmillError: The error that ends the run.
         """
-        mailbox = ray.remote(Mailbox).options(num_cpus=0).remote()
+        mailbox = self._run.watch
+        ray.get(mailbox.open.remote())
         pipeline = _Thread(self._specification(parcels, mailbox, careful=careful))
         with _adapted():
             pipeline.start()
@@ -104,7 +104,6 @@ class Rounds:
                 problem = pipeline.problem
                 pipeline.forget()
                 self._end_workers()
-                ray.kill(mailbox)
         if problem is None:
             self._run.wait_for_workers()
             return None
@@ -226,13 +225,14 @@ def _farewell(worker: Any) -> None:
 
 @contextlib.contextmanager
 def _adapted() -> Iterator[None]:
-    """Two changes to Xenna while it runs.
+    """Three changes to Xenna while it runs.
 
     Every worker is torn down before Xenna kills it, which it does without a word. And a cluster that was not started
     for Xenna refuses its question for very long lists of actors, or has no dashboard that could answer: its own figures
-    then lack them, instead of the run ending.
+    then lack them, instead of the run ending. Its monitor, a process on every node, is left out.
     """
     kill, list_actors = actor_pool._kill_actor_and_reap, monitoring.get_ray_actors
+    monitor = monitoring.RayResourceMonitor
 
     def end(actor: Any, node: str, label: str) -> None:
         with contextlib.suppress(ray.exceptions.RayError):
@@ -246,7 +246,17 @@ def _adapted() -> Iterator[None]:
             return []
 
     actor_pool._kill_actor_and_reap, monitoring.get_ray_actors = end, actors
+    monitoring.RayResourceMonitor = _NoMonitor
     try:
         yield
     finally:
         actor_pool._kill_actor_and_reap, monitoring.get_ray_actors = kill, list_actors
+        monitoring.RayResourceMonitor = monitor
+
+
+class _NoMonitor:
+    """Stands for Xenna's monitor of nodes."""
+
+    def update(self) -> dict[str, Any]:
+        """No figures: those that are shown come from the events of the run."""
+        return {}

@@ -1,0 +1,649 @@
+"""The local engine with real processes: the same bytes whatever happens, and nothing left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from gristmill.backends.local import LocalExecutor
+from gristmill.backends.local.memory import process_tree
+from gristmill.errors import (
+    OutputError,
+    PlanningError,
+    StageFailedError,
+    UnknownNameError,
+    UsageError,
+    WorkerError,
+)
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.quarantine import read_quarantine
+from gristmill.observe.events import Sample, WorkerStarted, WorkerStopped
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.resources import Resources
+from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
+from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
+from gristmill.tasks import DocumentBatch
+
+# Workers cannot import this file; its stages are sent by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+SHARED = Path(f"/dev/shm/gristmill-{os.getuid()}")
+
+
+# --- stages ---
+
+
+class Upper(ProcessingStage):
+    name = "upper"
+
+    def process(self, task):
+        frame = task.to_pandas()
+        frame["text"] = frame["text"].str.upper()
+        return task
+
+
+class Even(ProcessingStage):
+    """Drops odd documents, several tasks at a time, through Polars, where no labels tell rows apart."""
+
+    name = "even"
+    batch_size = 3
+
+    def process_batch(self, tasks):
+        return [self.process(task) for task in tasks]
+
+    def process(self, task):
+        import polars as pl
+
+        return DocumentBatch(data=task.to_polars().filter(pl.col("n") % 2 == 0))
+
+
+class Halves(ProcessingStage):
+    """Gives two batches for each one."""
+
+    name = "halves"
+    resources = Resources(cpus=0.5)
+
+    def process(self, task):
+        middle = task.num_items // 2
+        return [task.slice(0, middle), task.slice(middle, task.num_items - middle)]
+
+
+class Nothing(ProcessingStage):
+    name = "nothing"
+
+    def process(self, task):
+        return None
+
+
+class Fixed(ProcessingStage):
+    name = "fixed"
+
+    def num_workers(self):
+        return 2
+
+    def process(self, task):
+        return task
+
+
+class Trap(ProcessingStage):
+    """Does something terrible to the documents it is told about."""
+
+    name = "trap"
+
+    def __init__(self, deeds: dict[str, str]) -> None:
+        self.deeds = deeds
+
+    def process(self, task):
+        for text in task.column("id").to_pylist():
+            deed = self.deeds.get(text)
+            if deed == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif deed == "segfault":
+                ctypes.string_at(0)
+            elif deed == "hang":
+                time.sleep(3600)
+            elif deed == "raise":
+                raise ValueError(f"cannot digest {text}")
+        return task
+
+
+class Slow(ProcessingStage):
+    """Takes a moment for each batch, so that there is something to disturb."""
+
+    name = "slow"
+
+    def __init__(self, seconds: float = 0.02) -> None:
+        self.seconds = seconds
+
+    def process(self, task):
+        time.sleep(self.seconds)
+        return task
+
+
+class Diary(ProcessingStage):
+    """Writes down when its hooks are called and in which process."""
+
+    name = "diary"
+
+    def __init__(self, folder: str, fail_on: str | None = None) -> None:
+        self.folder = folder
+        self.fail_on = fail_on
+
+    def _note(self, what: str) -> None:
+        with open(os.path.join(self.folder, what), "a") as file:
+            file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+
+    def setup_on_node(self, node_info=None, worker_metadata=None):
+        self._note("node")
+
+    def setup(self, worker_metadata=None):
+        self._note("setup")
+
+    def teardown(self):
+        self._note("teardown")
+
+    def process(self, task):
+        time.sleep(0.05)
+        if self.fail_on in task.column("id").to_pylist():
+            raise RuntimeError("no more")
+        return task
+
+
+class Leak(ProcessingStage):
+    name = "leak"
+    resources = Resources(cpus=0.5)
+    hoard: list[bytearray] | None = None
+
+    def process(self, task):
+        if self.hoard is None:
+            self.hoard = []
+        self.hoard.append(bytearray(os.urandom(1 << 20) * 50))
+        return task
+
+
+# --- tools ---
+
+
+def lines(folder: Path, *, files: int = 4, rows: int = 60) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in range(files):
+        with open(folder / f"part{file}.jsonl", "w") as out:
+            for row in range(rows):
+                record = {"id": f"{file}-{row}", "n": row, "text": f"document {row} of {file} " * (row % 7 + 1)}
+                out.write(json.dumps(record) + "\n")
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return lines(tmp_path / "in")
+
+
+def pipeline(source: Path, out: Path, *stages: ProcessingStage, **options: Any) -> Pipeline:
+    reader = JsonlReader(str(source), **{"read_kwargs": {"batch_bytes": "1KB"}, **options})
+    return Pipeline("test", stages=[reader, *stages, JsonlWriter(str(out))])
+
+
+def run(made: Pipeline, *, listeners: Any = (), options: dict[str, Any] | None = None, **config: Any) -> Any:
+    config = {"num_cpus": 2, **config}
+    return made.run(LocalExecutor(config), listeners=list(listeners), **(options or {}))
+
+
+def committed(out: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(out.iterdir()) if file.is_file()}
+
+
+def ids(out: Path) -> set[str]:
+    return {json.loads(line)["id"] for file in out.glob("*.jsonl") for line in file.read_text().splitlines()}
+
+
+def ledger(out: Path) -> dict[str, Any]:
+    from gristmill.ledger.manifest import Manifest
+
+    entries = Manifest(RunFolder(str(out))).load()
+    return {
+        name: {
+            stage: {key: value for key, value in count.to_dict().items() if not key.startswith("bytes")}
+            for stage, count in entry.stages.items()
+        }
+        for name, entry in entries.items()
+    }
+
+
+def set_aside(out: Path) -> dict[str, str]:
+    return {json.loads(entry.record.raw)["id"]: entry.record.cause for entry in read_quarantine(str(out))}
+
+
+def workers_of(pid: int) -> list[int]:
+    return [found for found in process_tree(pid) if found != pid]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    yield
+    left = list(SHARED.glob(f"*-{os.getpid()}-*")) if SHARED.exists() else []
+    assert not left
+
+
+# --- the same bytes ---
+
+PIPELINES: dict[str, Callable[[], list[ProcessingStage]]] = {
+    "one segment": lambda: [Upper()],
+    "segments of different sizes": lambda: [Upper().with_(resources=Resources(cpus=0.5)), Even(), Fixed()],
+    "fan-out": lambda: [Halves(), Upper()],
+    "everything dropped": lambda: [Upper(), Nothing().with_(resources=Resources(cpus=0.5))],
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_output_and_ledger_do_not_depend_on_workers_or_mode(name: str, source: Path, tmp_path: Path) -> None:
+    wanted = None
+    for number, config in enumerate(
+        [{"num_cpus": 0}, {"num_cpus": 1}, {"num_cpus": 2}, {"num_cpus": 4}, {"execution_mode": "batch"}]
+    ):
+        out = tmp_path / f"out{number}"
+        run(pipeline(source, out, *PIPELINES[name](), blocksize="3KB"), **config)
+        found = committed(out), ledger(out)
+        wanted = wanted or found
+        assert found == wanted, config
+    assert len(wanted[1]) > 4
+
+
+def test_parquet_is_the_same_too(source: Path, tmp_path: Path) -> None:
+    Pipeline("p", stages=[JsonlReader(str(source)), ParquetWriter(str(tmp_path / "pq"))]).run()
+    wanted = None
+    for number, config in enumerate([{"num_cpus": 0}, {"num_cpus": 2}, {"execution_mode": "batch"}]):
+        out = tmp_path / f"out{number}"
+        stages = [ParquetReader(str(tmp_path / "pq")), Halves(), Even(), ParquetWriter(str(out))]
+        run(Pipeline("p", stages=stages), **config)
+        wanted = wanted or committed(out)
+        assert committed(out) == wanted
+    assert len(wanted) == 4
+
+
+def test_results_without_a_writer_come_in_order(source: Path) -> None:
+    made = Pipeline("test", stages=[JsonlReader(str(source), read_kwargs={"batch_bytes": "1KB"}), Even(), Halves()])
+    found = [list(run(made, num_cpus=count)) for count in (0, 2)]
+    here, there = [[task.column("id").to_pylist() for task in tasks] for tasks in found]
+    assert here == there
+    assert sum(map(len, here)) == 120
+
+
+def test_initial_tasks_pass_through_workers() -> None:
+    import pyarrow as pa
+
+    batches = [DocumentBatch(data=pa.table({"n": [i, i + 1], "text": ["a", "b"]})) for i in range(10)]
+    result = run(Pipeline("test", stages=[Upper(), Even()]), options={"initial_tasks": batches})
+    assert [task.column("n").to_pylist() for task in result] == [[i + i % 2] for i in range(10)]
+
+
+# --- deaths ---
+
+
+class Assassin:
+    """Kills a random worker again and again while a run goes on."""
+
+    def __init__(self, every_s: float) -> None:
+        self.every_s = every_s
+        self.living: dict[int, int] = {}
+        self.killed = 0
+        self._over = threading.Event()
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, WorkerStarted):
+            self.living[event.worker] = event.pid
+        elif isinstance(event, WorkerStopped):
+            self.living.pop(event.worker, None)
+
+    def __enter__(self) -> Assassin:
+        threading.Thread(target=self._work, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _work(self) -> None:
+        chance = random.Random(1)
+        while not self._over.wait(self.every_s):
+            pids = list(self.living.values())
+            if pids:
+                os.kill(chance.choice(pids), signal.SIGKILL)
+                self.killed += 1
+
+
+@pytest.mark.parametrize("stages", [[Slow], [Slow, Even, Halves]], ids=["one segment", "three segments"])
+def test_killed_workers_change_nothing(stages: list[type[ProcessingStage]], source: Path, tmp_path: Path) -> None:
+    run(pipeline(source, tmp_path / "here", *(stage() for stage in stages), blocksize="3KB"), num_cpus=0)
+    with Assassin(0.15) as assassin:
+        run(pipeline(source, tmp_path / "there", *(s() for s in stages), blocksize="3KB"), listeners=[assassin])
+    assert assassin.killed > 2
+    assert committed(tmp_path / "there") == committed(tmp_path / "here")
+    assert ledger(tmp_path / "there") == ledger(tmp_path / "here")
+
+
+def test_documents_that_kill_hang_and_crash_are_found_and_the_rest_is_there(source: Path, tmp_path: Path) -> None:
+    deeds = {"0-7": "kill", "0-8": "hang", "1-30": "segfault", "2-0": "hang", "3-59": "kill"}
+    out = tmp_path / "out"
+    trap = Trap(deeds).with_(time_limit_s=0.6)
+    run(pipeline(source, out, trap, read_kwargs={"batch_bytes": "4KB"}))
+    causes = {"kill": "SIGKILL", "hang": "time limit", "segfault": "SIGSEGV"}
+    assert set_aside(out) == {name: causes[deed] for name, deed in deeds.items()}
+    assert ids(out) == {f"{file}-{row}" for file in range(4) for row in range(60)} - set(deeds)
+
+
+def test_killers_are_found_behind_a_process_border_and_in_groups(source: Path, tmp_path: Path) -> None:
+    deeds = {"0-7": "kill", "0-9": "segfault", "2-33": "kill"}
+    out = tmp_path / "out"
+    trap = Trap(deeds).with_(resources=Resources(cpus=0.5), batch_size=4)
+    run(pipeline(source, out, trap, Upper().with_(batch_size=2), read_kwargs={"batch_bytes": "4KB"}))
+    assert set_aside(out) == {"0-7": "SIGKILL", "0-9": "SIGSEGV", "2-33": "SIGKILL"}
+    assert len(ids(out)) == 237
+
+
+# --- exceptions ---
+
+
+def test_an_exception_names_stage_file_and_row_and_leaves_what_is_committed(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageFailedError) as caught:
+        run(pipeline(source, tmp_path / "out", Trap({"2-41": "raise"})))
+    message = str(caught.value)
+    assert "'trap'" in message
+    assert "part2.jsonl" in message
+    assert (caught.value.stage, caught.value.row) == ("trap", 41)
+    assert "ValueError: cannot digest 2-41" in message
+    trace = message[message.index("Traceback") :]
+    assert "test_local_engine.py" in trace.splitlines()[1]
+    assert "gristmill/backends" not in trace
+    run(
+        pipeline(
+            source,
+            tmp_path / "out",
+            Trap({"2-41": "raise"}),
+        ),
+        options={"ignore_failures": True},
+    )
+    assert set_aside(tmp_path / "out") == {"2-41": "ValueError"}
+    assert len(ids(tmp_path / "out")) == 239
+
+
+def test_exceptions_are_set_aside_when_asked(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(pipeline(source, out, Trap({"0-0": "raise", "3-5": "raise", "3-6": "raise"})), ignore_failures=True)
+    assert set_aside(out) == dict.fromkeys(["0-0", "3-5", "3-6"], "ValueError")
+    assert len(ids(out)) == 237
+
+
+class BadSetup(ProcessingStage):
+    name = "bad_setup"
+
+    def __init__(self, deed: str) -> None:
+        self.deed = deed
+
+    def setup(self, worker_metadata=None):
+        if self.deed == "raise":
+            raise RuntimeError("no model here")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def process(self, task):
+        return task
+
+
+def test_setup_that_raises_or_dies_ends_the_run(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageFailedError, match=r"'bad_setup' failed in setup\(\).*no model here"):
+        run(pipeline(source, tmp_path / "a", BadSetup("raise")))
+    with pytest.raises(WorkerError, match="during setup"):
+        run(pipeline(source, tmp_path / "b", BadSetup("die")))
+
+
+class Holder(ProcessingStage):
+    name = "holder"
+
+    def __init__(self) -> None:
+        self.settings = {"lock": threading.Lock()}
+
+    def process(self, task):
+        return task
+
+
+def test_what_cannot_be_sent_is_named(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(PlanningError, match=r"settings.*'lock'.*setup\(\)"):
+        run(pipeline(source, tmp_path / "out", Holder()))
+
+
+# --- the life of workers ---
+
+
+def notes(folder: Path, what: str) -> list[list[str]]:
+    path = folder / what
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_hooks_are_called_once_per_node_and_once_per_worker(source: Path, tmp_path: Path) -> None:
+    stages = [Diary(str(tmp_path)).with_(num_workers=3), Upper()]
+    run(pipeline(source, tmp_path / "out", *stages, blocksize="2KB"))
+    assert len(notes(tmp_path, "node")) == 1
+    assert len(notes(tmp_path, "setup")) == 3
+    assert sorted(notes(tmp_path, "teardown")) == sorted(notes(tmp_path, "setup"))
+
+
+def test_teardown_is_called_after_an_error(source: Path, tmp_path: Path) -> None:
+    stages = [Diary(str(tmp_path), fail_on="1-50").with_(num_workers=2)]
+    with pytest.raises(StageFailedError, match="no more"):
+        run(pipeline(source, tmp_path / "out", *stages, blocksize="2KB"))
+    assert sorted(notes(tmp_path, "teardown")) == sorted(notes(tmp_path, "setup"))
+
+
+def test_gpu_slots_are_shared_and_named(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    quarter, pair = tmp_path / "quarter", tmp_path / "pair"
+    quarter.mkdir()
+    pair.mkdir()
+    small = Diary(str(quarter)).with_(resources=Resources(cpus=0.1, gpus=0.25))
+    run(pipeline(source, tmp_path / "a", small, blocksize="1KB"), num_gpus=1)
+    assert len(notes(quarter, "setup")) == 4
+    assert {devices for _, devices in notes(quarter, "setup")} == {"0"}
+    large = Diary(str(pair)).with_(resources=Resources(cpus=0.1, gpus=2))
+    run(pipeline(source, tmp_path / "b", large, blocksize="1KB"), num_gpus=2)
+    assert [devices for _, devices in notes(pair, "setup")] == ["0,1"]
+
+
+def test_two_segments_that_need_the_only_gpu_take_turns(source: Path, tmp_path: Path) -> None:
+    stages = [Upper().with_(resources=Resources(gpus=1)), Even().with_(resources=Resources(gpus=1))]
+    run(pipeline(source, tmp_path / "out", *stages), num_gpus=1)
+    assert len(ids(tmp_path / "out")) == 120
+
+
+def test_a_leaking_stage_stays_within_its_budget(source: Path, tmp_path: Path) -> None:
+    peak = 0
+    recycled = 0
+
+    def watch(event: Any) -> None:
+        nonlocal peak, recycled
+        if isinstance(event, Sample):
+            peak = max(peak, event.memory_bytes)
+        elif isinstance(event, WorkerStopped):
+            recycled += event.cause == "recycled"
+
+    budget = 1000 << 20
+    run(pipeline(source, tmp_path / "out", Leak(), blocksize="1KB"), listeners=[watch], memory_budget=budget)
+    assert recycled >= 3
+    assert peak < budget
+    assert len(ids(tmp_path / "out")) == 240
+
+
+# --- settings ---
+
+
+def test_settings_that_cannot_work_are_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="num_cpus"):
+        LocalExecutor({"num_cpu": 2})
+    with pytest.raises(UsageError, match="streaming"):
+        LocalExecutor({"execution_mode": "stream"})
+    with pytest.raises(PlanningError, match=r"when they do nothing, about .*MB") as caught:
+        run(pipeline(source, tmp_path / "out", Upper()), memory_budget="50MB")
+    assert caught.value.floor > 50 << 20
+    with pytest.raises(PlanningError, match="time limit"):
+        run(pipeline(source, tmp_path / "out", Upper().with_(time_limit_s=1.0)), num_cpus=0)
+
+
+# --- whole programs ---
+
+SCRIPT = """
+    import sys, time, os
+    from gristmill.backends.local import LocalExecutor
+    from gristmill.pipeline import Pipeline
+    from gristmill.stages.base import ProcessingStage
+    from gristmill.stages.text.io.reader import JsonlReader
+    from gristmill.stages.text.io.writer import JsonlWriter
+
+    def made_here(text, shout=str.upper):
+        return shout(text)
+
+    class Mine(ProcessingStage):
+        name = "mine"
+
+        def __init__(self, how, seconds):
+            self.how, self.seconds = how, seconds
+
+        def setup(self, worker_metadata=None):
+            open(os.path.join(sys_folder, f"setup-{os.getpid()}"), "w").close()
+
+        def teardown(self):
+            open(os.path.join(sys_folder, f"teardown-{os.getpid()}"), "w").close()
+
+        def process(self, task):
+            time.sleep(self.seconds)
+            frame = task.to_pandas()
+            frame["text"] = [self.how(text) for text in frame["text"]]
+            return task
+
+    source, out, sys_folder, seconds = sys.argv[1:5]
+    suffix = "!"
+    stages = [
+        JsonlReader(source, blocksize="2KB", read_kwargs={"batch_bytes": "1KB"}),
+        Mine(lambda text: made_here(text) + suffix, float(seconds)),
+        JsonlWriter(out),
+    ]
+    if __name__ == "__main__":
+        pipeline = Pipeline("script", stages=stages)
+        print("running", flush=True)
+        pipeline.run(LocalExecutor({"num_cpus": int(sys.argv[5]) if len(sys.argv) > 5 else 2}))
+        print("done", flush=True)
+"""
+
+
+def program(tmp_path: Path, *arguments: object) -> subprocess.Popen[str]:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    (tmp_path / "notes").mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, str(script), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def test_stages_of_the_main_script_with_closures_and_lambdas(source: Path, tmp_path: Path) -> None:
+    found = []
+    for count in (0, 2):
+        out = tmp_path / f"out{count}"
+        made = program(tmp_path, source, out, tmp_path / "notes", 0, count)
+        output, errors = made.communicate(timeout=100)
+        assert made.returncode == 0, errors
+        found.append(committed(out))
+    assert found[0] == found[1]
+    assert b"DOCUMENT 3 OF 0" in found[0]["part0.b0000.jsonl"]
+
+
+@pytest.mark.parametrize("seconds", [0.05, 30], ids=["between batches", "in a long call"])
+def test_an_interrupt_ends_everything_in_two_seconds(seconds: float, source: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    made = program(tmp_path, source, tmp_path / "out", notes, seconds)
+    wait_until(lambda: len(list(notes.glob("setup-*"))) == 2)
+    time.sleep(0.2)
+    pids = workers_of(made.pid)
+    assert len(pids) >= 3
+    begun = time.monotonic()
+    made.send_signal(signal.SIGINT)
+    _, errors = made.communicate(timeout=20)
+    wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
+    spent = time.monotonic() - begun
+    assert "KeyboardInterrupt" in errors
+    assert spent < 2.0 + 0.1 * os.getloadavg()[0]
+    assert not list(SHARED.glob(f"*-{made.pid}-*"))
+    assert {p.name[9:] for p in notes.glob("teardown-*")} == {p.name[6:] for p in notes.glob("setup-*")}
+
+
+def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(source: Path, tmp_path: Path) -> None:
+    whole = program(tmp_path, source, tmp_path / "whole", tmp_path / "notes", 0, 0)
+    assert whole.wait(100) == 0
+    out = tmp_path / "out"
+    made = program(tmp_path, source, out, tmp_path / "notes", 0.05)
+    wait_until(lambda: len(list(out.glob("*.jsonl"))) >= 2)
+    pids = workers_of(made.pid)
+    assert pids
+    made.kill()
+    made.wait()
+    wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
+    before = set(committed(out))
+    assert len(before) < len(committed(tmp_path / "whole"))
+    again = program(tmp_path, source, out, tmp_path / "notes", 0)
+    assert again.wait(100) == 0
+    assert committed(out) == committed(tmp_path / "whole")
+    assert not list(SHARED.glob(f"*-{made.pid}-*"))
+    assert not list((out / "_gristmill" / "staging").glob("*"))
+
+
+def test_a_full_disk_ends_the_run_with_a_clear_error_and_intact_output(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs to mount a small file system")
+    try:
+        source = lines(tmp_path / "big", files=20, rows=1000)
+        out = disk / "out"
+        with pytest.raises(OutputError, match=r"disk is full|No space|no room"):
+            run(pipeline(source, out, Slow(0), read_kwargs={}))
+        before = committed(out)
+        assert 0 < len(before) < 20
+        subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
+        run(pipeline(source, out, Slow(0), read_kwargs={}))
+        after = committed(out)
+        assert before.items() <= after.items()
+        run(pipeline(source, tmp_path / "whole", Slow(0), read_kwargs={}), num_cpus=0)
+        assert after == committed(tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", disk], check=True)
