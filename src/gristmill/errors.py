@@ -125,3 +125,7 @@ class RecipeError(GristmillError, ValueError):
 
 class ModelNotFoundError(GristmillError, FileNotFoundError):
     """The files of a model are not on this machine; says which, where they were looked for and how to fetch them."""
+
+
+class InputChangedError(GristmillError, RuntimeError):
+    """The input changed between the steps of a workflow, so that what was found before does not hold for it."""

@@ -17,12 +17,14 @@ from typing import Any, BinaryIO, cast
 import psutil
 
 from gristmill.errors import InputNotFoundError, UsageError, VerificationError
-from gristmill.storage.atomic import output_errors, write_bytes_atomic
+from gristmill.storage.atomic import output_errors, sweep_temporaries, temporary_path, write_bytes_atomic
 from gristmill.storage.remote import StorageOptions, filesystem, is_local, local_path
 
 RECORD_FOLDER = "_gristmill"
-KNOWN_RECORDS = ("run.json", "plan.json", "recipe.yaml", "report.html")
+KNOWN_RECORDS = ("run.json", "plan.json", "recipe.yaml", "report.html", "deduplication.json")
 """Files directly in the record folder that belong to a run."""
+STEPS_FOLDER = "steps"
+"""The folder in the record folder where a workflow keeps the runs of its earlier steps, each with its own record."""
 
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _MAX_NAME_BYTES = 230  # leaves room for the endings below within the 255 of most file systems
@@ -159,6 +161,14 @@ class RunFolder:
         start = int(psutil.Process().create_time() * 1000)
         return f"{self.staging_folder}/{_host()}-{os.getpid()}-{start}-{uuid.uuid4().hex[:8]}"
 
+    def sweep(self) -> None:
+        """Remove what dead processes of this machine left behind: staging folders and temporary files."""
+        self.sweep_staging()
+        if self.local:
+            # Other stores publish on completion and have no temporaries. Data files lie in the folder itself.
+            sweep_temporaries(self.path, recursive=False)
+            sweep_temporaries(self.join(RECORD_FOLDER))
+
     def sweep_staging(self) -> list[str]:
         """Remove the staging folders of processes of this machine that have ended; returns their names.
 
@@ -225,6 +235,13 @@ class RunFolder:
         """Whether a file is there."""
         return os.path.isfile(path) if self.local else bool(self._fs.isfile(self.inner(path)))
 
+    def size(self, path: str) -> int | None:
+        """The bytes of a file; None if there is none."""
+        try:
+            return os.stat(path).st_size if self.local else int(self._fs.info(self.inner(path))["size"])
+        except FileNotFoundError:
+            return None
+
     def remove(self, path: str) -> bool:
         """Remove a file; False if there was none."""
         try:
@@ -260,7 +277,7 @@ class RunFolder:
                     if isinstance(error, FileNotFoundError) or not os.path.isfile(source):
                         raise
                     # Staged on another disk: copy beside the target first, so that it still appears in one step.
-                    beside = f"{os.path.dirname(target)}/.tmp-move-{uuid.uuid4().hex}"
+                    beside = temporary_path(target)
                     shutil.copyfile(source, beside)
                     os.replace(beside, target)
                     os.unlink(source)

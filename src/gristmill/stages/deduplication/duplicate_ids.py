@@ -1,0 +1,77 @@
+"""The ids of the documents to remove, as a Parquet file for other programs and for the removal workflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from gristmill.stages.deduplication.document_keys import partitions_of, rows_of
+from gristmill.stages.deduplication.key_ranges import RangeReader
+from gristmill.stages.deduplication.removal import survivor_names
+from gristmill.stages.deduplication.sorted_runs import column, sorted_by_key
+from gristmill.stages.deduplication.source import DocumentSource
+from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD
+from gristmill.storage.atomic import write_json_atomic
+from gristmill.storage.compression import open_raw
+from gristmill.storage.partitions import Partition
+
+
+class DuplicateIds(RangeReader):
+    """Turns removal lists into a table of ids for other programs.
+
+    Its column `id` holds what the documents are called: their own ids where `id_field` names them, else the ids that a
+    reader with `_assign_ids` gives. The others say for whom a document goes and how alike they are.
+
+    Args:
+        partition_ids: The ids of the partitions by number.
+        id_field: The column of the documents' own ids.
+    """
+
+    name = "duplicate_ids"
+
+    def __init__(self, partition_ids: Sequence[str], *, id_field: str | None) -> None:
+        super().__init__()
+        self._partition_ids = tuple(partition_ids)
+        self.id_field = id_field
+
+    def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
+        table = self.runs.read(low, high)
+        if not table.num_rows:
+            return
+        table = sorted_by_key(table)
+        names = self._assigned(table, "key") if self.id_field is None else table.column("id").to_pylist()
+        yield pa.table(
+            {
+                "id": pa.array(names, pa.large_string()),
+                "survivor": pa.array(survivor_names(table, self._partition_ids), pa.large_string()),
+                "cluster": pa.array(self._assigned(table, "survivor"), pa.large_string()),
+                "similarity": table.column("similarity"),
+            }
+        )
+
+    def _assigned(self, table: pa.Table, name: str) -> list[str]:
+        keys = column(table, name)
+        places = zip(partitions_of(keys).tolist(), rows_of(keys).tolist(), strict=True)
+        return [f"{self._partition_ids[partition]}:{row}" for partition, row in places]
+
+
+def write_id_generator(path: str, source: DocumentSource, partitions: Sequence[Partition]) -> None:
+    """Record how the input was cut, so that assigned ids can be given to the same documents again."""
+    write_json_atomic(
+        path,
+        {
+            "id_field": DEDUP_ID_FIELD,
+            "blocksize": source.blocksize,
+            "files_per_partition": source.files_per_partition,
+            "partitions": {partition.id: partition.fingerprint() for partition in partitions},
+        },
+    )
+
+
+def read_id_generator(path: str) -> dict[str, object]:
+    """What `write_id_generator` recorded."""
+    with open_raw(path) as file:
+        values: dict[str, object] = json.loads(file.read())
+    return values

@@ -1,0 +1,1 @@
+"""Exact deduplication: documents whose texts are equal byte for byte."""

@@ -1,0 +1,119 @@
+"""The two steps that find equal texts: a 128-bit hash of every document, and the groups of equal hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gristmill.kernels.content_hash import content_hashes
+from gristmill.kernels.text_column import text_column
+from gristmill.ledger.identity import make_identity
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.deduplication.document_keys import make_keys
+from gristmill.stages.deduplication.key_ranges import RangeReader
+from gristmill.stages.deduplication.removal import REMOVALS
+from gristmill.stages.deduplication.sorted_runs import column
+from gristmill.stages.deduplication.survivor_rule import SurvivorRule
+from gristmill.tasks.columns import TableColumns
+from gristmill.tasks.document import DocumentBatch
+
+EMPTY = "empty"
+
+
+class ContentHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Turns documents into hashes of their texts, with what is needed to name them and to choose a survivor.
+
+    Args:
+        text_field: The column with the text.
+        id_field: The column with the ids; survivors are named by them.
+        rule: Which document of a group stays.
+        merge_empty: Whether empty and missing texts count as duplicates of each other.
+    """
+
+    name = "content_hashes"
+
+    def __init__(self, text_field: str, *, id_field: str | None, rule: SurvivorRule, merge_empty: bool = False) -> None:
+        self.text_field = text_field
+        self.id_field = id_field
+        self.rule = rule
+        self.merge_empty = merge_empty
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.text_field, *self.rule.columns]
+
+    def outputs(self) -> Spec:
+        return ["data"], ["hash", "hash_2", "document", "rank", "id"]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        text = task.text(self.text_field)
+        data, offsets, valid = text_column(text)
+        if not self.merge_empty:
+            empty = (np.diff(offsets) == 0) | ~valid
+            if empty.any():
+                task = task.drop(empty, reason=EMPTY)
+                if not task.num_items:
+                    return task
+                text = task.text(self.text_field)
+                data, offsets, valid = text_column(text)
+        hashes = content_hashes(data, offsets)
+        assert task._lineage is not None
+        ids = make_identity(task, id_field=self.id_field, url_field=None).ids
+        table = pa.table(
+            {
+                "hash": hashes[:, 0],
+                "hash_2": hashes[:, 1],
+                "document": make_keys(task._lineage.partition, task.rows),
+                "rank": self.rule.ranks(task, text),
+                "id": pa.nulls(task.num_items, pa.large_string()) if ids is None else ids,
+            }
+        )
+        return task._derived(TableColumns(table))
+
+
+class EqualHashes(RangeReader):
+    """Gives the removal list of a range of hashes: every document of a group but the one that stays."""
+
+    name = "equal_hashes"
+
+    def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
+        table = self.runs.read(low, high)
+        if table.num_rows > 1:
+            yield removals_of_equals(table)
+
+
+def removals_of_equals(table: pa.Table) -> pa.Table:
+    """The removal list of a table of hashes, sorted by document."""
+    first, second = column(table, "hash"), column(table, "hash_2")
+    order = np.argsort(first, kind="stable")
+    equal = first[order][1:] == first[order][:-1]
+    # Nearly all hashes are alone; only what shares its first half is looked at further.
+    kept = np.zeros(len(order), bool)
+    kept[1:] |= equal
+    kept[:-1] |= equal
+    table = table.take(pa.array(order[kept]))
+    first, second = column(table, "hash"), column(table, "hash_2")
+    rank, document = column(table, "rank"), column(table, "document")
+    order = np.lexsort((document, rank, second, first))
+    head = _heads(first[order], second[order])
+    survivor = order[head]
+    gone = np.flatnonzero(head != np.arange(len(order)))
+    removed, kept_by = order[gone], survivor[gone]
+    ids = table.column("id")
+    columns = [
+        pa.array(document[removed]),
+        pa.array(document[kept_by]),
+        ids.take(pa.array(removed)),
+        ids.take(pa.array(kept_by)),
+        pa.array(np.ones(len(removed))),
+    ]
+    return pa.table(columns, schema=REMOVALS)
+
+
+def _heads(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """For each place the place at which its group of equal neighbours begins."""
+    begins = np.ones(len(first), bool)
+    begins[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+    return np.maximum.accumulate(np.where(begins, np.arange(len(first)), 0))

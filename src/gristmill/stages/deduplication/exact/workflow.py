@@ -1,0 +1,126 @@
+"""`ExactDeduplicationWorkflow`: removes documents whose text is equal to that of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Steps
+from gristmill.stages.deduplication.exact.steps import ContentHashes, EqualHashes
+from gristmill.stages.deduplication.key_ranges import KeyRanges, range_count
+from gristmill.stages.deduplication.sorted_runs import RunFiles
+
+
+class ExactDeduplicationWorkflow(DeduplicationWorkflow):
+    """Keeps one document of every group of equal texts.
+
+    Three pipelines with files between them: hashes of all texts, groups of equal hashes, removal. Memory does not
+    grow with the data, the survivors are the same for any number of workers, and every removal is in the ledger of
+    the output with its survivor.
+
+    Args:
+        output_path: Where the documents that stay are written, or the ids of the others without `perform_removal`.
+        input_path: A file, a folder, a glob, a URL, or a list of these.
+        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
+        input_blocksize: As `blocksize` of the readers.
+        identification_batchsize: Accepted; batches are formed by size here.
+        input_file_extensions: Which files of a folder to take.
+        read_kwargs: As in the readers.
+        write_kwargs: As in the writers.
+        assign_id: Call documents in the list of duplicates by partition and row; the default without `id_field`.
+        id_field: The column with the documents' ids (the ledger looks for `id` in any case).
+        text_field: The column with the text.
+        perform_removal: Write the documents that stay; else only the ids of those to remove, to `ExactDuplicateIds/`.
+        total_nparts: Accepted; the number of buckets follows from the amount of data.
+        rmm_pool_size: For GPUs; has no effect.
+        spill_memory_limit: For GPUs; has no effect.
+        env_vars: Accepted; has no effect.
+        use_async_memory: For GPUs; has no effect.
+        cache_path: Where intermediate files go; by default below the output, in `_gristmill/steps`.
+        files_per_partition: As in the readers, instead of `input_blocksize`.
+        output_filetype: "jsonl" or "parquet"; by default as the input.
+        survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
+            by "priority" of sources.
+        score_field: The column of numbers for survivor="best"; the highest stays.
+        source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
+        merge_empty: Whether empty and missing texts count as duplicates of each other.
+
+    Example:
+        >>> workflow = ExactDeduplicationWorkflow(input_path="crawl/", output_path="unique/", text_field="text")
+        >>> result = workflow.run()
+        >>> result.get_metadata("num_removed")
+    """
+
+    name = "exact_deduplication"
+    reason = "exact_duplicate"
+    ids_folder = "ExactDuplicateIds"
+    id_generator_file = "exact_id_generator.json"
+
+    def __init__(
+        self,
+        output_path: str,
+        input_path: str | Sequence[str] | None = None,
+        input_filetype: str | None = None,
+        input_blocksize: int | str | None = None,
+        identification_batchsize: int | None = None,
+        input_file_extensions: Sequence[str] | None = None,
+        read_kwargs: Mapping[str, Any] | None = None,
+        write_kwargs: Mapping[str, Any] | None = None,
+        assign_id: bool | None = None,
+        id_field: str | None = None,
+        text_field: str = "text",
+        perform_removal: bool = True,
+        total_nparts: int | None = None,
+        rmm_pool_size: int | str | None = None,
+        spill_memory_limit: int | str | None = None,
+        env_vars: Mapping[str, Any] | None = None,
+        use_async_memory: bool | None = None,
+        *,
+        cache_path: str | None = None,
+        files_per_partition: int | None = None,
+        output_filetype: str | None = None,
+        survivor: str = "first",
+        score_field: str | None = None,
+        source_priority: Sequence[str] | None = None,
+        merge_empty: bool = False,
+    ) -> None:
+        super().__init__(
+            input_path=input_path,
+            output_path=output_path,
+            cache_path=cache_path,
+            input_filetype=input_filetype,
+            input_blocksize=input_blocksize,
+            input_file_extensions=input_file_extensions,
+            files_per_partition=files_per_partition,
+            output_filetype=output_filetype,
+            text_field=text_field,
+            id_field=id_field,
+            assign_id=assign_id,
+            perform_removal=perform_removal,
+            survivor=survivor,
+            score_field=score_field,
+            source_priority=source_priority,
+            merge_empty=merge_empty,
+            read_kwargs=read_kwargs,
+            write_kwargs=write_kwargs,
+            gpu_only={
+                "identification_batchsize": identification_batchsize,
+                "total_nparts": total_nparts,
+                "rmm_pool_size": rmm_pool_size,
+                "spill_memory_limit": spill_memory_limit,
+                "env_vars": env_vars,
+                "use_async_memory": use_async_memory,
+            },
+        )
+
+    def _find(self, steps: Steps) -> RunFiles:
+        id_field = self.id_field or "id"
+        hashes = ContentHashes(self.text_field, id_field=id_field, rule=self.rule, merge_empty=self.merge_empty)
+        reader = steps.source.reader([self.text_field, id_field, *self.rule.columns])
+        steps.run("signatures", [reader, hashes, steps.writer("signatures")])
+        steps.check_input()
+        found = steps.runs("signatures")
+        steps.run(
+            "groups", [KeyRanges(found, range_count(found.size)), EqualHashes(), steps.writer("groups")], id_field=None
+        )
+        return steps.runs("groups")

@@ -1,0 +1,1 @@
+"""Fuzzy deduplication: documents that share most of their word sequences."""

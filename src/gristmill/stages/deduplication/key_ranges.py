@@ -1,0 +1,114 @@
+"""The source of steps that go through all keys: equal ranges of them, each small enough for a share of the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.deduplication.sorted_runs import RunFiles
+from gristmill.stages.ends import ReaderStage, SourceColumns, SourceStage
+from gristmill.storage.partitions import FileRange, Partition
+from gristmill.tasks.columns import TableColumns
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+RANGE_BYTES = 24 << 20
+"""How much of the files one range holds; sorting and grouping needs about six times as much in memory.
+
+Fixed, so that the ranges depend on the data alone and a run can be taken up with another budget or worker count.
+"""
+
+
+def range_count(size: int, range_bytes: int = RANGE_BYTES) -> int:
+    """How many ranges `size` bytes of sorted runs are cut into."""
+    return max(1, -(-size // range_bytes))
+
+
+class KeyRanges(SourceStage):
+    """Cuts the keys of a finished step into ranges.
+
+    Args:
+        runs: What the step has left.
+        count: How many ranges.
+        top: One past the highest key.
+    """
+
+    name = "key_ranges"
+
+    def __init__(self, runs: RunFiles, count: int, *, top: int = 1 << 64) -> None:
+        self._runs = runs
+        self.count = count
+        self.top = top
+
+    def partitions(self) -> list[Partition]:
+        size, digest = self._runs.size, self._runs.digest
+        return [
+            Partition(
+                number,
+                f"range-{number:05d}",
+                (
+                    FileRange(
+                        f"range-{number:05d}",
+                        "keys",
+                        size,
+                        digest,
+                        size * number // self.count,
+                        size * (number + 1) // self.count,
+                        False,
+                    ),
+                ),
+            )
+            for number in range(self.count)
+        ]
+
+    def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
+        return None
+
+    def task(self, partition: Partition) -> FileGroupTask:
+        task = super().task(partition)
+        low = -(-self.top * partition.index // self.count)
+        high = -(-self.top * (partition.index + 1) // self.count)
+        task._metadata["keys"] = (low, high)
+        return task
+
+    def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
+        assert isinstance(reader, RangeReader)
+        reader.runs = self._runs
+
+
+class RangeReader(ReaderStage):
+    """Reads a range of keys and makes of it what a subclass says in `rows_from`.
+
+    Attributes:
+        runs: Set by the source on its own copy.
+    """
+
+    def __init__(self) -> None:
+        self._runs: RunFiles | None = None
+
+    @property
+    def runs(self) -> RunFiles:
+        """The files to read."""
+        assert self._runs is not None
+        return self._runs
+
+    @runs.setter
+    def runs(self, runs: RunFiles) -> None:
+        self._runs = runs
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        low, high = task._metadata["keys"]
+        done = 0
+        for table in self.rows_from(low, high):
+            if table.num_rows:
+                rows = np.arange(done, done + table.num_rows)
+                yield DocumentBatch.from_columns(TableColumns(table), rows=rows)
+                done += table.num_rows
+
+    def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
+        """The tables to hand on for the keys `low` <= key < `high`."""
+        yield self.runs.read(low, high)

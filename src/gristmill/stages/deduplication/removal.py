@@ -1,0 +1,90 @@
+"""Leaves out the documents that an earlier step has found to be duplicates, each partition by its own list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.ledger.trail import DUPLICATE
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.deduplication.document_keys import Keys, first_key, make_keys, partitions_of, rows_of
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, sorted_by_key
+from gristmill.tasks.document import DocumentBatch
+
+REMOVALS = pa.schema(
+    [
+        ("key", pa.uint64()),
+        ("survivor", pa.uint64()),
+        ("id", pa.large_string()),
+        ("survivor_id", pa.large_string()),
+        ("similarity", pa.float64()),
+    ]
+)
+"""The rows of a removal list: who goes, for whom, and how alike they are. The survivor also names the cluster."""
+
+
+class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Drops the documents on the removal list of their partition; the ledger names the survivor of each.
+
+    Args:
+        removals: The sorted lists of the step before.
+        partition_ids: The ids of the partitions by number, as survivors without an id are called by them.
+        reason: What the ledger says.
+    """
+
+    name = "duplicate_removal"
+
+    def __init__(self, removals: RunFiles, partition_ids: Sequence[str], *, reason: str) -> None:
+        self._removals = removals
+        self._partition_ids = tuple(partition_ids)
+        self.removals = removals.digest
+        self.reason = reason
+        self._partition = -1
+        self._list: pa.Table | None = None
+
+    def inputs(self) -> Spec:
+        return ["data"], []
+
+    def outputs(self) -> Spec:
+        return ["data"], []
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        assert task._lineage is not None
+        gone = self._removals_of(task._lineage.partition)
+        if not gone.num_rows or not task.num_items:
+            return task
+        keys = column(gone, "key")
+        mine = make_keys(task._lineage.partition, task.rows)
+        at = np.searchsorted(keys, mine)
+        mask = keys[np.minimum(at, len(keys) - 1)] == mine
+        found = at[mask]
+        if not len(found):
+            return task
+        chosen = gone.take(pa.array(found))
+        names = survivor_names(chosen, self._partition_ids)
+        survivors = [""] * task.num_items
+        similarity = np.full(task.num_items, np.nan)
+        similarity[mask] = column(chosen, "similarity")
+        for row, name in zip(np.flatnonzero(mask).tolist(), names, strict=True):
+            survivors[row] = name
+        return task.drop(mask, reason=self.reason, outcome=DUPLICATE, survivors=survivors, similarity=similarity)
+
+    def _removals_of(self, partition: int) -> pa.Table:
+        if partition != self._partition or self._list is None:
+            table = self._removals.read(first_key(partition), first_key(partition + 1))
+            self._list = sorted_by_key(table) if table.num_rows else table
+            self._partition = partition
+        return self._list
+
+
+def survivor_names(removals: pa.Table, partition_ids: Sequence[str]) -> list[str]:
+    """How the ledger calls the survivors: by their id, else as PARTITION#ROW."""
+    return document_names(column(removals, "survivor"), removals.column("survivor_id").to_pylist(), partition_ids)
+
+
+def document_names(keys: Keys, ids: Sequence[str | None], partition_ids: Sequence[str]) -> list[str]:
+    """The id of every document, or PARTITION#ROW where it has none."""
+    places = zip(ids, partitions_of(keys).tolist(), rows_of(keys).tolist(), strict=True)
+    return [f"{partition_ids[partition]}#{row}" if name is None else name for name, partition, row in places]

@@ -1,0 +1,274 @@
+"""`TextDuplicatesRemovalWorkflow`: removes the documents whose ids a list names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.backends.registry import as_executor
+from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
+from gristmill.kernels.content_hash import content_hashes
+from gristmill.kernels.text_column import text_column
+from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER
+from gristmill.ledger.trail import DUPLICATE
+from gristmill.pipeline.pipeline import Pipeline
+from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.deduplication.duplicate_ids import read_id_generator
+from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, column, open_run, runs_of
+from gristmill.stages.deduplication.source import DocumentSource, find_filetype
+from gristmill.stages.text.io.reader import ParquetReader
+from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD, AssignRowIds
+from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
+from gristmill.stages.text.io.writer.base import Mode
+from gristmill.tasks.columns import TableColumns
+from gristmill.tasks.document import DocumentBatch
+
+
+class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Turns a list of ids into their hashes, with the survivor and the similarity where the list names them."""
+
+    name = "id_hashes"
+
+    def __init__(self, id_field: str) -> None:
+        self.id_field = id_field
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.id_field]
+
+    def outputs(self) -> Spec:
+        return ["data"], ["hash", "hash_2", "survivor_id", "similarity"]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        data, offsets, _ = text_column(task.text(self.id_field))
+        hashes = content_hashes(data, offsets)
+        survivor, similarity = pa.nulls(task.num_items, pa.large_string()), pa.nulls(task.num_items, pa.float64())
+        if task.columns.has("survivor"):
+            survivor = task.text("survivor")
+        if task.columns.has("similarity"):
+            similarity = task.column("similarity").cast(pa.float64())
+        table = pa.table(
+            {"hash": hashes[:, 0], "hash_2": hashes[:, 1], "survivor_id": survivor, "similarity": similarity}
+        )
+        return task._derived(TableColumns(table))
+
+
+class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Drops the documents whose id is on the list; it is mapped from files, so its size costs no memory.
+
+    Args:
+        ids: The sorted hashes of the ids.
+        id_field: The column with the documents' ids.
+        drop_id_field: Whether the column is left out of what stays.
+    """
+
+    name = "removal_by_id"
+
+    def __init__(self, ids: RunFiles, id_field: str, *, drop_id_field: bool) -> None:
+        self._ids = ids
+        self.ids = ids.digest
+        self.id_field = id_field
+        self.drop_id_field = drop_id_field
+        self._tables: list[pa.Table] | None = None
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.id_field]
+
+    def outputs(self) -> Spec:
+        return ["data"], []
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if self._tables is None:
+            found = [open_run(file.path, storage_options=self._ids.storage_options) for file in self._ids.files]
+            self._tables = [table for table in found if table.num_rows]
+        text = task.text(self.id_field)
+        data, offsets, valid = text_column(text)
+        hashes = content_hashes(data, offsets)
+        mask = np.zeros(task.num_items, bool)
+        survivors = [""] * task.num_items
+        similarity = np.full(task.num_items, np.nan)
+        for table in self._tables:
+            for row, place in _matches(hashes, column(table, "hash"), column(table, "hash_2")):
+                if valid[row] and not mask[row]:
+                    mask[row] = True
+                    survivors[row] = table.column("survivor_id")[place].as_py() or ""
+                    alike = table.column("similarity")[place].as_py()
+                    similarity[row] = np.nan if alike is None else alike
+        if self.drop_id_field:
+            task = task.without([self.id_field])
+        return task.drop(mask, reason="listed", outcome=DUPLICATE, survivors=survivors, similarity=similarity)
+
+
+def _matches(wanted: Any, first: Any, second: Any) -> list[tuple[int, int]]:
+    """Pairs of a row of `wanted` and the place of its hash in the list."""
+    low = np.searchsorted(first, wanted[:, 0], "left")
+    high = np.searchsorted(first, wanted[:, 0], "right")
+    found = []
+    for row in np.flatnonzero(high > low).tolist():
+        for place in range(int(low[row]), int(high[row])):
+            if second[place] == wanted[row, 1]:
+                found.append((row, place))
+                break
+    return found
+
+
+class TextDuplicatesRemovalWorkflow(WorkflowBase):
+    """Writes the documents whose ids are not on a list, such as the one of a deduplication without removal.
+
+    Args:
+        input_path: The documents.
+        ids_to_remove_path: Parquet files with the ids to remove.
+        output_path: Where the other documents go.
+        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
+        id_field: The column with the documents' ids; by default they are assigned as the deduplication did.
+        duplicate_id_field: The column of the list that holds the ids.
+        id_generator_path: What the deduplication recorded about its input, so that assigned ids are the same; looked
+            for beside the list when not given.
+        output_filetype: "jsonl" or "parquet"; by default as the input.
+        output_mode: As `mode` of the writers.
+        drop_id_field: Leave the id column out of the output (assigned ids always are).
+        input_blocksize: As `blocksize` of the readers, where ids are not assigned.
+        files_per_partition: As in the readers.
+        input_file_extensions: Which files of a folder to take.
+        read_kwargs: As in the readers.
+        write_kwargs: As in the writers.
+        output_fields: Only these columns.
+
+    Example:
+        >>> TextDuplicatesRemovalWorkflow("crawl/", "found/ExactDuplicateIds", "unique/", id_field="id").run()
+    """
+
+    def __init__(
+        self,
+        input_path: str | Sequence[str],
+        ids_to_remove_path: str,
+        output_path: str,
+        input_filetype: str | None = None,
+        id_field: str = DEDUP_ID_FIELD,
+        duplicate_id_field: str = "id",
+        id_generator_path: str | None = None,
+        output_filetype: str | None = None,
+        output_mode: Mode | None = None,
+        drop_id_field: bool = False,
+        *,
+        input_blocksize: int | str | None = None,
+        files_per_partition: int | None = None,
+        input_file_extensions: Sequence[str] | None = None,
+        read_kwargs: Mapping[str, Any] | None = None,
+        write_kwargs: Mapping[str, Any] | None = None,
+        output_fields: Sequence[str] | None = None,
+    ) -> None:
+        self.input_path = input_path
+        self.ids_to_remove_path = str(ids_to_remove_path)
+        self.output_path = str(output_path)
+        self.input_filetype = input_filetype
+        self.id_field = id_field
+        self.duplicate_id_field = duplicate_id_field
+        self.id_generator_path = id_generator_path
+        self.output_filetype = output_filetype
+        self.output_mode: Mode = output_mode or "ignore"
+        self.drop_id_field = drop_id_field
+        self.input_blocksize = input_blocksize
+        self.files_per_partition = files_per_partition
+        self.input_file_extensions = input_file_extensions
+        self.read_kwargs = dict(read_kwargs or {})
+        self.write_kwargs = dict(write_kwargs or {})
+        self.output_fields = output_fields
+
+    def run(
+        self, executor: BaseExecutor | str | None = None, *, fresh: bool = False, **options: Any
+    ) -> WorkflowRunResult:
+        """Remove the listed documents.
+
+        Args:
+            executor: Where to run: an executor or its name; the local one by default.
+            fresh: Remove what an earlier run left, and start over.
+            **options: As in `Pipeline.run`.
+
+        Raises:
+            InputChangedError: Ids are assigned, and the input is not what they were assigned to.
+        """
+        begun = time.monotonic()
+        chosen = as_executor(executor)
+        result = WorkflowRunResult("text_duplicates_removal")
+        assigned = self.id_field == DEDUP_ID_FIELD
+        source = self._source(assigned=assigned)
+        steps = f"{self.output_path.rstrip('/')}/{RECORD_FOLDER}/{STEPS_FOLDER}/ids"
+        storage = self.write_kwargs.get("storage_options")
+        ids = Pipeline(
+            "ids to remove",
+            stages=[
+                ParquetReader(self.ids_to_remove_path),
+                IdHashes(self.duplicate_id_field),
+                SortedRunWriter(steps, storage_options=storage),
+            ],
+        )
+        result.add_pipeline_tasks(
+            "ids", ids.run(executor=chosen, fresh=fresh, id_field=None, url_field=None, **options)
+        )
+        listed = runs_of(steps, storage_options=storage)
+        removal = RemovalById(listed, self.id_field, drop_id_field=self.drop_id_field or assigned)
+        kind = ParquetWriter if (self.output_filetype or source.filetype) == "parquet" else JsonlWriter
+        writer = kind(self.output_path, self.write_kwargs, self.output_fields, self.output_mode)
+        stages = [source.reader(), *([AssignRowIds()] if assigned else []), removal, writer]
+        done = Pipeline("removal", stages=stages).run(
+            executor=chosen, fresh=fresh, id_field="id" if assigned else self.id_field, **options
+        )
+        result.add_pipeline_tasks("removal", done)
+        result.extend_metadata(
+            {
+                "documents": done.report.rows_read,
+                "num_duplicates_removed": done.report.dropped,
+                "num_removed": done.report.dropped,
+                "output": self.output_path,
+                "total_time": time.monotonic() - begun,
+            }
+        )
+        return result
+
+    def _source(self, *, assigned: bool) -> DocumentSource:
+        paths = self.input_path if isinstance(self.input_path, str) else tuple(map(str, self.input_path))
+        storage = self.read_kwargs.get("storage_options")
+        blocksize, per_partition = self.input_blocksize, self.files_per_partition
+        generator: dict[str, Any] = {}
+        if assigned:
+            generator = self._generator()
+            blocksize, per_partition = generator["blocksize"], generator["files_per_partition"]
+        source = DocumentSource(
+            paths,
+            self.input_filetype or find_filetype(paths, storage_options=storage),
+            blocksize,
+            per_partition,
+            None if self.input_file_extensions is None else tuple(self.input_file_extensions),
+            self.read_kwargs or None,
+        )
+        if assigned:
+            now = {partition.id: partition.fingerprint() for partition in source.partitions()}
+            if now != generator["partitions"]:
+                raise InputChangedError(
+                    f"The documents in {self.input_path} are not those to which ids were assigned "
+                    f"({self.id_generator_path or 'the record beside the list'}): a file was added, removed or changed. "
+                    "Find duplicates again, or give documents ids of their own and name them in id_field.",
+                    path=self.input_path,
+                )
+        return source
+
+    def _generator(self) -> dict[str, Any]:
+        folder = self.ids_to_remove_path.rstrip("/").rpartition("/")[0]
+        places = [self.id_generator_path] if self.id_generator_path else []
+        places += [f"{folder}/{name}_id_generator.json" for name in ("exact", "fuzzy")] if not places else []
+        for place in places:
+            try:
+                return read_id_generator(str(place))
+            except (FileNotFoundError, InputNotFoundError):
+                continue
+        raise UsageError(
+            f"The list in {self.ids_to_remove_path} holds assigned ids, but the record of how they were assigned is "
+            f"not at {' or '.join(map(str, places))}. Name it in id_generator_path, or name a column of ids in id_field.",
+            places=places,
+        )

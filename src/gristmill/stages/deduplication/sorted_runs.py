@@ -1,0 +1,217 @@
+"""Files between the steps: Arrow tables sorted by an unsigned key, of which any later step reads just its key range.
+
+A step that scatters by hash need not know how many buckets the next one will use: every partition leaves its rows
+sorted, and a bucket is the same range of keys out of all files. Local files are mapped, not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from gristmill.errors import InputError
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.manifest import Manifest
+from gristmill.stages.ends import PartFile, SinkStage
+from gristmill.storage.compression import open_raw
+from gristmill.storage.part_sink import HashedFile, WrittenFile
+from gristmill.storage.remote import is_local, local_path
+from gristmill.tasks.document import DocumentBatch
+
+EXTENSION = ".arrow"
+RUN_BYTES = 64 << 20
+"""How much a partition gathers before it is sorted and written as a file of its own."""
+
+StorageOptions = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """One committed file of sorted rows."""
+
+    path: str
+    size: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """All files that a finished step has left, in source order."""
+
+    files: tuple[RunFile, ...]
+    storage_options: dict[str, Any] | None = None
+
+    @property
+    def size(self) -> int:
+        """Their bytes together."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """A hash over the contents of all files, in order."""
+        digest = xxhash.xxh3_128()
+        for file in self.files:
+            digest.update(f"{file.hash}:{file.size}\n".encode())
+        return digest.hexdigest()
+
+    def read(self, low: int = 0, high: int = 1 << 64) -> pa.Table:
+        """The rows with `low` <= key < `high`, file after file; the key is the first column."""
+        return read_range(self.files, low, high, storage_options=self.storage_options)
+
+
+def runs_of(path: str, *, storage_options: StorageOptions = None, ending: str = EXTENSION) -> RunFiles:
+    """The committed files below a step's folder whose names end with `ending`."""
+    folder = RunFolder(path, storage_options=storage_options)
+    files = [
+        RunFile(folder.join(file.path), file.size, file.hash)
+        for entry in Manifest(folder).ordered()
+        for file in entry.files
+        if file.path.endswith(ending)
+    ]
+    return RunFiles(tuple(files), None if storage_options is None else dict(storage_options))
+
+
+def read_range(files: Sequence[RunFile], low: int, high: int, *, storage_options: StorageOptions = None) -> pa.Table:
+    """The rows of `files` with `low` <= key < `high`, file after file."""
+    tables = []
+    for file in files:
+        table = open_run(file.path, storage_options=storage_options)
+        keys = table.column(0).chunk(0).to_numpy() if table.num_rows else np.empty(0, np.uint64)
+        start = int(np.searchsorted(keys, np.uint64(low))) if low > 0 else 0
+        end = int(np.searchsorted(keys, np.uint64(high))) if high < 1 << 64 else len(keys)
+        tables.append(table.slice(start, end - start))
+    return pa.concat_tables(tables) if tables else pa.table({})
+
+
+def open_run(path: str, *, storage_options: StorageOptions = None) -> pa.Table:
+    """The table of one file, mapped into memory where the file is local.
+
+    Raises:
+        InputError: The file is not what a step wrote.
+    """
+    try:
+        if is_local(path):
+            source = pa.memory_map(local_path(path))
+        else:
+            with open_raw(path, storage_options=storage_options) as file:
+                source = pa.BufferReader(file.read())
+        return pa.ipc.open_file(source).read_all()
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{path} is damaged ({error}). It is an intermediate file of a deduplication: start over with --fresh "
+            "(fresh=True).",
+            path=path,
+        ) from error
+
+
+def column(table: pa.Table, name: str) -> npt.NDArray[Any]:
+    """A column without nulls as one numpy array."""
+    chunks: list[npt.NDArray[Any]] = [chunk.to_numpy(zero_copy_only=False) for chunk in table.column(name).chunks]
+    if len(chunks) == 1:
+        return chunks[0]
+    kind = table.schema.field(name).type.to_pandas_dtype()
+    return np.concatenate(chunks) if chunks else np.empty(0, kind)
+
+
+def sorted_by_key(table: pa.Table) -> pa.Table:
+    """The table sorted by its first column; rows with equal keys keep their order."""
+    keys = column(table, table.column_names[0])
+    if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
+        return table.combine_chunks()
+    return table.take(pa.array(np.argsort(keys, kind="stable"))).combine_chunks()
+
+
+def numbered(path: str, ending: str, number: int) -> str:
+    """The path of the run number `number` of a partition."""
+    return path if number == 0 else f"{path.removesuffix(ending)}-{number}{ending}"
+
+
+def write_run(
+    table: pa.Table, path: str, *, storage_options: StorageOptions = None, rows: int | None = None
+) -> WrittenFile:
+    """Write a table as one record batch; `rows` is how many documents it stands for."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_file(stream, table.schema) as writer:
+        for batch in table.combine_chunks().to_batches() or [
+            pa.RecordBatch.from_pylist([], schema=table.schema),
+        ]:
+            writer.write_batch(batch)
+    file = HashedFile(path, storage_options=dict(storage_options) if storage_options else None)
+    try:
+        file.write(stream.getvalue())
+        return file.publish(rows=table.num_rows if rows is None else rows)
+    except BaseException:
+        file.discard()
+        raise
+
+
+class SortedPart:
+    """The sorted runs of one partition while they are gathered."""
+
+    def __init__(self, path: str, storage_options: StorageOptions) -> None:
+        self._path = path
+        self._storage_options = storage_options
+        self._tables: list[pa.Table] = []
+        self._bytes = 0
+        self._done: list[WrittenFile] = []
+
+    def append(self, payload: pa.Table, /, *, rows: int | None = None) -> None:
+        if self._bytes and self._bytes + payload.nbytes > RUN_BYTES:
+            self._flush()
+        self._tables.append(payload)
+        self._bytes += payload.nbytes
+
+    def close(self) -> list[WrittenFile]:
+        if self._tables:
+            self._flush()
+        return self._done
+
+    def abort(self) -> None:
+        self._tables = []
+
+    def _flush(self) -> None:
+        table = sorted_by_key(pa.concat_tables(self._tables))
+        path = numbered(self._path, EXTENSION, len(self._done))
+        self._done.append(write_run(table, path, storage_options=self._storage_options))
+        self._tables, self._bytes = [], 0
+
+
+class SortedRunWriter(SinkStage):
+    """Writes batches whose first column is an unsigned key, sorted by it.
+
+    Args:
+        path: The folder of the step.
+        storage_options: Options of the file system, for URLs.
+    """
+
+    name = "sorted_runs"
+    mode = "ignore"
+
+    def __init__(self, path: str, *, storage_options: StorageOptions = None) -> None:
+        self.path = path
+        self.storage_options = None if storage_options is None else dict(storage_options)
+
+    @property
+    def extension(self) -> str:
+        return EXTENSION
+
+    def encode(self, batch: DocumentBatch) -> pa.Table:
+        return batch.to_pyarrow()
+
+    def open_part(self, path: str) -> PartFile:
+        return SortedPart(path, self.storage_options)
+
+    def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
+        part = self.open_part(path)
+        for piece in pieces:
+            part.append(open_run(piece.path, storage_options=self.storage_options))
+        return part.close()
+
+    def process(self, task: DocumentBatch) -> Any:
+        raise NotImplementedError("a step's writer only runs in a pipeline")

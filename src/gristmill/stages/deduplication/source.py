@@ -1,0 +1,106 @@
+"""The documents that a deduplication reads, the same in every step, and the check that they stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.errors import InputChangedError, UsageError
+from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.manifest import Manifest
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.ends import SourceStage
+from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
+from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
+from gristmill.storage.files import list_files
+from gristmill.storage.partitions import Partition
+
+FILETYPES = ("jsonl", "parquet")
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class DocumentSource:
+    """The input of a workflow: where it lies, what it is, and how it is cut."""
+
+    paths: str | tuple[str, ...]
+    filetype: str
+    blocksize: int | str | None = None
+    files_per_partition: int | None = None
+    file_extensions: tuple[str, ...] | None = None
+    read_kwargs: Mapping[str, Any] | None = None
+
+    def reader(self, fields: Sequence[str] | None = None) -> ProcessingStage[Any, Any]:
+        """A reader of all documents; `fields` names the columns that are needed, where not all are."""
+        kind = ParquetReader if self.filetype == "parquet" else JsonlReader
+        return kind(
+            self.paths if isinstance(self.paths, str) else list(self.paths),
+            files_per_partition=self.files_per_partition,
+            blocksize=self.blocksize,
+            fields=self._present(fields) if fields is not None and self.filetype == "parquet" else None,
+            read_kwargs=self.read_kwargs,
+            file_extensions=self.file_extensions,
+        )
+
+    def partitions(self) -> list[Partition]:
+        """The partitions as the files lie there now."""
+        return self._files().partitions()
+
+    def _files(self) -> SourceStage:
+        source = self.reader().decompose()[0]  # type: ignore[attr-defined]
+        assert isinstance(source, SourceStage)
+        return source
+
+    def _present(self, fields: Sequence[str]) -> list[str]:
+        """Those of the fields that the files have (a missing text column is left to the planner to report)."""
+        files = self._files()
+        found = files.columns(files.partitions()[:1], fields)
+        return [field for field in fields if found is None or field in found.names] or list(fields[:1])
+
+
+def find_filetype(paths: str | Sequence[str], *, storage_options: Mapping[str, Any] | None) -> str:
+    """`jsonl` or `parquet`, by the names of the files.
+
+    Raises:
+        UsageError: There are both.
+        InputNotFoundError: There is neither.
+    """
+    every = [ending for kind in FILETYPES for ending in EXTENSIONS[kind]]
+    files = list_files(
+        paths if isinstance(paths, str) else list(paths), extensions=every, storage_options=storage_options
+    )
+    kinds = {"parquet" if ".parquet" in file.path.rsplit("/", 1)[-1].lower() else "jsonl" for file in files}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{paths} holds both JSONL and Parquet files. Say which to read with input_filetype='jsonl' or 'parquet'.",
+            paths=paths,
+        )
+    return kinds.pop()
+
+
+def check_unchanged(partitions: Sequence[Partition], step: RunFolder, *, complete: bool) -> None:
+    """Refuse to go on when the input is not what an earlier step has read.
+
+    Args:
+        partitions: The partitions as they are now.
+        step: The folder of the step that read the documents.
+        complete: Whether that step is known to have read all partitions.
+
+    Raises:
+        InputChangedError: A file was changed, removed, or (where the step is complete) added.
+    """
+    read = {name: entry.fingerprint for name, entry in Manifest(step).load().items()}
+    now = {partition.id: partition.fingerprint() for partition in partitions}
+    differences = [f"{name} was changed" for name in read if name in now and now[name] != read[name]]
+    differences += [f"{name} is gone" for name in read if name not in now]
+    if complete:
+        differences += [f"{name} is new" for name in now if name not in read]
+    if differences:
+        more = f" and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
+        raise InputChangedError(
+            f"The input is not what the first step of this deduplication has read: {', '.join(differences[:_NAMED])}"
+            f"{more}. Duplicates were found among other documents, so going on would remove the wrong ones. Give the "
+            "same input as before, or start over with --fresh (fresh=True).",
+            differences=differences,
+        )

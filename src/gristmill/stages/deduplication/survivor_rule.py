@@ -1,0 +1,98 @@
+"""Which document of a group of duplicates stays."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UsageError
+from gristmill.ledger.trail import Floats
+from gristmill.tasks.columns import one_chunk
+from gristmill.tasks.document import DocumentBatch
+
+Survivor = Literal["first", "longest", "best", "priority"]
+
+
+@dataclass(frozen=True)
+class SurvivorRule:
+    """Orders the documents of a group; the first in this order stays, and among equals the first in source order.
+
+    Attributes:
+        survivor: `first` in source order, `longest` text, `best` value of `score_field` (the highest; documents
+            without one come last), or `priority` of sources.
+        score_field: The column for `best`.
+        source_priority: For `priority`, patterns of source paths (`*/wiki/*`), the preferred ones first; documents
+            of other sources come last.
+
+    Example:
+        >>> SurvivorRule("best", score_field="quality").columns
+        ('quality',)
+    """
+
+    survivor: Survivor = "first"
+    score_field: str | None = None
+    source_priority: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.survivor not in get_args(Survivor):
+            raise UsageError(f"survivor={self.survivor!r}: give one of {', '.join(get_args(Survivor))}.")
+        if (self.survivor == "best") != (self.score_field is not None):
+            raise UsageError(
+                f"survivor={self.survivor!r} with score_field={self.score_field!r}: the column that survivor='best' "
+                "compares is named by score_field, and only it uses one."
+            )
+        if (self.survivor == "priority") != bool(self.source_priority):
+            raise UsageError(
+                f"survivor={self.survivor!r} with source_priority={list(self.source_priority)!r}: survivor='priority' "
+                "needs patterns of source paths, the preferred ones first, and only it uses them."
+            )
+
+    @classmethod
+    def of(cls, survivor: str, score_field: str | None, source_priority: Sequence[str] | None) -> SurvivorRule:
+        """The rule of the options of a workflow."""
+        patterns = (source_priority,) if isinstance(source_priority, str) else tuple(source_priority or ())
+        return cls(survivor, score_field, patterns)  # type: ignore[arg-type]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it looks at, besides the text."""
+        return () if self.score_field is None else (self.score_field,)
+
+    def ranks(self, batch: DocumentBatch, text: pa.Array) -> Floats:
+        """A number for every document; the lowest of a group stays."""
+        if self.survivor == "longest":
+            lengths = pc.fill_null(pc.utf8_length(text), 0).to_numpy(zero_copy_only=False)
+            return -np.asarray(lengths, np.float64)
+        if self.survivor == "best":
+            assert self.score_field is not None
+            return _negated(batch, self.score_field)
+        if self.survivor == "priority":
+            path = str(batch._metadata.get("source_file", ""))
+            patterns = self.source_priority
+            place = next((at for at, pattern in enumerate(patterns) if _matches(path, pattern)), len(patterns))
+            return np.full(batch.num_items, float(place))
+        return np.zeros(batch.num_items)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}")
+
+
+def _negated(batch: DocumentBatch, field: str) -> Floats:
+    if not batch.columns.has(field):
+        return np.full(batch.num_items, np.inf)
+    try:
+        values = one_chunk(batch.column(field)).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UsageError(
+            f"survivor='best' compares the column {field!r}, which does not hold numbers: {error}. Name a column of "
+            "numbers in score_field.",
+            field=field,
+        ) from error
+    return np.where(np.isnan(values), np.inf, -values)
