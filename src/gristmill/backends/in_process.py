@@ -38,6 +38,7 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
         for task in work.tasks():
             flow.feed(0, task)
         flow.drain()
+        failed = False
     finally:
         _report_memory(work, highest, len(runners))
         problem: Exception | None = None

@@ -492,3 +492,15 @@ def test_setup_and_teardown_are_called_once_also_after_an_error(tmp_path: Path) 
     with pytest.raises(StageFailedError):
         _pipeline(tmp_path, NoCopy(-1)).run(executor=here(), fresh=True)
     assert calls == ["node", "setup", "teardown"]
+
+
+def test_an_error_of_teardown_is_not_swallowed(tmp_path: Path) -> None:
+    class Sloppy(Longer):
+        name = "sloppy"
+
+        def teardown(self) -> None:
+            raise RuntimeError("left the lights on")
+
+    _three_files(tmp_path)
+    with pytest.raises(StageFailedError, match="left the lights on"):
+        _pipeline(tmp_path, Sloppy()).run(executor=here())
