@@ -167,6 +167,7 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> None:
                     column=name,
                     available=known,
                 )
+        stage.check_columns(known)
         known.extend(name for name in provided if name not in known)
         if not provided and not needed and type(stage).outputs is ProcessingStage.outputs:
             return  # a stage that declares nothing may add any column

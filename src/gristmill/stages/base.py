@@ -6,7 +6,7 @@ import copy
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
@@ -157,6 +157,9 @@ class ProcessingStage(ABC, Generic[X, Y]):
     def outputs(self) -> Spec:
         """The attributes and columns this stage adds or keeps; `([], [])` leaves it open."""
         return [], []
+
+    def check_columns(self, columns: Collection[str]) -> None:
+        """Refuse to run on these columns, when the pipeline is planned, for a reason that `inputs` cannot express."""
 
     def num_workers(self) -> int | None:
         """A fixed number of workers, or None to let the executor decide."""
