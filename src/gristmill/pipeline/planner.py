@@ -5,7 +5,6 @@ Everything that can be known to fail is found here, before any data is read.
 
 from __future__ import annotations
 
-import copy
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage, member_names
 from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, UsageError, did_you_mean
-from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage
+from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage, own_copy
 from gristmill.stages.ends import ReaderStage, SinkStage, SourceColumns, SourceStage
 from gristmill.stages.resources import Resources
 from gristmill.storage.partitions import Partition
@@ -81,7 +80,7 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
     source = flat[0] if isinstance(flat[0], SourceStage) else None
     if source is not None and has_initial_tasks:
         raise PlanningError("The pipeline has a reader and was given initial_tasks; give it one of the two.")
-    rest = [_own_copy(stage) for stage in (flat[1:] if source is not None else flat)]
+    rest = [own_copy(stage) for stage in (flat[1:] if source is not None else flat)]
     if not rest:
         raise PlanningError(f"The pipeline only lists files with {flat[0].name!r}; add a reader stage.")
     if source is None and not has_initial_tasks and not _begins(rest[0]):
@@ -91,14 +90,6 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
             stage=rest[0].name,
         )
     return Draft(source, rest)
-
-
-def _own_copy(stage: Stage) -> Stage:
-    """A copy that may be set up and run without the caller's object noticing."""
-    try:
-        return copy.deepcopy(stage)
-    except (TypeError, NotImplementedError, RecursionError):
-        return copy.copy(stage)
 
 
 def _begins(stage: Stage) -> bool:

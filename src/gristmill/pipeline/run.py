@@ -113,7 +113,8 @@ def _ignore_failures(options: Options, executor: BaseExecutor) -> bool:
 
 def _root_tasks(sketch: Draft, initial_tasks: Sequence[Task[Any]] | None) -> list[tuple[Partition, Task[Any]]]:
     if sketch.source is not None:
-        return [(partition, sketch.source.task(partition)) for partition in sketch.source.partitions()]
+        partitions = sketch.source.partitions()
+        return list(zip(partitions, sketch.source.tasks(partitions), strict=True))
     tasks = list(initial_tasks) if initial_tasks else [EmptyTask()]
     for task in tasks:
         if not isinstance(task, Task):
@@ -181,9 +182,11 @@ def run_pipeline(
         error = str(problem)
         raise
     finally:
-        events.emit(RunFinished(status, error))
-        if state is not None:
-            state.close(status)
+        try:
+            events.emit(RunFinished(status, error))
+        finally:
+            if state is not None:
+                state.close(status)
     return _result(pipeline, prepared, work, state, time.monotonic() - begun)
 
 

@@ -57,6 +57,17 @@ def _check_definition(cls: type[Any]) -> None:
         raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
 
 
+S = TypeVar("S")
+
+
+def own_copy(stage: S) -> S:
+    """A copy that shares nothing that can change, as far as the stage's attributes can be copied."""
+    try:
+        return copy.deepcopy(stage)
+    except (TypeError, NotImplementedError, RecursionError):
+        return copy.copy(stage)
+
+
 class ProcessingStage(ABC, Generic[X, Y]):
     """One step of a pipeline. Subclass it, implement `process`, and declare the columns it reads and gives.
 
@@ -244,7 +255,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
         Example:
             >>> gpu = stage.with_(resources=Resources(gpus=0.25), batch_size=8)
         """
-        changed = copy.copy(self)
+        changed = own_copy(self)
         if name is not None:
             changed.name = name
         if resources is not None:
@@ -362,7 +373,7 @@ class CompositeStage(ProcessingStage[X, Y]):
             stage_config: `{stage name: {setting: value}}` for the named parts.
             **settings: The settings of `ProcessingStage.with_`, applied to every part (`name` to the composite).
         """
-        changed = copy.copy(self)
+        changed = own_copy(self)
         if isinstance(stage_config, str):
             settings["name"] = stage_config
         elif stage_config is not None:

@@ -56,14 +56,24 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
 
     def task(self, partition: Partition) -> FileGroupTask:
         """The task that reads `partition`."""
-        return FileGroupTask(
-            data=[piece.path for piece in partition.ranges],
-            _metadata={"partition": partition, "source_files": [piece.path for piece in partition.ranges]},
-        )
+        paths = [piece.path for piece in partition.ranges]
+        metadata = {
+            "partition": partition,
+            "partition_index": partition.index,
+            "source_files": partition.source_files,
+        }
+        return FileGroupTask(data=paths, _metadata=metadata)
 
     def process(self, task: EmptyTask) -> list[FileGroupTask]:
         """All partitions as tasks, for use without a pipeline."""
-        return [self.task(partition) for partition in self.partitions()]
+        return self.tasks(self.partitions())
+
+    def tasks(self, partitions: Sequence[Partition]) -> list[FileGroupTask]:
+        """The tasks that read `partitions`, each knowing how many there are."""
+        tasks = [self.task(partition) for partition in partitions]
+        for task in tasks:
+            task._metadata["total_partitions"] = len(partitions)
+        return tasks
 
 
 class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):

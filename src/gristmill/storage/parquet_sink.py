@@ -47,14 +47,7 @@ class ParquetSink:
         fsync: bool = False,
         storage_options: StorageOptions = None,
     ) -> None:
-        name = "none" if compression is None else compression.lower()
-        self._compression = _SPELLINGS.get(name, name)
-        if self._compression not in _COMPRESSIONS:
-            raise UsageError(
-                f"compression={compression!r} is not known for Parquet.{did_you_mean(str(compression), _COMPRESSIONS)} "
-                f"Use one of {', '.join(_COMPRESSIONS)}.",
-                value=compression,
-            )
+        self._compression = known_compression(compression)
         self._schema = schema
         self._writer: pq.ParquetWriter | None = None
         self._file = HashedFile(path, token=token, fsync=fsync, storage_options=storage_options)
@@ -118,6 +111,23 @@ class ParquetSink:
                 store_schema=True,
             )
         return self._writer
+
+
+def known_compression(compression: str | None) -> str:
+    """The name that Arrow has for `compression`.
+
+    Raises:
+        UsageError: Parquet does not know it.
+    """
+    name = "none" if compression is None else compression.lower()
+    name = _SPELLINGS.get(name, name)
+    if name not in _COMPRESSIONS:
+        raise UsageError(
+            f"compression={compression!r} is not known for Parquet.{did_you_mean(str(compression), _COMPRESSIONS)} "
+            f"Use one of {', '.join(_COMPRESSIONS)}.",
+            value=compression,
+        )
+    return name
 
 
 def _columns(schema: pa.Schema) -> str:

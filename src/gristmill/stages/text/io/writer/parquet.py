@@ -11,7 +11,7 @@ import pyarrow as pa
 from gristmill.stages.ends import PartFile
 from gristmill.stages.text.io.writer.base import BaseWriter, Mode
 from gristmill.storage.parquet_blocks import open_parquet
-from gristmill.storage.parquet_sink import DEFAULT_COMPRESSION, ParquetSink, concatenate_parquet
+from gristmill.storage.parquet_sink import DEFAULT_COMPRESSION, ParquetSink, concatenate_parquet, known_compression
 from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.schemas import JSONL_SOURCE, SOURCE_KEY
 from gristmill.tasks.columns import RecordColumns
@@ -82,6 +82,7 @@ class ParquetWriter(BaseWriter):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(path, write_kwargs, fields, mode, compression=compression, storage_options=storage_options)
+        known_compression(self.compression)
 
     @property
     def extension(self) -> str:

@@ -1,0 +1,379 @@
+"""Names, parameters, their order and their defaults that scripts rely on (A1, A2, A3 and A6 of the public surface)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gristmill.errors import GristmillError
+from gristmill.ledger.performance import StagePerfStats, StageTimer, TaskPerfUtils
+from gristmill.pipeline import Pipeline, WorkflowBase, WorkflowRunResult
+from gristmill.stages.base import CompositeStage, ProcessingStage, get_stage_class
+from gristmill.stages.function_decorators import processing_stage
+from gristmill.stages.resources import Resources
+from gristmill.stages.text.io.reader import FilePartitioningStage, JsonlReader, ParquetReader
+from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
+from gristmill.tasks import DocumentBatch, EmptyTask, FailedTask, FileGroupTask, NoneTask, Task
+
+REQUIRED = inspect.Parameter.empty
+
+
+def _positional(function: Any) -> dict[str, Any]:
+    """Parameters that can be given by position, with their defaults."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind in kinds and p.name != "self"}
+
+
+SIGNATURES: list[tuple[Any, dict[str, Any]]] = [
+    (Resources, {"cpus": 1.0, "gpu_memory_gb": 0.0, "gpus": 0.0}),
+    (Pipeline, {"name": REQUIRED, "description": None, "stages": None, "config": None}),
+    (Pipeline.run, {"executor": None, "initial_tasks": None, "checkpoint_path": None}),
+    (WorkflowRunResult, {"workflow_name": REQUIRED, "pipeline_tasks": ..., "metadata": ...}),
+    (
+        FilePartitioningStage,
+        {
+            "file_paths": REQUIRED,
+            "files_per_partition": None,
+            "blocksize": None,
+            "file_extensions": None,
+            "storage_options": None,
+            "limit": None,
+        },
+    ),
+    *(
+        (
+            reader,
+            {
+                "file_paths": REQUIRED,
+                "files_per_partition": None,
+                "blocksize": None,
+                "fields": None,
+                "read_kwargs": None,
+                "task_type": "document",
+                "file_extensions": ...,
+                "_generate_ids": False,
+                "_assign_ids": False,
+            },
+        )
+        for reader in (JsonlReader, ParquetReader)
+    ),
+    *(
+        (writer, {"path": REQUIRED, "write_kwargs": ..., "fields": None, "mode": "ignore"})
+        for writer in (JsonlWriter, ParquetWriter)
+    ),
+    (ProcessingStage.setup_on_node, {"node_info": None, "worker_metadata": None}),
+    (ProcessingStage.setup, {"worker_metadata": None}),
+    (ProcessingStage.process, {"task": REQUIRED}),
+    (ProcessingStage.process_batch, {"tasks": REQUIRED}),
+    (
+        ProcessingStage.with_,
+        {
+            "name": None,
+            "resources": None,
+            "batch_size": None,
+            "runtime_env": None,
+            "ray_stage_spec": None,
+            "xenna_stage_spec": None,
+            "num_workers": ...,
+        },
+    ),
+    (DocumentBatch, {"dataset_name": ..., "data": ..., "_stage_perf": ..., "_metadata": ...}),
+    (FileGroupTask, {"dataset_name": ..., "data": ..., "_stage_perf": ..., "_metadata": ...}),
+]
+
+
+@pytest.mark.parametrize(("function", "expected"), SIGNATURES, ids=lambda value: getattr(value, "__qualname__", ""))
+def test_parameters_stand_in_order_with_their_defaults(function: Any, expected: dict[str, Any]) -> None:
+    found = _positional(function)
+    assert list(found) == list(expected)
+    for name, default in expected.items():
+        if default is not ...:
+            assert found[name] == default, name
+
+
+def test_attributes_of_a_stage() -> None:
+    expected = {
+        "name": "ProcessingStage",
+        "resources": Resources(cpus=1.0),
+        "batch_size": 1,
+        "runtime_env": None,
+        "is_source_stage": False,
+        "is_sink_stage": False,
+        "is_resumable": True,
+    }
+    assert {name: getattr(ProcessingStage, name) for name in expected} == expected
+
+
+class Plain(ProcessingStage[DocumentBatch, DocumentBatch]):
+    name = "plain"
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        self._log_metric("seen", 1.0)
+        with self._time_metric("clock"):
+            pass
+        return task
+
+
+class Wide(Plain):
+    name = "wide"
+
+    def process(self, task: DocumentBatch) -> list[DocumentBatch]:  # type: ignore[override]
+        return [task, task]
+
+    def process_batch(self, tasks: list[DocumentBatch]) -> list[DocumentBatch]:
+        return tasks
+
+    def inputs(self) -> Any:
+        return {DocumentBatch: (["data"], ["text"]), FileGroupTask: (["data"], [])}
+
+
+def test_methods_of_a_stage() -> None:
+    stage = Plain()
+    assert stage.inputs() == stage.outputs() == ([], [])
+    assert stage.num_workers() is None and not stage.supports_batch_processing() and Wide().supports_batch_processing()
+    assert stage.get_config() == {
+        "name": "plain", "resources": Resources(cpus=1.0), "batch_size": 1, "supports_batch_processing": False,
+    }  # fmt: skip
+    assert stage.xenna_stage_spec() == {}
+    assert stage.ray_stage_spec() == {"is_fanout_stage": False} and Wide().ray_stage_spec() == {"is_fanout_stage": True}
+    batch = DocumentBatch(data=pa.table({"x": [1]}))
+    assert Wide().input_spec_for_task(batch) == (["data"], ["text"])
+    assert Wide().input_spec_for_task(FileGroupTask(data=[])) == (["data"], [])
+    assert not Wide().validate_input(batch) and stage.validate_input(batch)
+
+
+def test_process_batch_calls_process_and_refuses_invalid_tasks() -> None:
+    batch = DocumentBatch(data=pa.table({"text": ["a"]}))
+    assert Plain().process_batch([batch, batch]) == [batch, batch]
+
+    class Needs(Plain):
+        name = "needs"
+
+        def inputs(self) -> Any:
+            return ["data"], ["url"]
+
+    with pytest.raises(ValueError, match="failed validation for stage"):
+        Needs().process_batch([batch])
+
+
+def test_metrics_are_consumed_once() -> None:
+    stage = Plain()
+    stage.process(DocumentBatch(data=pa.table({"text": ["a"]})))
+    figures = stage._consume_custom_metrics()
+    assert figures["seen"] == 1.0 and figures["clock"] >= 0 and stage._consume_custom_metrics() == {}
+    stage._log_metrics({"a": 1.0, "b": 2.0})
+    stage._log_metrics({"a": 1.0})
+    assert stage._consume_custom_metrics() == {"a": 2.0, "b": 2.0}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"_name": "x"},
+        {"_resources": Resources()},
+        {"_batch_size": 3},
+        {"num_workers": 3},
+        {"__annotations__": {"num_workers": int}},
+        {"name": property(lambda self: "x")},
+        {"resources": property(lambda self: Resources())},
+        {"batch_size": property(lambda self: 1)},
+        {"runtime_env": property(lambda self: None)},
+    ],
+    ids=lambda members: next(iter(members)),
+)
+def test_definitions_that_would_be_ignored_are_errors(members: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="Wrong"):
+        type("Wrong", (ProcessingStage,), {"process": lambda self, task: task, **members})
+
+
+def test_stage_classes_are_found_by_name() -> None:
+    assert get_stage_class("Plain") is Plain and get_stage_class("JsonlReader") is JsonlReader
+    with pytest.raises(KeyError, match="Did you mean 'JsonlReader'"):
+        get_stage_class("JsonlReder")
+    with pytest.raises(KeyError):
+        get_stage_class("ProcessingStage")
+
+
+def test_with_copies_merges_and_resets() -> None:
+    stage = Plain()
+    changed = stage.with_(
+        name="other",
+        batch_size=4,
+        runtime_env={"pip": ["x"]},
+        ray_stage_spec={"max_workers": 2},
+        xenna_stage_spec={"slots_per_actor": 1},
+        num_workers=3,
+    )
+    assert (stage.name, stage.batch_size, stage.runtime_env) == ("plain", 1, None)
+    assert (changed.name, changed.batch_size, changed.runtime_env) == ("other", 4, {"pip": ["x"]})
+    assert changed.requested_workers() == 3 and changed.with_(num_workers=None).requested_workers() is None
+    assert changed.with_(ray_stage_spec={"min_workers": 1}).merged_ray_stage_spec() == {
+        "is_fanout_stage": False, "max_workers": 2, "min_workers": 1,
+    }  # fmt: skip
+    assert changed.merged_xenna_stage_spec() == {"slots_per_actor": 1}
+    assert changed.with_(batch_size=None).batch_size == 4
+    with pytest.raises(ValueError, match="num_workers"):
+        stage.with_(xenna_stage_spec={"num_workers": 1})
+    with pytest.raises(ValueError, match="num_workers"):
+        stage.with_(num_workers=0)
+
+
+def test_with_does_not_share_containers_that_the_copy_may_change() -> None:
+    class Holder(Plain):
+        name = "holder"
+
+        def __init__(self) -> None:
+            self.words = ["a"]
+
+    stage = Holder()
+    stage.with_(batch_size=2).words.append("b")  # type: ignore[attr-defined]
+    assert stage.words == ["a"]
+
+
+def test_composites_refuse_doubled_and_unknown_parts() -> None:
+    class Doubled(CompositeStage[Any, Any]):
+        name = "doubled"
+
+        def decompose(self) -> list[ProcessingStage[Any, Any]]:
+            return [Plain(), Plain()]
+
+    with pytest.raises(ValueError, match="several parts"):
+        Doubled().with_({"plain": {"batch_size": 2}})
+    with pytest.raises(ValueError, match="no part"):
+        JsonlReader("x").with_({"other": {}})
+
+
+def test_the_decorator_hands_metadata_on_and_takes_none() -> None:
+    @processing_stage(name="copy")
+    def copy(task: DocumentBatch) -> DocumentBatch:
+        return DocumentBatch(data=task.to_pyarrow())
+
+    @processing_stage(name="nothing")
+    def nothing(task: DocumentBatch) -> None:
+        return None
+
+    batch = DocumentBatch(data=pa.table({"text": ["a"]}), _metadata={"k": "v"}, _stage_perf=[StagePerfStats("before")])
+    result = copy.process(batch)
+    assert result._metadata == {"k": "v"} and [stats.stage_name for stats in result._stage_perf] == ["before"]
+    assert nothing.process(batch) is None
+
+
+# --- tasks ---
+
+
+def test_tasks() -> None:
+    batch = DocumentBatch("set", pa.table({"text": ["a", "b"]}))
+    assert batch.dataset_name == "set" and batch.num_items == 2 and batch.get_columns() == ["text"]
+    assert batch.get_deterministic_id() is None
+    group = FileGroupTask(data=["b", "a"], reader_config={"k": 1})
+    assert group.num_items == 2 and group.reader_config == {"k": 1}
+    assert group.get_deterministic_id() == FileGroupTask(data=["a", "b"]).get_deterministic_id()
+    assert len(group.get_deterministic_id()) == 12
+    assert EmptyTask().task_id == "0" and EmptyTask().num_items == 0
+    assert NoneTask().num_items == FailedTask().num_items == 0
+    for kind in (DocumentBatch, FileGroupTask, EmptyTask, NoneTask, FailedTask):
+        assert issubclass(kind, Task)
+    batch.add_stage_perf(StagePerfStats("s"))
+    assert [stats.stage_name for stats in batch._stage_perf] == ["s"]
+    with pytest.raises(TypeError):
+        Task()  # type: ignore[abstract]
+
+
+def test_validate_is_called_when_a_task_is_made() -> None:
+    class Checked(Task[int]):
+        @property
+        def num_items(self) -> int:
+            return 1
+
+        def validate(self) -> bool:
+            if self.data < 0:
+                raise ValueError("negative")
+            return True
+
+    assert Checked(data=1).data == 1
+    with pytest.raises(ValueError, match="negative"):
+        Checked(data=-1)
+
+
+# --- pipelines and performance ---
+
+
+def test_workflow_results() -> None:
+    result = WorkflowRunResult("w")
+    result.add_pipeline_tasks("p", [EmptyTask()])
+    result.extend_metadata({"a": 1})
+    result.add_metadata("b", 2)
+    assert result.get_metadata("a") == 1 and result.get_metadata("c") is None and len(result.pipeline_tasks["p"]) == 1
+    assert inspect.isabstract(WorkflowBase)
+
+
+def test_performance_records() -> None:
+    one = StagePerfStats("s", process_time=1.0, num_items_processed=2, custom_metrics={"k": 1.0})
+    two = StagePerfStats("s", process_time=2.0, num_items_processed=3, custom_metrics={"k": 2.0})
+    assert (one + two).process_time == 3.0 and sum([one, two]).num_items_processed == 5
+    assert dict((one + two).items())["custom.k"] == 3.0
+    task = EmptyTask()
+    task._stage_perf = [one, two]
+    collected = TaskPerfUtils.collect_stage_metrics([task])
+    assert list(collected["s"]["process_time"]) == [1.0, 2.0]
+    totals = TaskPerfUtils.aggregate_task_metrics([task], prefix="run")
+    assert any(key.endswith("s_process_time_sum") and value == 3.0 for key, value in totals.items())
+    assert TaskPerfUtils.get_aggregated_stage_stat([task], "s", "process_time") == 3.0
+    assert StageTimer(Plain()) is not None
+
+
+# --- readers and writers ---
+
+
+def test_options_that_cannot_work_are_refused() -> None:
+    for reader in (JsonlReader, ParquetReader):
+        with pytest.raises((ValueError, NotImplementedError), match="document"):
+            reader("x", task_type="image")
+        with pytest.raises(ValueError, match="exclude"):
+            reader("x", _generate_ids=True, _assign_ids=True)
+        with pytest.raises(ValueError, match="blok_size"):
+            reader("x", read_kwargs={"blok_size": 1})
+    for writer in (JsonlWriter, ParquetWriter):
+        with pytest.raises(ValueError, match="compresion"):
+            writer("x", write_kwargs={"compresion": "gzip"})
+        with pytest.raises(ValueError, match="mode"):
+            writer("x", mode="replace")
+        with pytest.raises(ValueError, match="lzma"):
+            writer("x", compression="lzma")
+
+
+def test_constructors_touch_nothing(tmp_path: Any) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old.jsonl").write_text("{}")
+    JsonlWriter(str(tmp_path / "out"), mode="overwrite")
+    JsonlWriter(str(tmp_path / "new"))
+    JsonlReader(str(tmp_path / "nowhere"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["old.jsonl", "out"]
+
+
+def test_partitioning_gives_tasks(tmp_path: Any) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_text("{}\n")
+    stage = FilePartitioningStage(str(tmp_path), file_extensions=[".jsonl"])
+    tasks = stage.process(EmptyTask())
+    assert [task.data for task in tasks] == [[str(tmp_path / f"{number}.jsonl")] for number in range(3)]
+    assert tasks[1]._metadata["partition_index"] == 1 and tasks[1]._metadata["total_partitions"] == 3
+    assert tasks[1]._metadata["source_files"] == tasks[1].data
+    assert stage.resources == Resources(cpus=0.5) and stage.num_workers() == 1
+
+
+def test_a_writer_alone_writes_one_batch(tmp_path: Any) -> None:
+    for writer, kind in ((JsonlWriter, "jsonl"), (ParquetWriter, "parquet")):
+        batch = DocumentBatch(data=pa.table({"text": ["a"]}), _metadata={"source_files": ["x"]})
+        one, two = writer(str(tmp_path)).process(batch), writer(str(tmp_path)).process(batch)
+        assert isinstance(one, FileGroupTask) and one.data == two.data and one._metadata["format"] == kind
+
+
+def test_every_error_is_ours() -> None:
+    for stage in (lambda: JsonlReader("x", task_type="y"), lambda: Resources(cpus=-1), lambda: Plain().with_(batch_size=0)):
+        with pytest.raises(GristmillError):
+            stage()
