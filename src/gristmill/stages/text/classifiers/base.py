@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from gristmill.stages.text.classifiers.deberta import Deberta
 
 __all__ = ["ClassifierModelStage", "Deberta", "DistributedDataClassifier"]
-
-logger = logging.getLogger(__name__)
 
 CpuBackend = Literal["torch", "onnx", "onnx-int8"]
 CPU_BACKENDS: tuple[str, ...] = ("torch", "onnx", "onnx-int8")
@@ -112,25 +109,16 @@ class ClassifierModelStage(BudgetedModelStage):
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the network onto the GPU, or the CPU, from local files."""
         from gristmill.stages.text.classifiers.deberta import load_classifier
-        from gristmill.stages.text.models.devices import choose_device, limit_threads
+        from gristmill.stages.text.models.devices import place
 
-        folder = self.model_path
-        threads = limit_threads(worker_metadata, self.resources.cpus)
-        device = choose_device(worker_metadata)
-        network, self.labels = load_classifier(folder, cache_dir=self.cache_dir)
+        network, self.labels = load_classifier(self.model_path, cache_dir=self.cache_dir)
         unknown = [label for label in self.expected_labels if label not in self.labels]
         if unknown:
             raise UsageError(
                 f"filter_by has {unknown[0]!r}, which {self.model_identifier} never gives."
                 f"{did_you_mean(unknown[0], self.labels)} Its labels are {', '.join(map(repr, self.labels))}."
             )
-        if device.type == "cpu" and self.cpu_backend != "torch":
-            from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
-
-            self.model = to_onnx_runtime(network, int8=self.cpu_backend == "onnx-int8", threads=threads)
-        else:
-            self.model = network.to(device)
-        logger.info("%s runs on %s.", self.name, device)
+        self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def process_model_output(
         self, outputs: torch.Tensor, model_input_batch: dict[str, torch.Tensor] | None = None
@@ -258,7 +246,8 @@ def label_filter(classifier: Any) -> list[ProcessingStage[Any, Any]]:
         return []
     from gristmill.stages.text.filters import Filter
 
-    return [Filter(filter_fn=classifier.filter_by_category, filter_field=classifier.label_field)]
+    stage = Filter(filter_fn=classifier.filter_by_category, filter_field=classifier.label_field)
+    return [stage.with_(name=f"{classifier.name}_filter")]
 
 
 def vectors(values: np.ndarray[Any, Any]) -> pa.Array:

@@ -93,22 +93,15 @@ class FineWebModelStage(BudgetedModelStage):
         import torch
         from transformers import AutoModelForSequenceClassification
 
-        from gristmill.stages.text.models.devices import choose_device, limit_threads, quiet_loading
+        from gristmill.stages.text.models.devices import place, quiet_loading
 
         folder = self.model_path
         weight_files(folder)
-        threads = limit_threads(worker_metadata, self.resources.cpus)
-        device = choose_device(worker_metadata)
         with quiet_loading():
             network = AutoModelForSequenceClassification.from_pretrained(
                 str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32
             ).eval()
-        if device.type == "cpu" and self.cpu_backend != "torch":
-            from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
-
-            self.model = to_onnx_runtime(network, int8=self.cpu_backend == "onnx-int8", threads=threads)
-        else:
-            self.model = network.to(device)
+        self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def process_model_output(
         self, outputs: Any, model_input_batch: dict[str, torch.Tensor] | None = None

@@ -126,11 +126,10 @@ class PromptTaskComplexityModelStage(BudgetedModelStage):
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the network onto the GPU, or the CPU, from local files."""
         from gristmill.stages.text.classifiers.multi_head import load_multi_head
-        from gristmill.stages.text.models.devices import choose_device, limit_threads
+        from gristmill.stages.text.models.devices import place
 
-        limit_threads(worker_metadata, self.resources.cpus)
         network, self._config = load_multi_head(self.model_path, cache_dir=self.cache_dir)
-        self.model = network.to(choose_device(worker_metadata))
+        self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend="torch")
 
     def process_model_output(
         self, outputs: list[torch.Tensor], model_input_batch: dict[str, torch.Tensor] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     import torch
 
     from gristmill.backends.base import WorkerMetadata
-
-logger = logging.getLogger(__name__)
 
 Pooling = Literal["mean_pooling", "last_token"]
 POOLINGS = ("mean_pooling", "last_token")
@@ -94,18 +91,10 @@ class EmbeddingModelStage(BudgetedModelStage):
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the encoder onto the GPU, or the CPU, from local files."""
-        from gristmill.stages.text.models.devices import choose_device, limit_threads
+        from gristmill.stages.text.models.devices import place
 
-        threads = limit_threads(worker_metadata, self.resources.cpus)
-        device = choose_device(worker_metadata)
         network = self._load(self.model_path)
-        if device.type == "cpu" and self.cpu_backend != "torch":
-            from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
-
-            self.model = to_onnx_runtime(network, int8=self.cpu_backend == "onnx-int8", threads=threads)
-        else:
-            self.model = network.to(device)
-        logger.info("%s runs on %s.", self.name, device)
+        self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def _load(self, folder: Path) -> Any:
         import torch

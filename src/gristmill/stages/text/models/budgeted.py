@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; on a GPU it is
 # enough to keep the device busy.
-CPU_TOKENS_PER_BATCH = 4096
+CPU_TOKENS_PER_BATCH = 2048
 CUDA_TOKENS_PER_BATCH = 65536
 
 

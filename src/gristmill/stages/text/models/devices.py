@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import time
 from collections.abc import Iterator
@@ -15,14 +16,17 @@ if TYPE_CHECKING:
     from gristmill.backends.base import WorkerMetadata
 
 
+# The numbers of these settings in glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
+
 def choose_device(worker: WorkerMetadata | None = None) -> torch.device:
     """CUDA when the worker was given a GPU (or runs outside of an executor and there is one), else the CPU."""
     import torch
 
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    given = allocated_gpus(worker)
-    return torch.device("cpu") if given == 0 else torch.device("cuda")
+    if torch.cuda.is_available() and allocated_gpus(worker) != 0:
+        return torch.device("cuda")
+    return torch.device("cpu")
 
 
 def allocated_gpus(worker: WorkerMetadata | None) -> int | None:
@@ -46,6 +50,18 @@ def limit_threads(worker: WorkerMetadata | None, cpus: float) -> int:
     if worker is not None:
         torch.set_num_threads(max(1, round(cpus)))
     return int(torch.get_num_threads())
+
+
+def keep_freed_memory() -> None:
+    """Let the C library reuse large blocks instead of returning them to the system after each operation.
+
+    A model on a CPU allocates and frees the same large activations over and over, and getting fresh pages from the
+    system for them costs about as much as the arithmetic. Does nothing where the library has no such setting.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_MAX, 0)
+        library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def device_of(model: Any) -> torch.device:
@@ -152,3 +168,27 @@ def free_memory() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backend: str) -> Any:
+    """The network on the worker's device, in the form that runs fastest there.
+
+    Args:
+        network: A torch module in evaluation mode.
+        worker: What the executor told the stage, None outside of one.
+        cpus: The processors that the stage asks for.
+        cpu_backend: `torch`, `onnx` or `onnx-int8`; used where there is no GPU.
+    """
+    device = choose_device(worker)
+    threads = limit_threads(worker, cpus)
+    if device.type == "cuda":
+        return network.to(device)
+    from gristmill.stages.text.models.deberta_encoder import faster
+
+    keep_freed_memory()
+    network = faster(network).eval()
+    if cpu_backend == "torch":
+        return network
+    from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
+
+    return to_onnx_runtime(network, int8=cpu_backend == "onnx-int8", threads=threads)

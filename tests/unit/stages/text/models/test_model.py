@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
+import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from gristmill.errors import ModelNotFoundError, UsageError

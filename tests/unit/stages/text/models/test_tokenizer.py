@@ -5,10 +5,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from transformers import AutoTokenizer
 
 from gristmill.errors import ModelNotFoundError, UsageError

@@ -16,7 +16,38 @@ from transformers import AutoModelForSequenceClassification, DebertaV2Config, De
 
 from gristmill.tasks import DocumentBatch
 
-WORDS = ["the", "a", "of", "to", "and", "in", "is", "it", "that", "for", "was", "on", "are", "with", "as", "his", "they", "at", "be", "this", "from", "have", "or", "by", "one", "had", "not", "but", "what", "all"]
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "to",
+    "and",
+    "in",
+    "is",
+    "it",
+    "that",
+    "for",
+    "was",
+    "on",
+    "are",
+    "with",
+    "as",
+    "his",
+    "they",
+    "at",
+    "be",
+    "this",
+    "from",
+    "have",
+    "or",
+    "by",
+    "one",
+    "had",
+    "not",
+    "but",
+    "what",
+    "all",
+]
 LABELS = ("High", "Medium", "Low")
 
 
