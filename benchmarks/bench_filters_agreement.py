@@ -85,11 +85,12 @@ def generated_texts(count: int, seed: int) -> list[str]:
     source = random.Random(seed)
     pieces = [
         " ", " ", " ", "\n", "\n\n", "\n\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2028", "\x85", "\x1c", "the", "and",
-        "of", "have", "The", "#", "##", "...", "…", "[...]", "(…)", "-»", "•", "● x", "read more", "READ MORE..", "1", "42",
-        "٣", "(", ")", "⟨", "{", "http://a.b/c", "https://x.y/%20z", "http://", "httpss://porn.x", "https://porn.example",
+        "of", "have", "The", "#", "##", "...", "…", "[...]", "(…)", "-»", "•", "● x", "read more", "READ MORE..", "1",
+        "42", "٣", "(", ")", "⟨", "{", "http://a.b/c", "https://x.y/%20z", "http://", "httpss://porn.x", "https://porn.example",
         "privacy policy", "Use Coo\u212aies", "lorem ipsum", "Lorem Ipsum", "word", "a", "b", "ab", "naïve", "e\u0301",
-        "\u0301", "हिन्दी", "中文", "日本語", "עברית", "👩‍👩‍👧", "🙂", "\x08", "\x00", "İ", "ſ", "ǅ", "²", "Ⅷ", "_", '"', "'", "!",
-        "?", "//c", "/* d */", "/*", "<!-- e -->", "<b>", "</b>", "<p>t</p>", "# note\n", "x = 1\n", '"""doc"""\n', "`", "\\",
+        "\u0301", "हिन्दी", "中文", "日本語", "עברית", "👩‍👩‍👧", "🙂", "\x08", "\x00", "İ", "ſ", "ǅ", "²", "Ⅷ",
+        "_", '"', "'", "!", "?", "//c", "/* d */", "/*", "<!-- e -->", "<b>", "</b>", "<p>t</p>", "# note\n", "x = 1\n",
+        '"""doc"""\n', "`", "\\",
     ]  # fmt: skip
     texts = []
     for _ in range(count):
@@ -110,14 +111,15 @@ def _any_character(source: random.Random) -> str:
 
 
 def peer_scores(texts: list[str]) -> list[list[Any]]:
-    """Runs in the peer's environment: per filter and text [score, kept], [list of scores, kept list], or null if it raises."""
+    """Runs in the peer's environment: per filter and text the pairs [score, kept], or null if it raises."""
     import importlib
     import warnings
 
     warnings.simplefilter("ignore")
     results: list[list[Any]] = []
     for module, name, arguments in FILTERS:
-        made = getattr(importlib.import_module(f"nemo_curator.stages.text.filters.heuristic.{module}"), name)(**arguments)
+        home = importlib.import_module(f"nemo_curator.stages.text.filters.heuristic.{module}")
+        made = getattr(home, name)(**arguments)
         row: list[Any] = []
         for text in texts:
             try:
@@ -128,7 +130,7 @@ def peer_scores(texts: list[str]) -> list[list[Any]]:
                     if any(abs(tie - scores[0]) <= 1e-9 for tie in ties):
                         scores = sorted(set(ties))
                 row.append([[float(score), bool(made.keep_document(score))] for score in scores])
-            except Exception:  # noqa: BLE001, PERF203
+            except Exception:
                 row.append(None)
         results.append(row)
     return results
@@ -197,7 +199,8 @@ def compare(texts: list[str], peer: list[list[Any]]) -> dict[str, Any]:
 def main() -> None:
     """Compare, print a summary and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", default=os.environ.get("GRISTMILL_PEER_NEMO"), help="Python of the peer's environment")
+    peer = os.environ.get("GRISTMILL_PEER_NEMO")
+    parser.add_argument("--peer", default=peer, help="Python of the peer's environment")
     parser.add_argument("--texts", default=os.environ.get("GRISTMILL_TEXTS"), help="folder of *.jsonl.gz with texts")
     parser.add_argument("--documents", type=int, default=4000)
     parser.add_argument("--generated", type=int, default=4000)
@@ -231,7 +234,8 @@ def main() -> None:
     }
     Path(options.out).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     for label, row in report.items():
-        print(f"{label:70.70} {row['compared']:6} {row['scores_differ']:5} {row['decisions_differ']:5}", row.get("example", ""))
+        differing = f"{row['scores_differ']:5} {row['decisions_differ']:5}"
+        print(f"{label:70.70} {row['compared']:6} {differing}", row.get("example", ""))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def _helper_files(function: Callable[..., object], seen: set[int]) -> set[str]:
         helper: Any = function.__globals__.get(name)
         module = sys.modules.get(getattr(helper, "__module__", None) or "")
         plain = getattr(helper, "py_func", None)
-        if plain is None and type(helper).__name__ != "_Intrinsic" or id(helper) in seen:
+        if (plain is None and type(helper).__name__ != "_Intrinsic") or id(helper) in seen:
             continue
         seen.add(id(helper))
         file = getattr(module, "__file__", None)

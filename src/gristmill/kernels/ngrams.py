@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.compiler import kernel, routine
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.text_loads import load8
 from gristmill.kernels.text_split import ONE, ZERO, count_points, load_part, split_words
@@ -88,7 +88,7 @@ def _number_words(data, starts, ends, words, slots, keys, lengths, grams, counts
                     and lengths[seen] == length
                     and (length <= 8 or _same(data, starts[firsts[seen]], begin, length))
                 ):
-                    number = seen
+                    number = int(seen)
                     break
             slot = (slot + 1) & (size - 1)
         if number < 0:
@@ -143,7 +143,7 @@ def _lengthen(n, places, grams, counts, found, slots, keys, new_counts, new_firs
                 seen = np.int64(slots[slot] & _LOW) - 1
                 # Distinct n-grams are numbered as they come, so the key of number `seen` was moved to that place.
                 if keys[seen] == key:
-                    number = seen
+                    number = int(seen)
                     break
             slot = (slot + 1) & (size - 1)
         if number < 0:
@@ -411,8 +411,8 @@ def ngram_counts(
         top: Lengths for the most frequent n-gram.
         duplicate: Lengths for repeated n-grams.
         words: Words that another splitter found; None splits at white space.
-        weigh: For the most frequent n-gram, take its length times how often it occurs among the n-grams, instead of what
-            its deletion takes from the text.
+        weigh: For the most frequent n-gram, take its length times how often it occurs among the n-grams, instead of
+            what its deletion takes from the text.
     """
     out_top = np.zeros((len(column), len(top)), dtype=np.int64)
     out_duplicate = np.zeros((len(column), len(duplicate)), dtype=np.int64)

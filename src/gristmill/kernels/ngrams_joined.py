@@ -1,4 +1,4 @@
-"""Repeated n-grams as the Gopher repetition rules find them in practice: by their words run together, and skipping ahead.
+"""Repeated n-grams as tools for Gopher's repetition rules find them: by their words run together, skipping ahead.
 
 A repeated n-gram is counted whole, and the search goes on behind it; n-grams inside it are neither counted nor
 remembered. Two n-grams are equal when their letters are, wherever the words were cut.
@@ -57,11 +57,7 @@ def _repeated_chars(joined, offsets, prefix, words, n, repeated, slots, size, st
         found = False
         while slots[slot]:
             seen = np.int64(slots[slot]) - 1
-            if (
-                hashes[seen] == mixed
-                and lengths[seen] == length
-                and same_bytes(joined, starts[seen], begin, length)
-            ):
+            if hashes[seen] == mixed and lengths[seen] == length and same_bytes(joined, starts[seen], begin, length):
                 found = True
                 break
             slot = (slot + 1) & (size - 1)

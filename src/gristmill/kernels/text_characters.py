@@ -152,7 +152,7 @@ def _characters(data, offsets, alive, pages, flags, out):
         begin = offsets[row]
         end = offsets[row + 1]
         counts = out[row]
-        colons = 0
+        colons = np.int64(0)
         at = begin
         while at < end:
             # Eight counters of eight bits hold 255 bytes before one could run over.

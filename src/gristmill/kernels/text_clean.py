@@ -86,7 +86,7 @@ def _words_of_line(data, begin, end):
 def _starts_with(data, at, end, text):
     if end - at < len(text):
         return False
-    for position in range(len(text)):
+    for position in range(len(text)):  # noqa: SIM110 - compiled code has no generators
         if data[at + position] != text[position]:
             return False
     return True

@@ -36,9 +36,10 @@ class TextColumn(NamedTuple):
 
 
 class WordSpans(NamedTuple):
-    """Words that a splitter found: word `w` is `data[starts[w]:ends[w]]`; document `i` has `bounds[i]` to `bounds[i + 1]`.
+    """Words that a splitter found: word `w` is `data[starts[w]:ends[w]]`.
 
-    All three index arrays are read-only, so that kernels need one compilation.
+    Document `i` has the words `bounds[i]` to `bounds[i + 1]`. All index arrays are read-only, so that kernels need one
+    compilation.
     """
 
     data: Bytes

@@ -1,6 +1,6 @@
-"""Statistics of the lines and paragraphs of each document: how they begin and end, and how many are repeated.
+r"""Statistics of the lines and paragraphs of each document: how they begin and end, and how many are repeated.
 
-A line is what `text.split("\\n")` gives and is not blank; a paragraph is what `text.split("\\n\\n")` gives.
+A line is what `text.split("\n")` gives and is not blank; a paragraph is what `text.split("\n\n")` gives.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _starts_with_bullet(data, begin, end):
     if data[begin] != 0xE2 or begin + 2 >= end:
         return False
     point = 0x2000 | (np.int64(data[begin + 1]) & 0x3F) << 6 | (np.int64(data[begin + 2]) & 0x3F)
-    for position in range(len(_BULLETS)):
+    for position in range(len(_BULLETS)):  # noqa: SIM110 - compiled code has no generators
         if _BULLETS[position] == point:
             return True
     return False

@@ -1,11 +1,12 @@
 """Fixed phrases, found whatever their case, and the paragraphs that hold one.
 
-Each phrase is looked for at its rarest pair of neighbouring characters: one table lookup per byte, and a comparison only
-where that pair stands.
+Each phrase is looked for at its rarest pair of neighbouring characters: one table lookup per byte, and a comparison
+only where that pair stands.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ _BYTE_CLASSES = _byte_classes()
 def compile_phrases(*kinds: tuple[str, ...]) -> Phrases:
     """Prepare up to eight kinds of lower-case ASCII phrases; kind `k` is reported as the bit `1 << k`.
 
-    Phrases hold no newline and do not end in i: "İ" becomes an i with a dot above in lower case, and is not taken for one.
+    Phrases hold no newline and do not end in i: "İ" becomes an i with a dot above in lower case, not taken for one.
     """
     phrases = [phrase for kind in kinds for phrase in kind]
     anchors = [_rarest_pair(phrase) for phrase in phrases]
@@ -87,9 +88,7 @@ def compile_phrases(*kinds: tuple[str, ...]) -> Phrases:
 
 
 def _rarest_pair(phrase: str) -> int:
-    costs = [
-        _FREQUENCY.get(one, 1000) * _FREQUENCY.get(other, 1000) for one, other in zip(phrase, phrase[1:], strict=False)
-    ]
+    costs = [_FREQUENCY.get(one, 1000) * _FREQUENCY.get(other, 1000) for one, other in pairwise(phrase)]
     return costs.index(min(costs))
 
 

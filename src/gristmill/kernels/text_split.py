@@ -90,7 +90,9 @@ def block_masks(data, at, end):
         for part in range(8):
             chunk = load8(data, at + 8 * part)
             low = chunk & _LOW_SEVEN
-            found = ((low + _FROM_TAB) & ~(low + _FROM_SHIFT_OUT)) | ((low + _FROM_SEPARATOR) & ~(low + _FROM_EXCLAMATION))
+            found = ((low + _FROM_TAB) & ~(low + _FROM_SHIFT_OUT)) | (
+                (low + _FROM_SEPARATOR) & ~(low + _FROM_EXCLAMATION)
+            )
             shift = np.uint64(8 * part)
             spaces |= ((((found & ~chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
             wide |= ((((chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
@@ -108,8 +110,10 @@ def block_masks(data, at, end):
 
 @routine
 def add_wide_spaces(data, at, end, spaces, wide, carried):
-    """The space mask with white space beyond ASCII added, the bytes of it that reach into the next block, and how many
-    bytes more than characters it has."""
+    """The space mask with white space beyond ASCII added.
+
+    Returns also the bytes of it that reach into the next block, and how many more bytes than characters it has.
+    """
     if carried:
         spaces |= (ONE << np.uint64(carried)) - ONE
     carried = 0
@@ -130,8 +134,8 @@ def add_wide_spaces(data, at, end, spaces, wide, carried):
 def split_words(data, begin, end, starts, ends):
     """Write where each word of the text starts and ends.
 
-    The two arrays must have room for one more word than half the bytes. Returns how many words there are, whether all is
-    ASCII, and by how many bytes the white space outnumbers its characters.
+    The two arrays must have room for one more word than half the bytes. Returns how many words there are, whether all
+    is ASCII, and by how many bytes the white space outnumbers its characters.
     """
     opened = 0
     closed = 0

@@ -110,8 +110,8 @@ def _is_symbol(data, begin, end):
         return False
     key = load_part(data, begin, length)
     if length == 3:
-        return key == _DOTS or key == _ELLIPSIS or key == _ARROW
-    return length == 5 and (key == _DOTS_IN_BRACKETS or key == _DOTS_IN_PARENTHESES or key == _ELLIPSIS_IN_BRACKETS)
+        return key in (_DOTS, _ELLIPSIS, _ARROW)
+    return length == 5 and key in (_DOTS_IN_BRACKETS, _DOTS_IN_PARENTHESES, _ELLIPSIS_IN_BRACKETS)
 
 
 @leaf

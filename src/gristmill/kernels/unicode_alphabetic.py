@@ -1,8 +1,8 @@
 """The code points with Unicode's `Alphabetic` property, which `str.isalpha` does not know (Unicode 17).
 
-Letters, letter numbers and the vowel signs of Indic and other scripts: the class that POSIX calls `alpha`. Python offers
-only the general category, so the property is kept here, pinned to one Unicode version: a score must not depend on the
-interpreter that computes it.
+Letters, letter numbers and the vowel signs of Indic and other scripts: the class that POSIX calls `alpha`. Python
+offers only the general category, so the property is kept here, pinned to one Unicode version: a score must not depend
+on the interpreter that computes it.
 """
 
 from __future__ import annotations

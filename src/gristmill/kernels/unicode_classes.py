@@ -1,7 +1,7 @@
 """Character classes of all of Unicode as two-level tables that kernels index by code point.
 
-The classes follow Python's `str` methods of the running interpreter, except `ALPHABETIC`, which is pinned. A page of 256
-code points that equals another is stored once; building all takes some ten milliseconds, once per process.
+The classes follow Python's `str` methods of the running interpreter, except `ALPHABETIC`, which is pinned. A page of
+256 code points that equals another is stored once; building all takes some ten milliseconds, once per process.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ _NAMED = 0x40000
 # What Gopher-style rules take for the end of a sentence and for punctuation, in the notation of ALPHABETIC_RANGES:
 # Unicode's Sentence_Terminal property, and beside it ASCII and common CJK punctuation and control characters.
 TERMINAL_RANGES = (
-    "21 c 10 549 93.3 b4 2b.3 f6 3d 1 3.2 125.2 6e4.2 316 4.2 305 c6.2 9d.3 2.2 28 5 13a.2 162.4 ae.2 2.2 1d.2 bc.2 41.2 "
-    "3bc.2 9.3 de4 d 16.2 1ad 74fc 10e.2 e3 3 17e.2 56.2 5f 98.2 93.3 90.2 f9 5266 3.2 a9 c 10 41 af4.2 4fd.5 2c.4 bd.2 "
-    "75.4 7f.3 81.2 6 10.2 58.2 1.2 6c 1a1.2 175.2 5.f 69.2 f9.3 205 1 fb.2 57.2 1a4.2 2b4.2 4a.2 4b29.2 85 41.2 b 353 "
-    "4e06 1de8"
+    "21 c 10 549 93.3 b4 2b.3 f6 3d 1 3.2 125.2 6e4.2 316 4.2 305 c6.2 9d.3 2.2 28 5 13a.2 162.4 ae.2 2.2 1d.2 "
+    "bc.2 41.2 3bc.2 9.3 de4 d 16.2 1ad 74fc 10e.2 e3 3 17e.2 56.2 5f 98.2 93.3 90.2 f9 5266 3.2 a9 c 10 41 af4.2 "
+    "4fd.5 2c.4 bd.2 75.4 7f.3 81.2 6 10.2 58.2 1.2 6c 1a1.2 175.2 5.f 69.2 f9.3 205 1 fb.2 57.2 1a4.2 2b4.2 4a.2 "
+    "4b29.2 85 41.2 b 353 4e06 1de8 "
 )
-PUNCTUATION_RANGES = (
-    "0.9 2.15 2.c 1 a.5 1 1a.6 1a.25 b 8 6 1f57.2 4 2.3 7 20f 2ca b8 a46 6.6 2.2 cef3 2.2 2 4 8.2 42"
-)
+PUNCTUATION_RANGES = "0.9 2.15 2.c 1 a.5 1 1a.6 1a.25 b 8 6 1f57.2 4 2.3 7 20f 2ca b8 a46 6.6 2.2 cef3 2.2 2 4 8.2 42"
 LINE_BREAKS = "\n\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 
 _METHODS: tuple[tuple[int, Callable[[str], bool]], ...] = (

@@ -136,7 +136,7 @@ def test_given_ngrams_equal_those_of_our_own_splitting(texts: list[str | None]) 
 
 
 def test_long_words_that_share_their_first_bytes_are_told_apart() -> None:
-    text = " ".join(["abcdefgh1", "abcdefgh2", "abcdefgh1", "abcdefgh2", "abcdefgh"])
+    text = "abcdefgh1 abcdefgh2 abcdefgh1 abcdefgh2 abcdefgh"
     column = text_column([text])
     top, duplicate = ngrams.ngram_counts(column, _all(column), top=(2,), duplicate=(2,))
     assert top[0, 0] == plain.top_ngram_chars(text, 2)
@@ -174,12 +174,17 @@ def test_dead_documents_are_not_looked_at() -> None:
     assert ngrams.ngram_counts(column, alive, top=(2,))[0][:, 0].tolist() == [0, 3]
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+LAYOUTS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
 def test_every_string_layout_gives_the_same_bytes(kind: pa.DataType) -> None:
     texts = ["", "ab", None, "é", "ab"]
-    array = pa.array(texts, pa.large_string()).cast(kind) if not pa.types.is_dictionary(kind) else pa.array(
-        texts, pa.string()
-    ).dictionary_encode()
+    array = (
+        pa.array(texts, pa.large_string()).cast(kind)
+        if not pa.types.is_dictionary(kind)
+        else pa.array(texts, pa.string()).dictionary_encode()
+    )
     column = text_column(array.slice(1))
     assert [column.text(row) for row in range(len(column))] == ["ab", "", "é", "ab"]
     assert column.valid.tolist() == [True, False, True, True]

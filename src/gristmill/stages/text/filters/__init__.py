@@ -25,7 +25,7 @@ _HOME_OF = {
     **{name: f"heuristic.{module}" for name, module in _HEURISTICS.items()},
 }
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

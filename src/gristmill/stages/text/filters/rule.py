@@ -16,9 +16,9 @@ from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStat
 class ColumnFilter(DocumentFilter):
     """A filter that scores whole columns; adjacent ones share one pass over the text.
 
-    A subclass names its statistics, computes scores from them, and sets inclusive bounds. A bound of None is off. A text
-    that is missing counts as an empty one, and where a rule has nothing to measure (no word, no line), the score is the
-    one that fails, unless the class says otherwise.
+    A subclass names its statistics, computes scores from them, and sets inclusive bounds. A bound of None is off. A
+    text that is missing counts as an empty one, and where a rule has nothing to measure (no word, no line), the score
+    is the one that fails, unless the class says otherwise.
 
     Attributes:
         lower: The least score that is kept.

@@ -200,7 +200,9 @@ class TextStatistics:
         pending = {
             other
             for other in self._wanted
-            if other.group in _NGRAMS and other.splitter == splitter and (other.group, other.n, splitter) not in self._done
+            if other.group in _NGRAMS
+            and other.splitter == splitter
+            and (other.group, other.n, splitter) not in self._done
         } | {statistic}
         sizes = {group: tuple(sorted(other.n for other in pending if other.group == group)) for group in _NGRAMS}
         words = None if splitter == SPACE else self._words(splitter, missing)

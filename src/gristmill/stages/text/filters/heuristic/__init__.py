@@ -44,7 +44,7 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

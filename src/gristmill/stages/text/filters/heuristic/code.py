@@ -26,12 +26,12 @@ class _CommentShareFilter(ColumnFilter):
 
 
 class PythonCommentToCodeFilter(_CommentShareFilter):
-    """Drops Python programs of which too little or too much is comments and docstrings.
+    r"""Drops Python programs of which too little or too much is comments and docstrings.
 
     What does not parse scores 0, as an empty program does.
 
     Example:
-        >>> PythonCommentToCodeFilter().score_document("#a\\nx=1")
+        >>> PythonCommentToCodeFilter().score_document("#a\nx=1")
         0.3333333333333333
     """
 
@@ -55,7 +55,7 @@ def _python_comment_share(source: str) -> float:
 
 
 class GeneralCommentToCodeFilter(_CommentShareFilter):
-    """Drops programs of which too little or too much is comments, without the signs that begin and end those.
+    r"""Drops programs of which too little or too much is comments, without the signs that begin and end those.
 
     A comment without an end scores 9999, an empty program 0.
 
@@ -65,7 +65,7 @@ class GeneralCommentToCodeFilter(_CommentShareFilter):
         max_comment_to_code_ratio: The greatest share of comments.
 
     Example:
-        >>> GeneralCommentToCodeFilter("text/x-c").score_document("//ab\\n")
+        >>> GeneralCommentToCodeFilter("text/x-c").score_document("//ab\n")
         0.4
     """
 
@@ -99,10 +99,10 @@ class GeneralCommentToCodeFilter(_CommentShareFilter):
 
 
 class NumberOfLinesOfCodeFilter(ColumnFilter):
-    """Drops programs with too few or too many lines.
+    r"""Drops programs with too few or too many lines.
 
     Example:
-        >>> NumberOfLinesOfCodeFilter().score_document("a\\nb")
+        >>> NumberOfLinesOfCodeFilter().score_document("a\nb")
         2.0
     """
 

@@ -6,9 +6,11 @@ from html.entities import html5
 from html.parser import HTMLParser
 
 _VOID = frozenset(
-    "area base br col embed hr img input keygen link menuitem meta param source track wbr "
-    "basefont bgsound command frame image isindex nextid spacer".split()
-)
+    (
+        "area", "base", "basefont", "bgsound", "br", "col", "command", "embed", "frame", "hr", "image", "img", "input",
+        "isindex", "keygen", "link", "menuitem", "meta", "nextid", "param", "source", "spacer", "track", "wbr",
+    )
+)  # fmt: skip
 _AS_IS = frozenset(("pre", "textarea"))
 _HIDDEN = frozenset(("script", "style", "template", "rt", "rp"))
 _SPACES = " \n\t\x0c\r"

@@ -28,10 +28,10 @@ class _UniqueShareFilter(ColumnFilter):
 
 
 class RepeatedLinesFilter(_UniqueShareFilter):
-    """Drops texts in which too few lines are distinct. The parameter is a least share, for all its name.
+    r"""Drops texts in which too few lines are distinct. The parameter is a least share, for all its name.
 
     Example:
-        >>> RepeatedLinesFilter().score_document("a\\na\\nb\\nc")
+        >>> RepeatedLinesFilter().score_document("a\na\nb\nc")
         0.75
     """
 
@@ -42,10 +42,10 @@ class RepeatedLinesFilter(_UniqueShareFilter):
 
 
 class RepeatedParagraphsFilter(_UniqueShareFilter):
-    """Drops texts in which too few paragraphs are distinct. The parameter is a least share, for all its name.
+    r"""Drops texts in which too few paragraphs are distinct. The parameter is a least share, for all its name.
 
     Example:
-        >>> RepeatedParagraphsFilter().score_document("a\\n\\na")
+        >>> RepeatedParagraphsFilter().score_document("a\n\na")
         0.5
     """
 
@@ -56,10 +56,10 @@ class RepeatedParagraphsFilter(_UniqueShareFilter):
 
 
 class RepeatedLinesByCharFilter(_UniqueShareFilter):
-    """Drops texts in which too few characters stand in distinct lines. The parameter is a least share.
+    r"""Drops texts in which too few characters stand in distinct lines. The parameter is a least share.
 
     Example:
-        >>> RepeatedLinesByCharFilter().score_document("ab\\nab")
+        >>> RepeatedLinesByCharFilter().score_document("ab\nab")
         0.5
     """
 
@@ -70,10 +70,10 @@ class RepeatedLinesByCharFilter(_UniqueShareFilter):
 
 
 class RepeatedParagraphsByCharFilter(_UniqueShareFilter):
-    """Drops texts in which too few characters stand in distinct paragraphs. The parameter is a least share.
+    r"""Drops texts in which too few characters stand in distinct paragraphs. The parameter is a least share.
 
     Example:
-        >>> RepeatedParagraphsByCharFilter().score_document("ab\\n\\nab")
+        >>> RepeatedParagraphsByCharFilter().score_document("ab\n\nab")
         0.5
     """
 
@@ -109,7 +109,7 @@ class _NGramFilter(ColumnFilter):
 
 
 class RepeatingTopNGramsFilter(_NGramFilter):
-    """Drops texts of which the most frequent n-gram takes too large a part. Of equals, the one that occurs first counts.
+    """Drops texts of which the most frequent n-gram takes too large a part; of equals, the first one counts.
 
     Example:
         >>> RepeatingTopNGramsFilter(n=2).score_document("to be or to be")

@@ -98,8 +98,8 @@ class UrlsFilter(ColumnFilter):
 
     Args:
         max_url_to_text_ratio: The greatest share of characters in URLs.
-        url_regex: What a URL is, as a pattern or its source; without it a compiled scan for http and https URLs is used,
-            with it every text goes through Python's `re`, which is far slower.
+        url_regex: What a URL is, as a pattern or its source; without it a compiled scan for http and https URLs is
+            used, with it every text goes through Python's `re`, which is far slower.
 
     Example:
         >>> UrlsFilter().score_document("see http://a.b")
@@ -278,7 +278,7 @@ class CommonEnglishWordsFilter(ColumnFilter):
 
     lower_reason = "too_few_common_words"
 
-    def __init__(self, min_num_common_words: int = 2, stop_at_false: bool = True) -> None:  # noqa: FBT001, FBT002
+    def __init__(self, min_num_common_words: int = 2, stop_at_false: bool = True) -> None:
         super().__init__("common_english_words", lower=min_num_common_words)
         self._cutoff = min_num_common_words
         self._stop_at_false = stop_at_false
@@ -310,10 +310,10 @@ class _LineShareFilter(ColumnFilter):
 
 
 class BulletsFilter(_LineShareFilter):
-    """Drops texts in which nearly all lines begin with a bullet (Gopher, Rae et al. 2021).
+    r"""Drops texts in which nearly all lines begin with a bullet (Gopher, Rae et al. 2021).
 
     Example:
-        >>> BulletsFilter().score_document("• one\\ntwo")
+        >>> BulletsFilter().score_document("• one\ntwo")
         0.5
     """
 
@@ -324,10 +324,10 @@ class BulletsFilter(_LineShareFilter):
 
 
 class PunctuationFilter(_LineShareFilter):
-    """Drops texts in which too many lines end without a full stop, question or exclamation mark or quote (C4).
+    r"""Drops texts in which too many lines end without a full stop, question or exclamation mark or quote (C4).
 
     Example:
-        >>> PunctuationFilter().score_document("Yes.\\nno")
+        >>> PunctuationFilter().score_document("Yes.\nno")
         0.5
     """
 
@@ -338,10 +338,10 @@ class PunctuationFilter(_LineShareFilter):
 
 
 class EllipsisFilter(_LineShareFilter):
-    """Drops texts in which too many lines end in an ellipsis or "read more" (Gopher, Rae et al. 2021; C4).
+    r"""Drops texts in which too many lines end in an ellipsis or "read more" (Gopher, Rae et al. 2021; C4).
 
     Example:
-        >>> EllipsisFilter().score_document("And so...\\nEnd.")
+        >>> EllipsisFilter().score_document("And so...\nEnd.")
         0.5
     """
 
@@ -352,7 +352,7 @@ class EllipsisFilter(_LineShareFilter):
 
 
 class BoilerPlateStringFilter(ColumnFilter):
-    """Drops texts in which too many paragraphs hold a phrase of legal notices and cookie banners (after C4).
+    r"""Drops texts in which too many paragraphs hold a phrase of legal notices and cookie banners (after C4).
 
     Filler text ("lorem ipsum") anywhere scores 1; an empty text scores 0 and is kept.
 
@@ -361,7 +361,7 @@ class BoilerPlateStringFilter(ColumnFilter):
         max_boilerplate_string_ratio: The greatest share of such paragraphs.
 
     Example:
-        >>> BoilerPlateStringFilter().score_document("Our Privacy Policy\\n\\nA story.")
+        >>> BoilerPlateStringFilter().score_document("Our Privacy Policy\n\nA story.")
         0.5
     """
 
@@ -369,7 +369,7 @@ class BoilerPlateStringFilter(ColumnFilter):
 
     def __init__(
         self,
-        remove_if_at_top_or_bottom: bool = True,  # noqa: FBT001, FBT002
+        remove_if_at_top_or_bottom: bool = True,
         max_boilerplate_string_ratio: float = 0.4,
     ) -> None:
         super().__init__("boilerplate_string_ratio", upper=max_boilerplate_string_ratio)

@@ -12,7 +12,7 @@ _HOME_OF = {
     "GopherRepetitionFilter": "gopher",
 }
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

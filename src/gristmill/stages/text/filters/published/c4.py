@@ -54,11 +54,11 @@ class CleanedTexts:
 
 
 class C4QualityFilter:
-    """C4's rules, which take lines out of texts and then drop texts with too little left.
+    r"""C4's rules, which take lines out of texts and then drop texts with too little left.
 
     A line stays if it ends with . ? ! or a quote, has enough words and none too long, and names neither JavaScript nor
-    the phrases of legal notices; marks of citations go from it. A text with filler ("lorem ipsum") or a curly bracket in
-    a line that would stay is dropped, and so is one with too few sentences. A limit of None is off.
+    the phrases of legal notices; marks of citations go from it. A text with filler ("lorem ipsum") or a curly bracket
+    in a line that would stay is dropped, and so is one with too few sentences. A limit of None is off.
 
     Args:
         remove_citations: Take out [1], [edit] and [citation needed].
@@ -73,7 +73,7 @@ class C4QualityFilter:
         word_splitter: How sentences are told: `unicode`, or `spacy` for its rule-based sentences, which is far slower.
 
     Example:
-        >>> C4QualityFilter(min_num_sentences=1).clean(pa.array(["A line that stays.\\nA menu"])).texts.to_pylist()
+        >>> C4QualityFilter(min_num_sentences=1).clean(pa.array(["A line that stays.\nA menu"])).texts.to_pylist()
         ['A line that stays.']
     """
 
@@ -128,9 +128,7 @@ class C4QualityFilter:
             kept=rows & (outcome == text_clean.KEPT),
             outcome=outcome,
             sentences=sentences,
-            removed_lines={
-                reason: int(cleaned.lines[:, place].sum()) for reason, place in LINE_REASONS.items()
-            },
+            removed_lines={reason: int(cleaned.lines[:, place].sum()) for reason, place in LINE_REASONS.items()},
         )
 
     def _count_with_spacy(self, texts: pa.Array, rows: Mask, outcome: Integers, sentences: Integers) -> None:
