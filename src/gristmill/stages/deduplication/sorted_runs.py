@@ -159,6 +159,7 @@ class SortedPart:
         self._storage_options = storage_options
         self._tables: list[pa.Table] = []
         self._bytes = 0
+        self._rows = 0
         self._done: list[WrittenFile] = []
 
     def append(self, payload: pa.Table, /, *, rows: int | None = None) -> None:
@@ -166,6 +167,7 @@ class SortedPart:
             self._flush()
         self._tables.append(payload)
         self._bytes += payload.nbytes
+        self._rows += payload.num_rows if rows is None else rows
 
     def close(self) -> list[WrittenFile]:
         if self._tables:
@@ -178,8 +180,8 @@ class SortedPart:
     def _flush(self) -> None:
         table = sorted_by_key(pa.concat_tables(self._tables))
         path = numbered(self._path, EXTENSION, len(self._done))
-        self._done.append(write_run(table, path, storage_options=self._storage_options))
-        self._tables, self._bytes = [], 0
+        self._done.append(write_run(table, path, storage_options=self._storage_options, rows=self._rows))
+        self._tables, self._bytes, self._rows = [], 0, 0
 
 
 class SortedRunWriter(SinkStage):
@@ -210,7 +212,7 @@ class SortedRunWriter(SinkStage):
     def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         part = self.open_part(path)
         for piece in pieces:
-            part.append(open_run(piece.path, storage_options=self.storage_options))
+            part.append(open_run(piece.path, storage_options=self.storage_options), rows=piece.rows)
         return part.close()
 
     def process(self, task: DocumentBatch) -> Any:

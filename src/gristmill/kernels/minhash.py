@@ -1,0 +1,95 @@
+"""MinHash signatures of texts, cut into bands (Broder 1997; Indyk and Motwani 1998).
+
+A signature holds, for each of `bands * rows` hash functions, the smallest hash of any shingle of the document. Two
+documents agree in one value with a probability that equals the Jaccard similarity of their shingles.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.kernels.compiler import kernel
+from gristmill.kernels.shingles import (
+    BLOCK,
+    STATE_SIZE,
+    WORDS,
+    mixed,
+    roll_power,
+    shingle_block,
+    word_tables,
+    wordless_shingle,
+)
+from gristmill.kernels.text_column import text_column
+
+Factors = npt.NDArray[np.uint32]
+
+BAND_BITS = 8
+"""The lowest bits of a band hash are the number of its band."""
+
+
+def hash_factors(count: int, seed: int) -> tuple[Factors, Factors]:
+    """The numbers that make `count` different hash functions `(x ^ flip) * factor` of one."""
+    draws = np.random.default_rng(seed).integers(0, 1 << 32, (2, count), dtype=np.uint32)
+    flips, factors = np.ascontiguousarray(draws[0]), np.ascontiguousarray(draws[1] | np.uint32(1))
+    flips.flags.writeable = factors.flags.writeable = False
+    return flips, factors
+
+
+@kernel
+def band_hashes(data, offsets, pages, codes, size, unit, flips, factors, bands, rows):
+    """The band hashes of every row of a column, a hash of its whole sequence of words, and its number of shingles.
+
+    The number of a document without any shingle is 0, and its hashes mean nothing.
+    """
+    documents = len(offsets) - 1
+    result = np.empty((documents, bands), np.uint64)
+    sequences = np.empty(documents, np.uint64)
+    counts = np.empty(documents, np.int64)
+    ring = np.zeros(size, np.uint64)
+    block = np.empty(BLOCK, np.uint64)
+    state = np.zeros(STATE_SIZE, np.uint64)
+    power = roll_power(size)
+    hashes = bands * rows
+    least = np.empty(hashes, np.uint32)
+    for document in range(documents):
+        begin, end = offsets[document], offsets[document + 1]
+        ring[:] = 0
+        state[:] = 0
+        state[0] = np.uint64(begin)
+        least[:] = np.uint32(0xFFFFFFFF)
+        total = 0
+        while True:
+            made = shingle_block(data, end, pages, codes, size, unit, power, ring, block, state)
+            if made == 0:
+                if state[5] != np.uint64(0):
+                    break
+                continue
+            total += made
+            for place in range(made):
+                value = np.uint32(block[place] >> np.uint64(32))
+                for number in range(hashes):
+                    hashed = np.uint32((value ^ flips[number]) * factors[number])
+                    least[number] = min(least[number], hashed)
+        sequences[document] = state[4]
+        if total == 0:
+            only = wordless_shingle(data, begin, end, pages, codes)
+            if only != np.uint64(0):
+                total = 1
+                sequences[document] = only
+                value = np.uint32(only >> np.uint64(32))
+                for number in range(hashes):
+                    least[number] = np.uint32((value ^ flips[number]) * factors[number])
+        counts[document] = total
+        for band in range(bands):
+            combined = np.uint64(band)
+            for number in range(band * rows, (band + 1) * rows):
+                combined = mixed(combined ^ np.uint64(least[number])) + np.uint64(0x9E3779B97F4A7C15)
+            result[document, band] = (mixed(combined) & ~np.uint64(255)) | np.uint64(band)
+    return result, sequences, counts
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    data, offsets, _ = text_column(["a b"])
+    band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(2, 1), 1, 2)

@@ -1,0 +1,126 @@
+"""Groups of connected documents (union-find with path halving), the same for any order of the edges."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gristmill.kernels.compiler import kernel, leaf
+
+
+@leaf
+def _root(parents, node):
+    while parents[node] != node:
+        parents[node] = parents[parents[node]]
+        node = parents[node]
+    return node
+
+
+@kernel
+def connected(count, firsts, seconds):
+    """For each of `count` nodes the lowest node that edges connect it with."""
+    parents = np.arange(count)
+    for edge in range(len(firsts)):
+        a, b = _root(parents, firsts[edge]), _root(parents, seconds[edge])
+        # The lower node always becomes the root, so the order of the edges leaves no trace.
+        if a < b:
+            parents[b] = a
+        elif b < a:
+            parents[a] = b
+    for node in range(count):
+        parents[node] = _root(parents, node)
+    return parents
+
+
+@kernel
+def leaders(count, firsts, seconds, bounds, similarities):
+    """For each node the earlier node that it is directly joined to and that stays, or itself; and how alike they are.
+
+    Nodes are taken in order; one that is joined to a node that stays goes, all others stay. So nothing goes for the
+    sake of a chain. Edges are sorted: those of node `n` are `bounds[n]` to `bounds[n + 1]`, `firsts` is `n` there.
+    """
+    chosen = np.arange(count)
+    alike = np.ones(count, np.float64)
+    for node in range(count):
+        best = -1.0
+        for edge in range(bounds[node], bounds[node + 1]):
+            other = seconds[edge]
+            if other < node and chosen[other] == other and similarities[edge] > best:
+                best = similarities[edge]
+                chosen[node] = other
+                alike[node] = best
+    return chosen, alike
+
+
+@kernel
+def group_pairs(hashes, contents, documents, wide):
+    """Pairs out of groups of equal band hashes, all three columns sorted by hash, content and document.
+
+    Documents of equal content are joined to the first of them, once, in band 0. The first ones of different contents
+    are paired with each other; in a group of more than `wide` contents, with the first and with the next few only, so
+    that the number of pairs stays in proportion.
+
+    Returns the two sides of each pair, and whether their contents are equal.
+    """
+    firsts = np.empty(1024, np.uint64)
+    seconds = np.empty(1024, np.uint64)
+    equal = np.empty(1024, np.bool_)
+    heads = np.empty(64, np.uint64)
+    made = 0
+    start = 0
+    while start < len(hashes):
+        end = start + 1
+        while end < len(hashes) and hashes[end] == hashes[start]:
+            end += 1
+        if end - start > 1:
+            count = 0
+            room = end - start
+            if room > len(heads):
+                heads = np.empty(2 * room, np.uint64)
+            for place in range(start, end):
+                if place == start or contents[place] != contents[place - 1]:
+                    heads[count] = documents[place]
+                    count += 1
+                elif hashes[start] & np.uint64(255) == np.uint64(0):
+                    if made == len(firsts):
+                        firsts, seconds, equal = _grown(firsts), _grown(seconds), _grown_flags(equal)
+                    firsts[made], seconds[made], equal[made] = heads[count - 1], documents[place], True
+                    made += 1
+            if count > 1:
+                ordered = np.sort(heads[:count])
+                for place in range(count):
+                    reach = count if count <= wide else min(count, place + 5)
+                    for other in range(place + 1, reach):
+                        if made == len(firsts):
+                            firsts, seconds, equal = _grown(firsts), _grown(seconds), _grown_flags(equal)
+                        firsts[made], seconds[made], equal[made] = ordered[place], ordered[other], False
+                        made += 1
+                    if count > wide and place > 4:
+                        if made == len(firsts):
+                            firsts, seconds, equal = _grown(firsts), _grown(seconds), _grown_flags(equal)
+                        firsts[made], seconds[made], equal[made] = ordered[0], ordered[place], False
+                        made += 1
+        start = end
+    return firsts[:made].copy(), seconds[:made].copy(), equal[:made].copy()
+
+
+@kernel
+def _grown(values):
+    larger = np.empty(2 * len(values), np.uint64)
+    larger[: len(values)] = values
+    return larger
+
+
+@kernel
+def _grown_flags(values):
+    larger = np.empty(2 * len(values), np.bool_)
+    larger[: len(values)] = values
+    return larger
+
+
+def warm() -> None:
+    """Load or compile the kernels of this file."""
+    ints = np.zeros(1, np.int64)
+    words = np.zeros(1, np.uint64)
+    connected(1, ints, ints)
+    leaders(1, ints, ints, np.zeros(2, np.int64), np.ones(1))
+    group_pairs(words, words, words, 16)

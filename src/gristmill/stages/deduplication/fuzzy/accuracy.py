@@ -1,0 +1,75 @@
+"""How well a fuzzy deduplication has done, estimated from what it has compared."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.stages.deduplication.fuzzy.banding import Banding
+
+SAMPLE = 2000
+_Z = 1.96
+_NEAR = 0.05
+
+
+def share_with_interval(hits: int, total: int) -> dict[str, Any]:
+    """A share with its 95 % interval (Wilson 1927).
+
+    Example:
+        >>> share_with_interval(98, 100)["low"]
+        0.93
+    """
+    if not total:
+        return {"value": None, "low": None, "high": None, "sample": 0}
+    share, square = hits / total, _Z * _Z
+    centre = (share + square / (2 * total)) / (1 + square / total)
+    half = _Z / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total * total))
+    return {
+        "value": round(share, 4),
+        "low": round(max(0.0, centre - half), 4),
+        "high": round(min(1.0, centre + half), 4),
+        "sample": total,
+    }
+
+
+def estimated_precision(similarities: npt.NDArray[np.float64], threshold: float, *, seed: int) -> dict[str, Any]:
+    """Which share of the removed documents really is that similar to its survivor, from a random sample."""
+    sample = similarities
+    if len(sample) > SAMPLE:
+        sample = np.random.default_rng(seed).choice(similarities, SAMPLE, replace=False)
+    return share_with_interval(int(np.sum(sample >= threshold)), len(sample))
+
+
+def estimated_recall(similarities: npt.NDArray[np.float64], threshold: float, banding: Banding) -> dict[str, Any]:
+    """Which share of all pairs above the threshold was compared at all.
+
+    A pair that was found stands for 1/p pairs that exist, where p is the probability with which bands find a pair of
+    its similarity (Horvitz and Thompson 1952).
+
+    Args:
+        similarities: Of the compared pairs that differ, exact.
+        threshold: The least similarity of duplicates.
+        banding: The bands that found them.
+    """
+    found = similarities[similarities >= threshold]
+    if not len(found):
+        return {"value": None, "low": None, "high": None, "sample": 0}
+    chance = np.maximum(1.0 - (1.0 - found**banding.rows) ** banding.bands, 1e-9)
+    total = float(np.sum(1 / chance))
+    spread = _Z * math.sqrt(float(np.sum((1 - chance) / chance**2)))
+    return {
+        "value": round(len(found) / total, 4),
+        "low": round(len(found) / (total + spread), 4),
+        "high": round(min(1.0, len(found) / max(total - spread, len(found))), 4),
+        "sample": len(found),
+    }
+
+
+def near_threshold(similarities: npt.NDArray[np.float64], threshold: float) -> dict[str, int]:
+    """How many compared pairs lie just above and just below the threshold."""
+    above = (similarities >= threshold) & (similarities < threshold + _NEAR)
+    below = (similarities < threshold) & (similarities >= threshold - _NEAR)
+    return {"above": int(above.sum()), "below": int(below.sum())}

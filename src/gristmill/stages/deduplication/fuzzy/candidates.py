@@ -1,0 +1,70 @@
+"""The second step: pairs of documents that agree in a band."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gristmill.kernels.union_find import group_pairs
+from gristmill.stages.deduplication.key_ranges import RangeReader
+from gristmill.stages.deduplication.sorted_runs import column
+
+WIDE = 24
+"""Groups of so many different contents are compared pair by pair; larger ones in proportion to their size."""
+
+CANDIDATES = pa.schema([("document", pa.uint64()), ("other", pa.uint64()), ("equal", pa.bool_())])
+"""Each pair twice, once from either side, so that every document finds its own by its key."""
+
+
+class BandGroups(RangeReader):
+    """Gives the pairs of a range of band hashes."""
+
+    name = "band_groups"
+
+    def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
+        table = self.runs.read(low, high)
+        if table.num_rows < 2:
+            return
+        hashes = column(table, "hash")
+        order = np.argsort(hashes, kind="stable")
+        hashes = hashes[order]
+        same = hashes[1:] == hashes[:-1]
+        shared = np.zeros(len(order), bool)
+        shared[1:] |= same
+        shared[:-1] |= same
+        order, hashes = order[shared], hashes[shared]
+        contents, documents = column(table, "content")[order], column(table, "document")[order]
+        within = np.lexsort((documents, contents, hashes))
+        firsts, seconds, equal = group_pairs(hashes[within], contents[within], documents[within], WIDE)
+        yield _both_ways(*_distinct(firsts, seconds, equal))
+
+
+def _distinct(
+    firsts: npt.NDArray[np.uint64], seconds: npt.NDArray[np.uint64], equal: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    order = np.lexsort((seconds, firsts))
+    firsts, seconds, equal = firsts[order], seconds[order], equal[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (firsts[1:] != firsts[:-1]) | (seconds[1:] != seconds[:-1])
+    return firsts[new], seconds[new], equal[new]
+
+
+def _both_ways(
+    firsts: npt.NDArray[np.uint64], seconds: npt.NDArray[np.uint64], equal: npt.NDArray[np.bool_]
+) -> pa.Table:
+    columns = [
+        np.concatenate([firsts, seconds]),
+        np.concatenate([seconds, firsts]),
+        np.concatenate([equal, equal]),
+    ]
+    return pa.table([pa.array(values) for values in columns], schema=CANDIDATES)
+
+
+def distinct_pairs(table: pa.Table) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """Each pair of a table of candidates once, the lower document first, in order."""
+    firsts, seconds, equal = column(table, "document"), column(table, "other"), column(table, "equal")
+    forward = firsts < seconds
+    return _distinct(firsts[forward], seconds[forward], equal[forward])

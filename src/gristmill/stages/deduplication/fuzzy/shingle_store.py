@@ -1,0 +1,166 @@
+"""The third step, which reads candidates again and keeps their shingles; and the look-up of what it kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_pairs, shingle_sets, word_tables
+from gristmill.kernels.text_column import text_column
+from gristmill.ledger.identity import make_identity
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.deduplication.document_keys import Keys, first_key, make_keys
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+from gristmill.stages.deduplication.survivor_rule import SurvivorRule
+from gristmill.tasks.columns import TableColumns
+from gristmill.tasks.document import DocumentBatch
+
+NOT_A_CANDIDATE = "not_a_candidate"
+
+Integers = npt.NDArray[np.int64]
+
+
+class CandidateShingles(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Keeps, of the documents that are candidates, the set of their shingles, their id and their rank.
+
+    Args:
+        candidates: The pairs of the step before.
+        text_field: The column with the text.
+        id_field: The column with the ids.
+        rule: Which document of a group stays.
+        word_ngrams: How many words make a shingle.
+        char_ngrams: How many characters make a shingle, instead of words.
+    """
+
+    name = "candidate_shingles"
+
+    def __init__(
+        self,
+        candidates: RunFiles,
+        text_field: str,
+        *,
+        id_field: str | None,
+        rule: SurvivorRule,
+        word_ngrams: int,
+        char_ngrams: int | None,
+    ) -> None:
+        self._candidates = candidates
+        self.candidates = candidates.digest
+        self.text_field = text_field
+        self.id_field = id_field
+        self.rule = rule
+        self.word_ngrams = word_ngrams
+        self.char_ngrams = char_ngrams
+        self._partition = -1
+        self._wanted: Keys = np.empty(0, np.uint64)
+        self._compared: Keys = np.empty(0, np.uint64)
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.text_field, *self.rule.columns]
+
+    def outputs(self) -> Spec:
+        return ["data"], ["document", "rank", "id", "shingles"]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        assert task._lineage is not None
+        self._load(task._lineage.partition)
+        keys = make_keys(task._lineage.partition, task.rows)
+        task = task.drop(~np.isin(keys, self._wanted), reason=NOT_A_CANDIDATE)
+        if not task.num_items:
+            return task
+        keys = make_keys(task._lineage.partition, task.rows)
+        text = task.text(self.text_field)
+        data, offsets, _ = text_column(text)
+        # Documents that are candidates only by being equal to others need no comparison.
+        rows = np.flatnonzero(np.isin(keys, self._compared))
+        values, bounds = shingle_sets(
+            data,
+            offsets,
+            rows,
+            *word_tables(),
+            self.char_ngrams or self.word_ngrams,
+            WORDS if self.char_ngrams is None else CHARACTERS,
+        )
+        sizes = np.zeros(task.num_items + 1, np.int64)
+        sizes[rows + 1] = np.diff(bounds)
+        ids = make_identity(task, id_field=self.id_field, url_field=None).ids
+        table = pa.table(
+            {
+                "document": keys,
+                "rank": self.rule.ranks(task, text),
+                "id": pa.nulls(task.num_items, pa.large_string()) if ids is None else ids,
+                "shingles": pa.LargeListArray.from_arrays(pa.array(np.cumsum(sizes)), pa.array(values)),
+            }
+        )
+        return task._derived(TableColumns(table))
+
+    def _load(self, partition: int) -> None:
+        if partition == self._partition:
+            return
+        table = self._candidates.read(first_key(partition), first_key(partition + 1))
+        self._wanted, self._compared = np.empty(0, np.uint64), np.empty(0, np.uint64)
+        if table.num_rows:
+            documents = column(table, "document")
+            self._wanted = np.unique(documents)
+            self._compared = np.unique(documents[~column(table, "equal")])
+        self._partition = partition
+
+
+class ShingleStore:
+    """What is known about the candidates, looked up by key; shingles are mapped from the files.
+
+    Args:
+        runs: What `CandidateShingles` has left, in source order, so that the keys of all files together are sorted.
+    """
+
+    def __init__(self, runs: RunFiles) -> None:
+        tables = [open_run(file.path, storage_options=runs.storage_options) for file in runs.files]
+        self._tables = [table for table in tables if table.num_rows]
+        keys = [column(table, "document") for table in self._tables]
+        self.keys: Keys = np.concatenate(keys) if keys else np.empty(0, np.uint64)
+        self._starts = np.cumsum([0, *(len(part) for part in keys)])
+        self._sets = [_set_arrays(table) for table in self._tables]
+
+    @property
+    def ranks(self) -> npt.NDArray[np.float64]:
+        """The rank of every key."""
+        parts = [column(table, "rank") for table in self._tables]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def places(self, keys: Keys) -> Integers:
+        """Where the keys are among `self.keys`."""
+        return np.searchsorted(self.keys, keys).astype(np.int64)
+
+    def ids(self, places: Integers) -> pa.ChunkedArray:
+        """The ids of the documents at the given places."""
+        columns = [table.column("id").combine_chunks() for table in self._tables]
+        whole = pa.chunked_array(columns, pa.large_string())
+        return whole.take(pa.array(places))
+
+    def jaccard(self, firsts: Integers, seconds: Integers) -> npt.NDArray[np.float64]:
+        """The similarity of pairs of documents, given by their places."""
+        left = np.searchsorted(self._starts, firsts, "right") - 1
+        right = np.searchsorted(self._starts, seconds, "right") - 1
+        order = np.lexsort((right, left))
+        result = np.empty(len(firsts))
+        cuts = np.flatnonzero((np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)) + 1
+        for group in np.split(order, cuts):
+            if not len(group):
+                continue
+            one, two = int(left[group[0]]), int(right[group[0]])
+            result[group] = jaccard_pairs(
+                *self._sets[one],
+                *self._sets[two],
+                firsts[group] - self._starts[one],
+                seconds[group] - self._starts[two],
+            )
+        return result
+
+
+def _set_arrays(table: pa.Table) -> tuple[npt.NDArray[np.uint64], Integers]:
+    lists = table.column("shingles").chunk(0)
+    values, bounds = lists.values.to_numpy(), lists.offsets.to_numpy()
+    # Mapped files are read-only already; one layout means one compilation.
+    values.flags.writeable = bounds.flags.writeable = False
+    return values, bounds

@@ -1,0 +1,234 @@
+"""`FuzzyDeduplicationWorkflow`: removes documents that share most of their word sequences with another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from gristmill.errors import UsageError
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Steps
+from gristmill.stages.deduplication.fuzzy.accuracy import estimated_precision, estimated_recall, near_threshold
+from gristmill.stages.deduplication.fuzzy.banding import Banding, derive_banding
+from gristmill.stages.deduplication.fuzzy.candidates import BandGroups
+from gristmill.stages.deduplication.fuzzy.clusters import Clusters, UnverifiedPairs, VerifiedPairs
+from gristmill.stages.deduplication.fuzzy.shingle_store import CandidateShingles
+from gristmill.stages.deduplication.fuzzy.signatures import BandWriter, MinHashes
+from gristmill.stages.deduplication.key_ranges import KeyRanges, range_count
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column
+
+Verify = Literal["pairs", "cluster"]
+_PAIR_RANGE_BYTES = 4 << 20
+DEFAULT_THRESHOLD = 0.8
+
+
+class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
+    """Keeps one document of every group of near-duplicates.
+
+    MinHash and locality-sensitive hashing find pairs that are probably alike; then their similarity (the Jaccard
+    similarity of their shingles) is computed exactly, and only pairs at or above the threshold count. Six pipelines
+    with files between them; memory does not grow with the documents, and the survivors are the same for any number of
+    workers.
+
+    Shingles are runs of five lower-cased words. A document of fewer words has one shingle, all of its words, so it only
+    matches documents of the same words; one without any word matches only the same text. Empty documents match none.
+
+    Args:
+        output_path: Where the documents that stay are written, or the ids of the others without `perform_removal`.
+        cache_path: Where intermediate files go; by default below the output, in `_gristmill/steps`.
+        input_path: A file, a folder, a glob, a URL, or a list of these.
+        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
+        input_blocksize: As `blocksize` of the readers.
+        input_file_extensions: Which files of a folder to take.
+        read_kwargs: As in the readers.
+        write_kwargs: As in the writers.
+        text_field: The column with the text.
+        perform_removal: Write the documents that stay; else only the ids of those to remove, to `FuzzyDuplicateIds/`.
+        seed: Chooses the hash functions.
+        char_ngrams: Use runs of so many characters as shingles, instead of words.
+        num_bands: Bands of a signature; derived from the threshold when not given.
+        minhashes_per_band: Hashes of a band; derived from the threshold when not given.
+        use_64_bit_hash: Accepted; shingles always have 64 bits here.
+        bands_per_iteration: Accepted and checked; all bands are written in one go.
+        env_vars: Accepted; has no effect.
+        threshold: The least Jaccard similarity of duplicates.
+        word_ngrams: How many words make a shingle.
+        verify: "pairs" compares every candidate pair exactly; "cluster" also keeps documents apart that are connected
+            only through others, so that each removed document is at least as similar to its survivor; None takes
+            every candidate for a duplicate.
+        assign_id: Call documents in the list of duplicates by partition and row; the default without `id_field`.
+        id_field: The column with the documents' ids (the ledger looks for `id` in any case).
+        files_per_partition: As in the readers, instead of `input_blocksize`.
+        output_filetype: "jsonl" or "parquet"; by default as the input.
+        survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
+            by "priority" of sources.
+        score_field: The column of numbers for survivor="best"; the highest stays.
+        source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
+        merge_empty: Whether empty and missing texts count as duplicates of each other.
+        **lsh_options: Options of other engines whose names begin with `lsh_`; have no effect.
+
+    Example:
+        >>> workflow = FuzzyDeduplicationWorkflow(input_path="crawl/", output_path="unique/", threshold=0.8)
+        >>> result = workflow.run()
+        >>> result.get_metadata("recall")
+    """
+
+    name = "fuzzy_deduplication"
+    reason = "near_duplicate"
+    ids_folder = "FuzzyDuplicateIds"
+    id_generator_file = "fuzzy_id_generator.json"
+
+    def __init__(
+        self,
+        cache_path: str | None = None,
+        output_path: str | None = None,
+        input_path: str | Sequence[str] | None = None,
+        input_filetype: str | None = None,
+        input_blocksize: int | str | None = None,
+        input_file_extensions: Sequence[str] | None = None,
+        read_kwargs: Mapping[str, Any] | None = None,
+        write_kwargs: Mapping[str, Any] | None = None,
+        text_field: str = "text",
+        perform_removal: bool = True,
+        seed: int = 42,
+        char_ngrams: int | None = None,
+        num_bands: int | None = None,
+        minhashes_per_band: int | None = None,
+        use_64_bit_hash: bool | None = None,
+        bands_per_iteration: int | None = None,
+        env_vars: Mapping[str, Any] | None = None,
+        *,
+        threshold: float = DEFAULT_THRESHOLD,
+        word_ngrams: int = 5,
+        verify: Verify | None = "pairs",
+        assign_id: bool | None = None,
+        id_field: str | None = None,
+        files_per_partition: int | None = None,
+        output_filetype: str | None = None,
+        survivor: str = "first",
+        score_field: str | None = None,
+        source_priority: Sequence[str] | None = None,
+        merge_empty: bool = False,
+        **lsh_options: Any,
+    ) -> None:
+        if output_path is None:
+            raise UsageError("FuzzyDeduplicationWorkflow needs an output_path.")
+        unknown = [name for name in lsh_options if not name.startswith("lsh_")]
+        if unknown:
+            raise UsageError(f"FuzzyDeduplicationWorkflow has no option {unknown[0]!r}.", option=unknown[0])
+        super().__init__(
+            input_path=input_path,
+            output_path=output_path,
+            cache_path=cache_path,
+            input_filetype=input_filetype,
+            input_blocksize=input_blocksize,
+            input_file_extensions=input_file_extensions,
+            files_per_partition=files_per_partition,
+            output_filetype=output_filetype,
+            text_field=text_field,
+            id_field=id_field,
+            assign_id=assign_id,
+            perform_removal=perform_removal,
+            survivor=survivor,
+            score_field=score_field,
+            source_priority=source_priority,
+            merge_empty=merge_empty,
+            read_kwargs=read_kwargs,
+            write_kwargs=write_kwargs,
+            gpu_only={
+                "use_64_bit_hash": use_64_bit_hash,
+                "bands_per_iteration": bands_per_iteration,
+                "env_vars": env_vars,
+                **lsh_options,
+            },
+        )
+        if not 0 < threshold <= 1:
+            raise UsageError(f"threshold={threshold!r}: a Jaccard similarity lies above 0 and at most at 1.")
+        if verify not in ("pairs", "cluster", None):
+            raise UsageError(f"verify={verify!r}: give 'pairs', 'cluster' or None.")
+        for option, value in (("word_ngrams", word_ngrams), ("char_ngrams", char_ngrams)):
+            if value is not None and not 1 <= value <= 1000:
+                raise UsageError(f"{option}={value!r}: give a whole number from 1 to 1000.")
+        self.threshold = threshold
+        self.seed = seed
+        self.word_ngrams = word_ngrams
+        self.char_ngrams = char_ngrams
+        self.verify = verify
+        self.banding = _banding(threshold, num_bands, minhashes_per_band)
+        if bands_per_iteration is not None and not 1 <= bands_per_iteration <= self.banding.bands:
+            raise UsageError(
+                f"bands_per_iteration={bands_per_iteration}: it lies between 1 and the {self.banding.bands} bands."
+            )
+
+    def _find(self, steps: Steps) -> RunFiles:
+        id_field = self.id_field or "id"
+        hashes = MinHashes(
+            self.text_field,
+            banding=self.banding,
+            word_ngrams=self.word_ngrams,
+            char_ngrams=self.char_ngrams,
+            seed=self.seed,
+            merge_empty=self.merge_empty,
+        )
+        writer = BandWriter(steps.path("signatures"), storage_options=self.storage_options)
+        steps.run("signatures", [steps.source.reader([self.text_field]), hashes, writer], id_field=None)
+        steps.check_input()
+        bands = steps.runs("signatures")
+        source = KeyRanges(bands, range_count(bands.size))
+        steps.run("candidates", [source, BandGroups(), steps.writer("candidates")], id_field=None)
+        candidates = steps.runs("candidates")
+        shingles = CandidateShingles(
+            candidates,
+            self.text_field,
+            id_field=id_field,
+            rule=self.rule,
+            word_ngrams=self.word_ngrams,
+            char_ngrams=self.char_ngrams,
+        )
+        reader = steps.source.reader([self.text_field, id_field, *self.rule.columns])
+        steps.run("shingles", [reader, shingles, steps.writer("shingles")])
+        steps.check_input()
+        documents = steps.runs("shingles")
+        top = max(1, len(steps.partitions)) << 40
+        source = KeyRanges(candidates, range_count(candidates.size, _PAIR_RANGE_BYTES), top=top)
+        pairs = UnverifiedPairs() if self.verify is None else VerifiedPairs(documents)
+        steps.run("pairs", [source, pairs, steps.writer("pairs")], id_field=None)
+        edges = steps.runs("pairs")
+        clusters = Clusters(documents, threshold=self.threshold, chains=self.verify != "cluster")
+        steps.run("clusters", [KeyRanges(edges, 1, top=top), clusters, steps.writer("clusters")], id_field=None)
+        return steps.runs("clusters")
+
+    def _facts(self, steps: Steps, removals: RunFiles) -> dict[str, Any]:
+        compared = _column_of(steps.runs("pairs"), "similarity")
+        alike = _column_of(removals, "similarity")
+        differing = compared[compared < 1.0]
+        facts = super()._facts(steps, removals)
+        facts.update(
+            threshold=self.threshold,
+            num_bands=self.banding.bands,
+            minhashes_per_band=self.banding.rows,
+            verify=self.verify,
+            pairs_compared=len(compared),
+            false_candidates=int(np.sum(compared < self.threshold)),
+            near_threshold=near_threshold(differing, self.threshold),
+            precision=estimated_precision(alike, self.threshold, seed=self.seed),
+            recall=estimated_recall(differing, self.threshold, self.banding),
+        )
+        return facts
+
+
+def _column_of(runs: RunFiles, name: str) -> Any:
+    table = runs.read()
+    return column(table, name) if table.num_rows else np.empty(0)
+
+
+def _banding(threshold: float, bands: int | None, rows: int | None) -> Banding:
+    if bands is None and rows is None:
+        return derive_banding(threshold)
+    if bands is None or rows is None:
+        raise UsageError(
+            f"num_bands={bands} and minhashes_per_band={rows}: give both, or neither to have them derived from the "
+            "threshold."
+        )
+    return Banding(bands, rows)
