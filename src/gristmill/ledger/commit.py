@@ -89,11 +89,13 @@ def commit_partition(
         state=PENDING,
     )
     earlier = manifest.get(partition.id)
-    if earlier is not None and earlier == replace(entry, state=COMMITTED) and _intact(folder, earlier):
+    committed = replace(entry, state=COMMITTED)
+    if earlier is not None and earlier.to_dict() == committed.to_dict() and _intact(folder, earlier):
         # Another process was faster. Announcing the partition again would make it pending for a moment.
-        for file in staged_files:
-            folder.remove(file.path)
-        return earlier
+        for staged, final in zip(staged_files, entry.files, strict=True):
+            if staged.path != folder.join(final.path):
+                folder.remove(staged.path)
+        return committed
     # From here on an entry names every file that may lie around, and nothing counts until it says committed.
     leftovers = tuple(file for file in (earlier.all_files if earlier else ()) if file.path not in _paths(entry))
     announced = replace(entry, files=(*entry.files, *leftovers))
@@ -107,7 +109,6 @@ def commit_partition(
         folder.remove(folder.join(file.path))
     for staged, final in zip(staged_files, entry.files, strict=True):
         _place(folder, staged, final)
-    committed = replace(entry, state=COMMITTED)
     manifest.add(committed, fsync=fsync)
     return committed
 

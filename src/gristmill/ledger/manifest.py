@@ -236,6 +236,29 @@ class Manifest:
         """Write an entry in one step; if it is a committed one, this is the commit."""
         self.folder.write(self.folder.manifest_file(entry.partition), entry.to_bytes(), fsync=fsync)
 
+    def settle(self) -> list[str]:
+        """Commit the pending entries of which every file is in place, byte for byte; returns their partitions.
+
+        Two processes that run the same plan into one folder may announce a partition that the other one has just
+        committed. Both write the same bytes, so whoever comes to an end first may say that they count.
+        """
+        self.load()
+        settled = []
+        for entry in self.pending.values():
+            # Announced with leftovers of an earlier commit in it: its own process has to clean up first.
+            whole = sum(file.rows or 0 for file in entry.files) == entry.rows_written
+            if whole and all(self._in_place(file) for file in entry.all_files):
+                self.add(replace(entry, state=COMMITTED))
+                settled.append(entry.partition)
+        return settled
+
+    def _in_place(self, file: FileEntry) -> bool:
+        try:
+            data = self.folder.read(self.folder.join(file.path))
+        except OSError:
+            return False
+        return len(data) == file.size and "xxh3:" + xxhash.xxh3_128_hexdigest(data) == file.hash
+
     def renumber(self, partitions: Mapping[str, int]) -> None:
         """Give committed entries the index that their partition has now that others came before it."""
         for entry in self.ordered():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
@@ -116,7 +117,7 @@ class RunRecorder:
             self._begin(event)
         elif isinstance(event, RunFinished):
             self._finished = event
-            self.write()
+            self._end(event)
 
     def _begin(self, event: RunStarted) -> None:
         self._started = event
@@ -125,6 +126,16 @@ class RunRecorder:
                 self._previous = read_run(self.folder)
             except VerificationError:
                 self._previous = None  # it is replaced now
+            self.write()
+
+    def _end(self, event: RunFinished) -> None:
+        if event.status == "done":
+            if self.folder is not None:
+                Manifest(self.folder).settle()
+            self.write()
+            return
+        # What ended the run is the error to show, also where the record cannot be written any more (a full disk).
+        with contextlib.suppress(OSError):
             self.write()
 
     def _saw_workers(self, segment: int, workers: int) -> None:

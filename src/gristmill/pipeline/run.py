@@ -193,13 +193,14 @@ def run_pipeline(
 def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
     import errno
 
-    if problem.errno == errno.ENOSPC and not isinstance(problem, OutputError):
-        return OutputError(
-            f"The disk is full ({problem.filename or plan.settings.output}). Committed output is intact: make room and "
-            "run the same command again to go on.",
-            path=plan.settings.output,
-        )
-    return problem
+    if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return problem
+    found = problem.message if isinstance(problem, OutputError) else f"The disk is full ({problem.filename or '?'})."
+    return OutputError(
+        f"{found} Committed output is intact: make room and run the same command again to go on.",
+        path=plan.settings.output,
+        errno=problem.errno,
+    )
 
 
 def _is_terminal() -> bool:

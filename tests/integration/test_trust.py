@@ -1,0 +1,213 @@
+"""Kill it anywhere, run it again, get the same bytes: real processes, real kills, a real full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gristmill.ledger.verify import verify
+from tests.integration.trust_host import Host
+from tests.integration.trust_job import make_input
+
+FILES = 12
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    made = Host(tmp_path_factory.mktemp("host"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_input(tmp_path_factory.mktemp("few") / "in", files=2)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_input(tmp_path_factory.mktemp("many") / "in", files=FILES)
+
+
+def contents(output: Path) -> dict[str, bytes]:
+    """Every file of an output but the record of the run, which holds times."""
+    return {
+        path.relative_to(output).as_posix(): path.read_bytes()
+        for path in sorted(output.rglob("*"))
+        if path.is_file() and path.name != "run.json"
+    }
+
+
+def assert_same(output: Path, expected: dict[str, bytes], where: object) -> None:
+    found = contents(output)
+    assert sorted(found) == sorted(expected), where
+    for name, data in expected.items():
+        assert found[name] == data, (where, name)
+    report = verify(str(output))
+    assert report.ok, (where, str(report))
+
+
+# --- at operations on files ---
+
+
+@pytest.mark.parametrize(("format", "number"), [("jsonl", 45), ("parquet", 10)])
+def test_death_at_file_operations(host: Host, few: Path, tmp_path: Path, format: str, number: int) -> None:
+    """Before, in the middle of and after things that are done to files below the output, commits above all."""
+    whole = tmp_path / "whole"
+    told = host.run(few, whole, format=format)
+    assert told["code"] == 0, told
+    expected = contents(whole)
+    assert {name.split("/")[1] for name in expected if "/" in name} >= {"ledger", "index", "manifest", "quarantine"}
+    dice = random.Random(17)
+    points = [(at, how) for at in range(1, told["operations"] + 1) for how in ("before", "after")]
+    for at, how in sorted(dice.sample(points, number)):
+        output = tmp_path / f"out-{at}-{how}"
+        told = host.run(few, output, format=format, die_at=at, how=how)
+        assert told["code"] == -signal.SIGKILL, (at, told)
+        # Some die once more on the way back.
+        if dice.random() < 0.3:
+            host.run(few, output, format=format, die_at=dice.randrange(1, 40), how=dice.choice(["before", "after"]))
+        told = host.run(few, output, format=format)
+        assert told["code"] == 0, (at, how, told)
+        assert_same(output, expected, (at, how))
+
+
+# --- at any moment, with workers ---
+
+
+def _committed(output: Path) -> int:
+    manifest = output / "_gristmill" / "manifest"
+    return sum(name.endswith(".json") for name in os.listdir(manifest)) if manifest.is_dir() else 0
+
+
+def _wait_for(condition: Callable[[], bool], *, at_most_s: float = 60.0) -> bool:
+    end = time.monotonic() + at_most_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def _workers(driver: int) -> list[psutil.Process]:
+    """The worker processes of a driver: the children of its nursery."""
+    try:
+        children = psutil.Process(driver).children(recursive=True)
+        return [child for child in children if child.ppid() != driver]
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_killed_drivers_and_workers(host: Host, many: Path, tmp_path: Path, segments: int) -> None:
+    """Every run is killed several times, the driver as a whole or all workers at once, and taken up again."""
+    whole = tmp_path / "whole"
+    assert host.run(many, whole, segments=segments)["code"] == 0
+    expected = contents(whole)
+    dice = random.Random(segments)
+    output = tmp_path / "out"
+    kills = 0
+    for target in (1, 3, 5, 8, 10):
+        driver = host.start(many, output, workers=2, segments=segments)
+        ended = f"driver {target} ended early"
+        if target in (3, 8):
+            assert _wait_for(lambda: _committed(output) >= target - 1 and bool(_workers(driver.pid))), ended  # noqa: B023
+            for worker in _workers(driver.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    worker.kill()
+                    kills += 1
+        assert _wait_for(lambda: _committed(output) >= target), ended  # noqa: B023
+        time.sleep(dice.random() * 0.03)
+        left = psutil.Process(driver.pid).children(recursive=True)
+        kills += driver.kill() == -signal.SIGKILL
+        assert not psutil.wait_procs(left, timeout=20)[1], "processes outlived their driver"
+    told = host.run(many, output, workers=2, segments=segments)
+    assert told["code"] == 0, told
+    assert kills >= 5
+    assert_same(output, expected, kills)
+
+
+def test_random_moments(host: Host, many: Path, tmp_path: Path) -> None:
+    """Driver deaths at random times of a run in one process, until it has come through."""
+    whole = tmp_path / "whole"
+    begun = time.monotonic()
+    assert host.run(many, whole)["code"] == 0
+    seconds = time.monotonic() - begun
+    expected = contents(whole)
+    dice = random.Random(5)
+    kills = 0
+    for number in range(4):
+        output = tmp_path / f"out-{number}"
+        for _ in range(4):
+            driver = host.start(many, output)
+            time.sleep(dice.random() * seconds * 0.7)
+            kills += driver.kill() == -signal.SIGKILL
+        told = host.run(many, output)
+        assert told["code"] == 0, told
+        assert_same(output, expected, number)
+    assert kills >= 8
+
+
+# --- several processes, one folder ---
+
+
+def test_two_processes_in_one_folder(host: Host, many: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    assert host.run(many, whole)["code"] == 0
+    for workers in (0, 2):
+        output = tmp_path / f"out-{workers}"
+        drivers = [host.start(many, output, workers=workers) for _ in range(3 - workers // 2)]
+        for driver in drivers:
+            told = driver.wait()
+            assert told["code"] == 0, told
+            assert told["counts"]["word_count"][0] == FILES * 29
+        assert_same(output, contents(whole), workers)
+
+
+# --- a full disk ---
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 kB, most of it taken by a file `ballast`."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_full_disk(host: Host, many: Path, tmp_path: Path, small_disk: Path, workers: int) -> None:
+    whole = tmp_path / "whole"
+    assert host.run(many, whole)["code"] == 0
+    expected = contents(whole)
+    needed = sum(-(-len(data) // 4096) * 4096 for data in expected.values())
+    assert needed < 380_000
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (400 * 1024 - needed // 2))
+    output = small_disk / "out"
+    told = host.run(many, output, workers=workers)
+    assert told["code"] == 1, told
+    assert "disk is full" in told["error"], told
+    assert "again" in told["error"], told
+    found = contents(output)
+    entries = [name for name in found if "/manifest/" in name and b'"committed"' in found[name]]
+    assert 0 < len(entries) < FILES
+    for name in entries:
+        part = Path(name).stem
+        assert found[name] == expected[name]
+        assert found[f"{part}.jsonl"] == expected[f"{part}.jsonl"]
+    ballast.unlink()
+    told = host.run(many, output, workers=workers)
+    assert told["code"] == 0, told
+    assert_same(output, expected, "room made")

@@ -1,0 +1,72 @@
+"""The job that the tests of trust run, kill and run again: it drops, changes, quarantines and splits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gristmill.backends.local import LocalExecutor
+from gristmill.pipeline import Pipeline
+from gristmill.pipeline.result import RunReport
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter
+from gristmill.stages.text.modifiers import Modify
+from gristmill.tasks import DocumentBatch
+
+
+class Picky(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Cannot process documents that say so."""
+
+    name = "picky"
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        for text in task.column("text").to_pylist():
+            if "spoiled" in text:
+                raise ValueError(f"cannot digest {text!r}")
+        return task
+
+
+class Apart(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Runs in a worker of its own, so that a partition crosses processes in pieces."""
+
+    name = "apart"
+    needs_own_worker = True
+
+    def process(self, task: DocumentBatch) -> list[DocumentBatch]:
+        half = task.num_items // 2
+        return [task.slice(0, half), task.slice(half, task.num_items - half)]
+
+
+def trimmed(text: str) -> str:
+    """The text without trailing marks."""
+    return text.rstrip("!")
+
+
+def make_input(folder: Path, *, files: int, rows: int = 30) -> Path:
+    """JSONL files with something for every stage, and a line that is no record."""
+    folder.mkdir(parents=True)
+    for file in range(files):
+        lines = []
+        for row in range(rows):
+            text = " ".join(["word"] * (row % 7 + 1)) + "!" * (row % 3)
+            if row == 11:
+                text += " spoiled"
+            lines.append(json.dumps({"id": f"{file}-{row}", "url": f"https://example.org/{file}/{row}", "text": text}))
+        lines[5] = '{"id": "broken'
+        (folder / f"part-{file:03}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def job(source: str, output: str, *, workers: int, format: str = "jsonl", segments: int = 1) -> RunReport:
+    """Run it."""
+    writer: Any = JsonlWriter if format == "jsonl" else ParquetWriter
+    middle: list[Any] = [ScoreFilter(WordCountFilter(min_words=3)), Modify(trimmed, input_fields="text"), Picky()]
+    if segments > 1:
+        middle.append(Apart())
+    pipeline = Pipeline(
+        "trust", stages=[JsonlReader(source, files_per_partition=1), *middle, writer(output)]
+    )
+    executor = LocalExecutor(config={"num_cpus": workers})
+    return pipeline.run(executor=executor, ignore_failures=True, error_budget=None, progress=False).report
