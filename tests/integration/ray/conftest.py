@@ -35,6 +35,7 @@ def ray_cluster() -> Iterator[str]:
     from gristmill.backends.ray.cluster import short_temp_dir
 
     os.environ.pop("RAY_ADDRESS", None)
+    os.environ["RAY_worker_niceness"] = "0"  # the tests share their machine
     ray.init(
         address="local",
         num_cpus=2,

@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -68,6 +68,15 @@ class Cluster:
     def gpus(self) -> float:
         """The GPUs of all nodes."""
         return sum(node.gpus for node in self.nodes)
+
+    def without(self, cpus: float, gpus: float) -> Cluster:
+        """The cluster with fewer processors and GPUs, taken from its first nodes."""
+        nodes = []
+        for node in self.nodes:
+            fewer_cpus, fewer_gpus = min(cpus, node.cpus), min(gpus, node.gpus)
+            cpus, gpus = cpus - fewer_cpus, gpus - fewer_gpus
+            nodes.append(replace(node, cpus=node.cpus - fewer_cpus, gpus=node.gpus - fewer_gpus))
+        return replace(self, nodes=tuple(nodes))
 
     def capacity(self, gpu_memory_gb: float | None) -> Capacity:
         """The cluster as the planner sees it."""
@@ -140,6 +149,9 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         "runtime_env": config.runtime_env,
     }
     if address is not None:
+        if "RAY_AUTH_MODE" in os.environ:
+            # Ray reads it when it is imported, which may have been before it was set.
+            ray._raylet.Config.initialize("")
         try:
             ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -159,16 +171,14 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
 
 def _unreachable(address: str, error: Exception) -> WorkerError:
     words = str(error).strip().splitlines()
-    reason = words[0] if words else type(error).__name__
-    hint = (
-        f"Check that the cluster runs (`ray status`) and that its version is that of this process ({ray.__version__})."
+    reason = words[0].rstrip(".") if words else type(error).__name__
+    return WorkerError(
+        f"The Ray cluster at {address!r} cannot be used: {reason}. Check that it runs (`ray status`), that this machine "
+        f"is one of its nodes, and that it has the version of this process, {ray.__version__}. A cluster that was "
+        "started with `ray start` asks for a token: put the one that `ray get-auth-token` prints on its head node into "
+        "RAY_AUTH_TOKEN or ~/.ray/auth_token here, and leave RAY_AUTH_MODE unset or set it to token.",
+        address=address,
     )
-    if "token" in str(error).lower() or isinstance(error, ray.exceptions.AuthenticationError):
-        hint = (
-            "This cluster asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or "
-            "the file ~/.ray/auth_token) to the token of its head node; `ray get-auth-token` prints it there."
-        )
-    return WorkerError(f"The Ray cluster at {address!r} cannot be used: {reason} {hint}", address=address)
 
 
 def _look(*, ignore_head_node: bool, started_here: bool) -> Cluster:

@@ -28,7 +28,11 @@ _FAREWELL_S = 30.0
 
 
 class Run:
-    """One run: what its workers are told, and what they have told."""
+    """One run: what its workers are told, and what they have told.
+
+    Attributes:
+        all_stay: Whether every segment keeps its workers, also those that hold nothing.
+    """
 
     def __init__(
         self, plan: ExecutionPlan, work: Work, cluster: Cluster, watch: Any, *, default_lifetime_m: float | None
@@ -38,6 +42,7 @@ class Run:
         self.cluster = cluster
         self.watch = watch
         self.specs: list[SegmentSpec] = [segment_spec(segment) for segment in plan.segments]
+        self.all_stay = False
         self._events = work.events
         self._default_lifetime_m = default_lifetime_m
         self._looked_at = time.monotonic()
@@ -58,6 +63,8 @@ class Run:
     def holds(self, segment: Segment) -> bool:
         """Whether workers of the segment stay: they were set up, hold a model, or were asked for by number."""
         spec = self.specs[segment.index].ray
+        if self.all_stay:
+            return True
         if spec.is_actor_stage is not None:
             return spec.is_actor_stage or self._has_hooks(segment)
         stays = any(stage.needs_own_worker or stage.resources.requires_gpu for stage in segment.stages)
@@ -111,7 +118,14 @@ class Run:
 
 
 @contextlib.contextmanager
-def watched(plan: ExecutionPlan, work: Work, cluster: Cluster, *, default_lifetime_m: float | None) -> Iterator[Run]:
+def watched(
+    plan: ExecutionPlan,
+    work: Work,
+    cluster: Cluster,
+    *,
+    default_lifetime_m: float | None,
+    watch: type[Watch] = Watch,
+) -> Iterator[Run]:
     """A run with its watch, which ends with it."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     actor = ray.remote(watch).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)

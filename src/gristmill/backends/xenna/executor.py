@@ -52,9 +52,7 @@ class XennaExecutor(BaseExecutor):
 
         with (
             clusters.connected(self.settings, environment=_CLUSTER_VARIABLES) as cluster,
-            watched(
-                plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m, watch=Mailbox
-            ) as run,
+            watched(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m, watch=Mailbox) as run,
         ):
             Rounds(plan, work, run, self._shares(plan, run), self.settings).run()
 

@@ -1,0 +1,1 @@
+"""The cluster as an object, at the import path that scripts know."""
