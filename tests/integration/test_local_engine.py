@@ -31,7 +31,7 @@ from gristmill.errors import (
 )
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.quarantine import read_quarantine
-from gristmill.observe.events import Sample, WorkerStarted, WorkerStopped
+from gristmill.observe.events import Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
@@ -297,17 +297,23 @@ def test_initial_tasks_pass_through_workers() -> None:
 
 
 class Assassin:
-    """Kills a random worker again and again while a run goes on."""
+    """Kills a random busy worker again and again while a run goes on, each time after some tasks were finished."""
 
-    def __init__(self, every_s: float) -> None:
-        self.every_s = every_s
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.finished = 0
         self.living: dict[int, int] = {}
+        self.busy: set[int] = set()
         self.killed = 0
         self._over = threading.Event()
 
     def __call__(self, event: Any) -> None:
         if isinstance(event, WorkerStarted):
             self.living[event.worker] = event.pid
+        elif isinstance(event, TaskStarted):
+            self.busy.add(event.worker)
+        elif isinstance(event, TaskFinished):
+            self.finished += 1
         elif isinstance(event, WorkerStopped):
             self.living.pop(event.worker, None)
 
@@ -320,9 +326,9 @@ class Assassin:
 
     def _work(self) -> None:
         chance = random.Random(1)
-        while not self._over.wait(self.every_s):
-            pids = list(self.living.values())
-            if pids:
+        while not self._over.wait(0.01 + chance.random() / 20):
+            pids = [pid for worker, pid in list(self.living.items()) if worker in self.busy]
+            if pids and self.finished >= self.every * self.killed:
                 os.kill(chance.choice(pids), signal.SIGKILL)
                 self.killed += 1
 
@@ -330,7 +336,7 @@ class Assassin:
 @pytest.mark.parametrize("stages", [[Slow], [Slow, Even, Halves]], ids=["one segment", "three segments"])
 def test_killed_workers_change_nothing(stages: list[type[ProcessingStage]], source: Path, tmp_path: Path) -> None:
     run(pipeline(source, tmp_path / "here", *(stage() for stage in stages), blocksize="3KB"), num_cpus=0)
-    with Assassin(0.15) as assassin:
+    with Assassin(3) as assassin:
         run(pipeline(source, tmp_path / "there", *(s() for s in stages), blocksize="3KB"), listeners=[assassin])
     assert assassin.killed > 2
     assert committed(tmp_path / "there") == committed(tmp_path / "here")
@@ -542,23 +548,35 @@ SCRIPT = """
     ]
     if __name__ == "__main__":
         pipeline = Pipeline("script", stages=stages)
-        print("running", flush=True)
         pipeline.run(LocalExecutor({"num_cpus": int(sys.argv[5]) if len(sys.argv) > 5 else 2}))
-        print("done", flush=True)
 """
 
 
-def program(tmp_path: Path, *arguments: object) -> subprocess.Popen[str]:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    (tmp_path / "notes").mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, str(script), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": SOURCE},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Program(subprocess.Popen[bytes]):
+    """The script in a process of its own."""
+
+    def __init__(self, tmp_path: Path, *arguments: object) -> None:
+        script = tmp_path / "script.py"
+        script.write_text(textwrap.dedent(SCRIPT))
+        (tmp_path / "notes").mkdir(exist_ok=True)
+        self.stderr_file = tmp_path / "errors"
+        with open(self.stderr_file, "wb") as errors:
+            command = [sys.executable, str(script), *map(str, arguments)]
+            super().__init__(command, env={**os.environ, "PYTHONPATH": SOURCE}, stderr=errors)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    made: list[Program] = []
+
+    def start(*arguments: object) -> Program:
+        made.append(Program(tmp_path, *arguments))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.kill()
+        one.wait()
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float = 60) -> None:
@@ -575,42 +593,45 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_stages_of_the_main_script_with_closures_and_lambdas(source: Path, tmp_path: Path) -> None:
+def test_stages_of_the_main_script_with_closures_and_lambdas(source: Path, tmp_path: Path, program: Any) -> None:
     found = []
     for count in (0, 2):
         out = tmp_path / f"out{count}"
-        made = program(tmp_path, source, out, tmp_path / "notes", 0, count)
-        output, errors = made.communicate(timeout=100)
-        assert made.returncode == 0, errors
+        made = program(source, out, tmp_path / "notes", 0, count)
+        assert made.wait(100) == 0, made.stderr_file.read_text()
         found.append(committed(out))
     assert found[0] == found[1]
     assert b"DOCUMENT 3 OF 0" in found[0]["part0.b0000.jsonl"]
 
 
 @pytest.mark.parametrize("seconds", [0.05, 30], ids=["between batches", "in a long call"])
-def test_an_interrupt_ends_everything_in_two_seconds(seconds: float, source: Path, tmp_path: Path) -> None:
+def test_an_interrupt_ends_everything_in_two_seconds(
+    seconds: float, source: Path, tmp_path: Path, program: Any
+) -> None:
     notes = tmp_path / "notes"
-    made = program(tmp_path, source, tmp_path / "out", notes, seconds)
+    made = program(source, tmp_path / "out", notes, seconds)
     wait_until(lambda: len(list(notes.glob("setup-*"))) == 2)
     time.sleep(0.2)
     pids = workers_of(made.pid)
     assert len(pids) >= 3
     begun = time.monotonic()
     made.send_signal(signal.SIGINT)
-    _, errors = made.communicate(timeout=20)
+    made.wait(20)
     wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
     spent = time.monotonic() - begun
-    assert "KeyboardInterrupt" in errors
+    assert "KeyboardInterrupt" in made.stderr_file.read_text()
     assert spent < 2.0 + 0.1 * os.getloadavg()[0]
     assert not list(SHARED.glob(f"*-{made.pid}-*"))
     assert {p.name[9:] for p in notes.glob("teardown-*")} == {p.name[6:] for p in notes.glob("setup-*")}
 
 
-def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(source: Path, tmp_path: Path) -> None:
-    whole = program(tmp_path, source, tmp_path / "whole", tmp_path / "notes", 0, 0)
+def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(
+    source: Path, tmp_path: Path, program: Any
+) -> None:
+    whole = program(source, tmp_path / "whole", tmp_path / "notes", 0, 0)
     assert whole.wait(100) == 0
     out = tmp_path / "out"
-    made = program(tmp_path, source, out, tmp_path / "notes", 0.05)
+    made = program(source, out, tmp_path / "notes", 0.05)
     wait_until(lambda: len(list(out.glob("*.jsonl"))) >= 2)
     pids = workers_of(made.pid)
     assert pids
@@ -619,7 +640,7 @@ def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(source
     wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
     before = set(committed(out))
     assert len(before) < len(committed(tmp_path / "whole"))
-    again = program(tmp_path, source, out, tmp_path / "notes", 0)
+    again = program(source, out, tmp_path / "notes", 0)
     assert again.wait(100) == 0
     assert committed(out) == committed(tmp_path / "whole")
     assert not list(SHARED.glob(f"*-{made.pid}-*"))
@@ -629,7 +650,9 @@ def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(source
 def test_a_full_disk_ends_the_run_with_a_clear_error_and_intact_output(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", disk], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", disk], check=False, capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("needs to mount a small file system")
     try:
