@@ -168,8 +168,9 @@ def _clean(text: str) -> str | None:
 
 
 C4_PIECES = [
-    "A sentence of words.", " [1]", "[edit]", "[citation needed]", "[٣]", "[x]", "\n", "\r\n", "\u2028", "JavaScript is off.",
-    "Read our Privacy Policy here.", "We use coo\u212aies on it.", "Lorem ipsum dolor sit.", "{", "one two", "...", " ", "“Quote”", '"',
+    "A sentence of words.", " [1]", "[edit]", "[citation needed]", "[٣]", "[x]", "\n", "\r\n", "\u2028",
+    "JavaScript is off.", "Read our Privacy Policy here.", "We use coo\u212aies on it.", "Lorem ipsum dolor sit.",
+    "{", "one two", "...", " ", "“Quote”", '"',
 ]  # fmt: skip
 
 
