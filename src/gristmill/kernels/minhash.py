@@ -14,6 +14,7 @@ from gristmill.kernels.shingles import (
     BLOCK,
     STATE_SIZE,
     WORDS,
+    is_symbols,
     mixed,
     roll_power,
     shingle_block,
@@ -72,8 +73,9 @@ def band_hashes(data, offsets, pages, codes, size, unit, flips, factors, bands, 
                     hashed = np.uint32((value ^ flips[number]) * factors[number])
                     least[number] = min(least[number], hashed)
         sequences[document] = state[4]
-        if total == 0:
-            only = wordless_shingle(data, begin, end, pages, codes)
+        if unit == 0 and is_symbols(state) or total == 0:
+            only = wordless_shingle(data, begin, end)
+            total = 0
             if only != np.uint64(0):
                 total = 1
                 sequences[document] = only

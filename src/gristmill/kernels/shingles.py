@@ -1,8 +1,9 @@
 """Hashed shingles of texts: every run of `size` consecutive words (or characters), lower-cased, as a 64-bit number.
 
-A word is what the regular expression `\\w+` finds. In scripts that are written without spaces between words each
-character counts as a word. A document of fewer words than a shingle has one shingle, all of its words; one without any
-word has one, its whole text; an empty one or one of white space has none.
+A word is what the regular expression `\\w+` finds, without leading underscores. In scripts that are written without
+spaces between words each character counts as a word. A document of fewer words than a shingle has one shingle, all of
+its words. One that consists of symbols (words make up less than a ninth of it, white space aside) has one, its whole
+text: the few words of unrelated symbol soups agree too easily. An empty one or one of white space has none.
 """
 
 from __future__ import annotations
@@ -46,14 +47,17 @@ _UNSPACED = (
 _HIGHEST_CASED = 0x1E944
 
 # Where `shingle_block` keeps its place between two calls.
-_AT, _WORD, _ROLL, _COUNT, _SEQUENCE, _DONE = 0, 1, 2, 3, 4, 5
-STATE_SIZE = 6
+_AT, _WORD, _ROLL, _COUNT, _SEQUENCE, _DONE, _LETTERS, _SYMBOLS = 0, 1, 2, 3, 4, 5, 6, 7
+STATE_SIZE = 8
 BLOCK = 2048
 """How many shingles are made at a time."""
 
 _WORD_SEED = np.uint64(0x9AE16A3B2F90404F)
 _WORD_PRIME = np.uint64(0x100000001B3)
 _ROLL_BASE = np.uint64(0xD6E8FEB86659FD93)
+_UNDERSCORE = np.uint32(ord("_"))
+_FEW = 8
+"""A document with more than so many times as many bytes of symbols as of words consists of symbols."""
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 
@@ -118,6 +122,8 @@ def shingle_block(data, end, pages, codes, size, unit, power, ring, out, state):
     roll = state[_ROLL]
     count = np.int64(state[_COUNT])
     sequence = state[_SEQUENCE]
+    letters = np.int64(state[_LETTERS])
+    symbols = np.int64(state[_SYMBOLS])
     made = 0
     limit = len(out)
     slot = count % size
@@ -143,21 +149,25 @@ def shingle_block(data, end, pages, codes, size, unit, power, ring, out, state):
         code = codes[np.int64(pages[point >> 8]) * 256 + (point & 255)]
         token = np.uint64(0)
         if unit == 0:
-            if code != np.uint32(0) and code < ALONE:
+            if code != np.uint32(0) and code < ALONE and (word != np.uint64(0) or code != _UNDERSCORE):
                 if word == np.uint64(0):
                     word = _WORD_SEED
                 word = (word ^ np.uint64(code)) * _WORD_PRIME
                 at += width
+                letters += width
                 continue
             if word != np.uint64(0):
                 # The character after the word is looked at again when the word is done.
                 token = mixed(word)
                 word = np.uint64(0)
-            elif code != np.uint32(0) and code < BLANK:
+            elif code >= ALONE and code < BLANK:
                 token = mixed(np.uint64(code) * _WORD_SEED)
                 at += width
+                letters += width
             else:
                 at += width
+                if code < BLANK:
+                    symbols += width
                 continue
         else:
             at += width
@@ -201,12 +211,20 @@ def shingle_block(data, end, pages, codes, size, unit, power, ring, out, state):
     state[_ROLL] = roll
     state[_COUNT] = np.uint64(count)
     state[_SEQUENCE] = sequence
+    state[_LETTERS] = np.uint64(letters)
+    state[_SYMBOLS] = np.uint64(symbols)
     return made
 
 
+@leaf
+def is_symbols(state):
+    """Whether a document that was gone through has no words, or next to none."""
+    return state[_COUNT] == np.uint64(0) or state[_SYMBOLS] > state[_LETTERS] * np.uint64(_FEW)
+
+
 @routine
-def wordless_shingle(data, begin, end, pages, codes):
-    """The one shingle of a document without any word: a hash of its text; 0 if it is empty or white space."""
+def wordless_shingle(data, begin, end):
+    """The one shingle of a document of symbols: a hash of its text; 0 if it is empty or white space."""
     state = _WORD_SEED
     blank = True
     for at in range(begin, end):
@@ -244,8 +262,9 @@ def shingle_sets(data, offsets, rows, pages, codes, size, unit):
                 out = grown
             out[filled : filled + made] = block[:made]
             filled += made
-        if filled == start:
-            only = wordless_shingle(data, begin, end, pages, codes)
+        if unit == 0 and is_symbols(state) or filled == start:
+            filled = start
+            only = wordless_shingle(data, begin, end)
             if only != np.uint64(0):
                 if filled == len(out):
                     grown = np.empty(2 * len(out), np.uint64)
