@@ -1,20 +1,28 @@
-"""Filters in recipes: wrapped, named, and found back; the shipped cascades are pipelines."""
+"""Filters in recipes: wrapped, named, and found back; every shipped recipe is a pipeline."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gristmill.errors import RecipeError
 from gristmill.pipeline import Pipeline
 from gristmill.recipes import load_recipe, parse_recipe, to_recipe
 from gristmill.recipes.building import build_stage
 from gristmill.recipes.loader import StageEntry
-from gristmill.recipes.registry import registered
+from gristmill.recipes.registry import all_registered, registered
 from gristmill.recipes.schema import parameters_of
 from gristmill.recipes.shipped_recipes import find_recipe, shipped_recipes
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 
 SHIPPED = load_recipe(find_recipe("english"), variables={"input_path": "in", "output_path": "out"}).stages[1:-1]
+
+
+@pytest.mark.parametrize("entry", list(all_registered()), ids=lambda entry: entry.name)
+def test_every_name_is_a_documented_class(entry: Any) -> None:
+    assert entry.load().__name__ == entry.name
+    assert entry.documentation()
+    assert all(parameter.type_text for parameter in parameters_of(entry.load()).values())
 
 
 def test_a_filter_is_wrapped() -> None:
@@ -28,8 +36,8 @@ def test_a_filter_is_wrapped() -> None:
     assert "words" in stage.outputs()[1]
 
 
-@pytest.mark.parametrize("name", ["code", "english", "non_english"])
-def test_a_shipped_cascade_is_a_pipeline(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_every_shipped_recipe_is_a_pipeline(name: str) -> None:
     needed = dict.fromkeys(shipped_recipes()[name].required, "x")
     pipeline = load_recipe(find_recipe(name), variables=needed).pipeline()
     names = [stage.name for stage in pipeline.stages]
@@ -56,6 +64,8 @@ def test_filters_are_found_back_whatever_they_call_their_bounds(entry: StageEntr
 
 
 def test_several_filters_in_one_stage_have_no_recipe() -> None:
+    from gristmill.errors import RecipeError
+
     stage = ScoreFilter([WordCountFilter(), WordCountFilter(min_words=3)])
     with pytest.raises(RecipeError, match="several parts"):
         to_recipe(Pipeline("p", stages=[stage]))

@@ -8,11 +8,16 @@ from typing import Any
 from gristmill.stages.text.filters.heuristic import _HOME_OF as _HEURISTICS
 
 _HOME_OF = {
+    "C4Quality": "published.stages",
     "CascadeResult": "cascade",
     "ColumnFilter": "rule",
     "DocumentFilter": "doc_filter",
     "FastTextLangId": "fasttext",
     "FastTextQualityFilter": "fasttext",
+    "FilterCheckError": "checking",
+    "FineWebQuality": "published.stages",
+    "GopherQuality": "published.stages",
+    "GopherRepetition": "published.stages",
     "Filter": "score_filter",
     "FilterCascade": "cascade",
     "HistogramFilter": "histogram",
@@ -22,6 +27,7 @@ _HOME_OF = {
     "SlowFilterWarning": "score_filter",
     "TokenCountFilter": "tokens",
     "TokenizerFertilityFilter": "tokens",
+    "check_filter": "checking",
     **{name: f"heuristic.{module}" for name, module in _HEURISTICS.items()},
 }
 

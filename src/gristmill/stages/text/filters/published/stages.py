@@ -1,0 +1,189 @@
+"""The published sets as single stages: `GopherQuality`, `GopherRepetition`, `C4Quality`, `FineWebQuality`.
+
+Each takes the parameters of its set and the column to work on. Adjacent sets on one column are fused into one pass; the
+rules of each are counted under its own stage.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+import numpy as np
+
+from gristmill.kernels import text_clean
+from gristmill.stages.base import FusedStage, ProcessingStage, Spec
+from gristmill.stages.text.filters.published.c4 import REASONS, C4QualityFilter
+from gristmill.stages.text.filters.published.fineweb import FineWebQualityFilter
+from gristmill.stages.text.filters.published.gopher import GopherQualityFilter, GopherRepetitionFilter
+from gristmill.stages.text.filters.published.rules import FilterSet
+from gristmill.stages.text.filters.score_filter import run_cascade
+from gristmill.tasks.columns import differing_rows
+from gristmill.tasks.document import DocumentBatch, Drop
+
+S = TypeVar("S", bound=type[Any])
+
+
+def _takes_parameters_of(filters: type[Any]) -> Callable[[S], S]:
+    """Give a stage the signature of its set, so that help, recipes and editors show the parameters."""
+
+    def decorate(stage: S) -> S:
+        made = inspect.signature(filters.__init__)
+        own = inspect.Parameter("text_field", inspect.Parameter.POSITIONAL_OR_KEYWORD, default="text", annotation=str)
+        parameters = list(made.parameters.values())
+        inherited = stage.__init__
+
+        def init(self: Any, text_field: str = "text", **options: Any) -> None:
+            inherited(self, text_field, **options)
+
+        init.__signature__ = made.replace(parameters=[parameters[0], own, *parameters[1:]])  # type: ignore[attr-defined]
+        init.__annotations__ = {"text_field": str, **get_type_hints(filters.__init__)}
+        stage.__init__ = init
+        stage.__doc__ = (stage.__doc__ or "") + inspect.cleandoc(filters.__doc__ or "").split("\n", 1)[-1]
+        return stage
+
+    return decorate
+
+
+class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Drops documents by a set of rules, each with its own reason."""
+
+    makes: ClassVar[Callable[..., FilterSet]]
+
+    def __init__(self, text_field: str = "text", **options: Any) -> None:
+        self.text_field = text_field
+        self.options = options
+        self.filters = type(self).makes(**options)
+        self.name = self.filters.name
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.text_field]
+
+    def outputs(self) -> Spec:
+        return ["data"], [self.text_field]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return _apply(task, self.text_field, [self])
+
+    def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
+        members: list[PublishedSet] = [self]
+        for stage in following:
+            if (
+                not isinstance(stage, PublishedSet)
+                or stage.text_field != self.text_field
+                or stage.resources != self.resources
+                or stage.batch_size != self.batch_size
+                or stage.runtime_env != self.runtime_env
+                or stage.requested_workers() != self.requested_workers()
+                or stage.time_limit_s is not None
+            ):
+                break
+            members.append(stage)
+        return FusedSets(members) if len(members) > 1 and self.time_limit_s is None else None
+
+
+class FusedSets(FusedStage):
+    """Adjacent published sets as one pass over the column."""
+
+    def __init__(self, members: Sequence[PublishedSet]) -> None:
+        self.members: Sequence[PublishedSet] = list(members)
+        first = members[0]
+        self.name = "_and_".join(member.name for member in members)
+        self.resources = first.resources
+        self.batch_size = first.batch_size
+        self.runtime_env = first.runtime_env
+        self._requested_workers = first.requested_workers()
+        self.text_field = first.text_field
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.text_field]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return _apply(task, self.text_field, self.members)
+
+
+def _apply(batch: DocumentBatch, text_field: str, members: Sequence[PublishedSet]) -> DocumentBatch:
+    rules = [rule for member in members for rule in member.filters.rules]
+    owners = [member.name for member in members for _ in member.filters.rules]
+    nothing = [None] * len(rules)
+    return run_cascade(
+        batch, text_field, rules, [False] * len(rules), nothing, stages=owners, prefixes=[""] * len(rules)
+    )
+
+
+@_takes_parameters_of(GopherQualityFilter)
+class GopherQuality(PublishedSet):
+    """Gopher's quality rules as one stage (Rae et al. 2021, arXiv:2112.11446, appendix A.1)."""
+
+    name = "gopher_quality"
+    makes = GopherQualityFilter
+
+
+@_takes_parameters_of(GopherRepetitionFilter)
+class GopherRepetition(PublishedSet):
+    """Gopher's repetition rules as one stage (Rae et al. 2021, arXiv:2112.11446, appendix A.1)."""
+
+    name = "gopher_repetition"
+    makes = GopherRepetitionFilter
+
+
+@_takes_parameters_of(FineWebQualityFilter)
+class FineWebQuality(PublishedSet):
+    """FineWeb's quality rules as one stage (Penedo et al. 2024, arXiv:2406.17557)."""
+
+    name = "fineweb_quality"
+    makes = FineWebQualityFilter
+
+
+@_takes_parameters_of(C4QualityFilter)
+class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """C4's cleaning as one stage: lines are taken out of texts, then texts are dropped (Raffel et al. 2020)."""
+
+    name = "c4_quality"
+
+    def __init__(self, text_field: str = "text", **options: Any) -> None:
+        self.text_field = text_field
+        self.options = options
+        self.filters = C4QualityFilter(**options)
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.text_field]
+
+    def outputs(self) -> Spec:
+        return ["data"], [self.text_field]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        before = task.text(self.text_field)
+        cleaned = self.filters.clean(before)
+        self._log_metrics({f"lines_{reason}": count for reason, count in cleaned.removed_lines.items()})
+        drops = []
+        for outcome, reason in REASONS.items():
+            rows = np.flatnonzero(cleaned.outcome == outcome)
+            if len(rows):
+                counted = outcome == text_clean.TOO_FEW_SENTENCES
+                drops.append(
+                    Drop(
+                        rows,
+                        reason,
+                        cleaned.sentences[rows].astype(np.float64) if counted else None,
+                        float(self.filters.min_num_sentences or 0) if counted else None,
+                    )
+                )
+        kept = task.drop_all(drops)
+        survivors = np.flatnonzero(cleaned.kept)
+        texts, earlier = cleaned.texts.take(survivors), before.take(survivors)
+        changed = differing_rows(texts, earlier)
+        if not changed.any():
+            return kept
+        # A null text that passes (the rules may all be off) stays null.
+        made = kept.with_column(self.text_field, texts, changed=changed & earlier.is_valid().to_numpy(False))
+        lengths = [np.asarray(_lengths(array), np.int64) for array in (texts, earlier)]
+        made.note_change(self.text_field, changed, lengths[0] - lengths[1])
+        return made
+
+
+def _lengths(texts: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.fill_null(pc.utf8_length(texts), 0).to_numpy(zero_copy_only=False)
