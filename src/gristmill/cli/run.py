@@ -105,6 +105,9 @@ def run_recipe(
     **options: Any,
 ) -> dict[str, Any]:
     """Run it with a display and return the report as plain values."""
+    from gristmill.cli.quick_start import defer_imports
+
+    defer_imports()
     from gristmill.cli.report_view import report_values
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
 

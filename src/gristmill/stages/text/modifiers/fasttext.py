@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import polars as pl
 import pyarrow as pa
 
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
@@ -27,6 +26,8 @@ class FastTextLabelModifier(ColumnModifier):
 
     def modify_column(self, column: pa.LargeStringArray) -> pa.Array:
         """The column as labelled lines."""
+        import polars as pl
+
         texts = as_series(column).alias("text")
         line = pl.col("text").str.replace_all("\n", " ", literal=True).str.replace_all("__label__", " ", literal=True)
         return as_column(texts.to_frame().select(pl.lit(f"{self.label} ") + line).to_series())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -142,6 +141,8 @@ def _numbered(ids: pa.Array) -> np.ndarray:
 
 def _sorted_rows(documents: np.ndarray, segments: pa.Array) -> np.ndarray:
     """The rows sorted by document, then by segment, then as they came."""
+    import polars as pl
+
     frame = pl.DataFrame({"document": documents, "segment": pl.from_arrow(segments)})
     order = frame.select(pl.arg_sort_by("document", "segment", nulls_last=True, maintain_order=True))
     return order.to_series().to_numpy().astype(np.int64)
@@ -149,6 +150,8 @@ def _sorted_rows(documents: np.ndarray, segments: pa.Array) -> np.ndarray:
 
 def _joined_texts(texts: pa.Array, groups: np.ndarray, separator: str) -> pa.Array:
     """One text per group of neighbours; null where no member has one."""
+    import polars as pl
+
     frame = pl.DataFrame({"group": groups, "text": pl.from_arrow(texts)})
     joined = frame.group_by("group", maintain_order=True).agg(
         pl.when(pl.col("text").is_not_null().any()).then(pl.col("text").str.join(separator, ignore_nulls=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import polars as pl
 import pyarrow as pa
 
 from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES
@@ -34,6 +33,8 @@ class BoilerPlateStringModifier(ColumnModifier):
 
     def modify_column(self, column: pa.LargeStringArray) -> pa.Array:
         """The column without such paragraphs; only documents with a phrase are looked at one by one."""
+        import polars as pl
+
         texts = as_series(column)
         hit = texts.to_frame("text").select(
             pl.col("text").str.contains_any([*PLACEHOLDER_PHRASES, *BOILERPLATE_PHRASES], ascii_case_insensitive=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.kernels.text_column import text_column
 from gristmill.kernels.text_edit import build_column, remove_addresses, strip_markdown
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class MarkdownRemover(ColumnModifier):
@@ -65,6 +67,8 @@ class NewlineNormalizer(ColumnModifier):
 
 def as_series(column: pa.Array) -> pl.Series:
     """A string column as a Polars series."""
+    import polars as pl
+
     series = pl.from_arrow(column)
     assert isinstance(series, pl.Series)
     return series.cast(pl.String)
@@ -72,12 +76,16 @@ def as_series(column: pa.Array) -> pl.Series:
 
 def as_column(series: pl.Series) -> pa.Array:
     """A Polars series as one large string array."""
+    import polars as pl
+
     array: Any = series.to_arrow(compat_level=pl.CompatLevel.oldest())
     return array if pa.types.is_large_string(array.type) else pc.cast(array, pa.large_string())
 
 
 def scatter(texts: pl.Series, hit: pl.Series, fixed: pl.Series) -> pl.Series:
     """`texts` with the values where `hit` is true replaced, in order, by those of `fixed`."""
+    import polars as pl
+
     places = np.arange(len(texts), dtype=np.int64)
     rows = np.flatnonzero(hit.fill_null(False).to_numpy())
     places[rows] = len(texts) + np.arange(len(rows))

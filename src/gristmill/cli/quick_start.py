@@ -1,0 +1,39 @@
+"""Keeps a command from loading pandas and SciPy when nothing needs them.
+
+PyArrow imports pandas, where it is installed, the moment the first value is converted, and numba imports SciPy when the
+first kernel is loaded, to see whether it could compile a covariance. Together that is a third of a small job. Recipes
+hold no code that could hand pandas objects to PyArrow unseen: frames come and go by the pandas door alone, which
+introduces the two when it opens. No kernel of ours computes a covariance.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+
+_LATER = ("pandas", "scipy")
+
+
+class _NotYet:
+    """A finder that has packages look as if they were not installed."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Refuse what can wait and leave everything else to the other finders."""
+        if name in _LATER:
+            raise ModuleNotFoundError(f"{name} is loaded when it is needed", name=name)
+        return None
+
+
+def defer_imports() -> None:
+    """Let PyArrow and numba look for the packages now and not find them; both look again when they need them."""
+    if any(name in sys.modules for name in (*_LATER, "pyarrow", "numba")):
+        return
+    finder = _NotYet()
+    sys.meta_path.insert(0, finder)
+    try:
+        import numba.np.arraymath
+        import pyarrow as pa
+
+        pa.scalar(1)
+    finally:
+        sys.meta_path.remove(finder)
