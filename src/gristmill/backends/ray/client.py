@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -93,13 +94,16 @@ class RayClient:
         taken: set[int] = set()
         for name in ("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"):
             setattr(self, name, _free_port(getattr(self, name), taken))
+        if "RAY_AUTH_MODE" not in os.environ:
+            # A token of its own: nobody else on the machine can use this cluster, and no stored token is touched.
+            self._remember(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+            _reread_authentication()
         command = self._command()
         # A session of its own, so that the whole cluster and nothing else can be ended.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
         )
         self.address = f"127.0.0.1:{self.ray_port}"
-        # Its token, where it asks for one, lies in the user's home folder, where the driver finds it.
         self._remember(RAY_ADDRESS=self.address)
         try:
             self._wait()
@@ -122,6 +126,8 @@ class RayClient:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        if "RAY_AUTH_MODE" in self._before:
+            _reread_authentication()
         self._before = {}
         self.address = None
         if self._log is not None:
@@ -214,6 +220,14 @@ def _free_port(wanted: int, taken: set[int]) -> int:
                 taken.add(found)
                 return found
     raise WorkerError(f"No free port was found in place of {wanted}.")
+
+
+def _reread_authentication() -> None:
+    """Let Ray in this process see changed variables: it reads them only once, when it is imported."""
+    import ray
+
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _has_ended(process: subprocess.Popen[bytes], limit_s: float) -> bool:

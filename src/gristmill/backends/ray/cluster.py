@@ -173,10 +173,10 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
     words = str(error).strip().splitlines()
     reason = words[0].rstrip(".") if words else type(error).__name__
     return WorkerError(
-        f"The Ray cluster at {address!r} cannot be used: {reason}. Check that it runs (`ray status`), that this machine "
-        f"is one of its nodes, and that it has the version of this process, {ray.__version__}. A cluster that was "
-        "started with `ray start` asks for a token: put the one that `ray get-auth-token` prints on its head node into "
-        "RAY_AUTH_TOKEN or ~/.ray/auth_token here, and leave RAY_AUTH_MODE unset or set it to token.",
+        f"The Ray cluster at {address!r} cannot be used: {reason}. Check that it runs (`ray status`), that this "
+        f"machine is one of its nodes, and that it has the version of this process, {ray.__version__}. A cluster that "
+        "was started with `ray start` may ask for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the token "
+        "that whoever runs the cluster gives you (`ray get-auth-token` prints it on the head node).",
         address=address,
     )
 
