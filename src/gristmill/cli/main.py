@@ -10,7 +10,9 @@ from gristmill import __version__
 from gristmill.cli.edge import edge
 
 COMMANDS = {
+    "classifier": "classifier",
     "demo": "demo",
+    "diff": "diff",
     "plan": "plan",
     "quarantine": "quarantine",
     "recipes": "recipes",

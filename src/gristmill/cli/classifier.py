@@ -1,0 +1,107 @@
+"""`gristmill classifier`: trains a classifier from labelled texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gristmill.cli.edge import common_options, json_option, print_json
+
+
+@click.group("classifier")
+def command() -> None:
+    """Train classifiers for labels of your own."""
+
+
+@command.command("train")
+@click.argument("data", type=click.Path())
+@click.option("--text", "text_field", default="text", show_default=True, help="The field with the text.")
+@click.option("--label", "label_field", default="label", show_default=True, help="The field with the label.")
+@click.option("--out", required=True, type=click.Path(), help="The folder to write the classifier to.")
+@click.option(
+    "--kind",
+    type=click.Choice(["linear", "head", "deberta"]),
+    default=None,
+    help="linear: words and pairs of words, fast as a filter. head: a head on --encoder. deberta: a small DeBERTa "
+    "from scratch. Default: head with --encoder, else deberta.",
+)
+@click.option("--encoder", default=None, help="The encoder for --kind head: a hub id, a folder, or package:NAME.")
+@click.option("--held-out", default=0.2, show_default=True, help="The share of the texts kept back for the test.")
+@click.option("--minutes", default=5.0, show_default=True, help="How long --kind deberta trains.")
+@click.option("--seed", default=0, show_default=True, help="Fixes the split and the first weights.")
+@json_option
+@common_options
+def train(
+    data: str,
+    text_field: str,
+    label_field: str,
+    out: str,
+    kind: str | None,
+    encoder: str | None,
+    held_out: float,
+    minutes: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Train a classifier on DATA, a JSONL file (also .gz) with a text and a label per line.
+
+    A part of the texts is held back; the accuracy and the confusion matrix on it are shown and written to
+    evaluation.json beside the model. Use the result with DistributedDataClassifier(model_identifier=OUT), or with
+    LinearClassifier(model_path=OUT) for --kind linear.
+    """
+    from gristmill.stages.text.classifiers.labelled_data import read_labelled
+
+    texts = read_labelled(data, text_field=text_field, label_field=label_field)
+    learn, test = texts.split(held_out, seed)
+    chosen = kind or ("head" if encoder else "deberta")
+    if chosen == "head" and not encoder:
+        raise click.UsageError("--kind head needs --encoder: a hub id, a folder, or package:NAME.")
+    if not as_json:
+        click.echo(f"{len(learn):,} texts to learn from, {len(test):,} held back, {len(texts.labels)} labels.")
+    evaluation = _train(learn, test, chosen, Path(out), encoder=encoder, minutes=minutes, seed=seed, quiet=as_json)
+    facts = {"kind": chosen, "texts": len(learn), "held_out": len(test), **evaluation.to_dict()}
+    (Path(out) / "evaluation.json").write_text(json.dumps(facts, ensure_ascii=False) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(facts)
+        return
+    click.echo(confusion_text(evaluation))
+    click.echo(f"Accuracy on the texts held back: {evaluation.accuracy:.1%}. The classifier is in {out}.")
+
+
+def _train(
+    learn: Any, test: Any, kind: str, out: Path, *, encoder: str | None, minutes: float, seed: int, quiet: bool
+) -> Any:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from gristmill.stages.text.classifiers import training
+
+    with Progress(console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task("starting", total=1.0)
+
+        def progress(what: str, done: float) -> None:
+            bar.update(task, description=what, completed=done)
+
+        if kind == "linear":
+            training.train_linear(learn, progress=progress).save(out)
+        elif kind == "head":
+            training.train_head(learn, str(encoder), out, progress=progress)
+        else:
+            training.train_deberta(learn, out, minutes=minutes, seed=seed, progress=progress)
+        bar.update(task, description="testing", completed=1.0)
+        return training.evaluate(out, test)
+
+
+def confusion_text(evaluation: Any) -> str:
+    """The confusion matrix as a table: a row for each true label, a column for each given one."""
+    names = [label if len(label) <= 14 else label[:13] + "…" for label in evaluation.labels]
+    width = max(5, *map(len, names))
+    numbers = [f"{place}" for place in range(1, len(names) + 1)]
+    cell = max(len(str(int(evaluation.confusion.max(initial=0)))), len(numbers[-1])) + 2
+    lines = [" " * (width + 4) + "".join(number.rjust(cell) for number in numbers)]
+    for number, name, row in zip(numbers, names, evaluation.confusion.tolist(), strict=True):
+        lines.append(f"{number:>3} {name:<{width}}" + "".join(str(count).rjust(cell) for count in row))
+    return "\n".join(lines)

@@ -1,0 +1,203 @@
+"""A linear classifier over words and pairs of words, which runs at the speed of a filter.
+
+In the manner of Joulin et al., "Bag of Tricks for Efficient Text Classification", arXiv:1607.01759, with hashed
+features weighted by rarity instead of learned word vectors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gristmill.errors import InputError, ModelNotFoundError, UsageError, did_you_mean
+from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.stages.text.classifiers.base import check_filter_by, label_filter, vectors
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    from gristmill.backends.base import WorkerMetadata
+
+CONFIG_NAME, WEIGHTS_NAME = "linear.json", "linear.npz"
+_FORMAT = 1
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class LinearModel:
+    """The weights of a linear classifier.
+
+    Attributes:
+        labels: The labels by class number.
+        bits: The number of buckets is 2 to this power.
+        weights: Buckets × classes.
+        rarity: How much each bucket counts.
+        bias: One value per class.
+    """
+
+    labels: list[str]
+    bits: int
+    weights: Floats
+    rarity: Floats
+    bias: Floats
+
+    def probabilities(self, texts: pa.Array | Sequence[str]) -> Floats:
+        """The probability of each class for each text; a missing text counts as an empty one."""
+        from gristmill.kernels.text_column import text_column
+        from gristmill.stages.text.classifiers.linear_kernel import linear_scores
+
+        column = text_column(texts if isinstance(texts, pa.Array | pa.ChunkedArray) else list(texts))
+        scores = linear_scores(column.data, column.offsets, self.bits, self.weights, self.rarity, self.bias)
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        result: Floats = scores / scores.sum(axis=1, keepdims=True)
+        return result
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model into `folder`; weights in 16 bits, which change no label in practice."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        facts = {"format": _FORMAT, "labels": self.labels, "bits": self.bits}
+        np.savez_compressed(
+            place / WEIGHTS_NAME,
+            weights=self.weights.astype(np.float16),
+            rarity=self.rarity.astype(np.float16),
+            bias=self.bias,
+        )
+        (place / CONFIG_NAME).write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> LinearModel:
+        """The model in `folder`.
+
+        Raises:
+            ModelNotFoundError: There is none.
+        """
+        place = Path(folder).expanduser()
+        if not (place / CONFIG_NAME).is_file():
+            raise ModelNotFoundError(
+                f"{place} holds no linear classifier ({CONFIG_NAME} is missing). "
+                "Make one with 'gristmill classifier train DATA.jsonl --kind linear --out DIR'.",
+                identifier=str(folder),
+                files=[CONFIG_NAME, WEIGHTS_NAME],
+                searched=[str(place)],
+            )
+        facts = json.loads((place / CONFIG_NAME).read_text(encoding="utf-8"))
+        if facts.get("format") != _FORMAT:
+            raise InputError(f"{place / CONFIG_NAME} has format {facts.get('format')!r}; this version reads {_FORMAT}.")
+        with np.load(place / WEIGHTS_NAME, allow_pickle=False) as arrays:
+            weights, rarity, bias = (
+                np.ascontiguousarray(arrays[key], np.float32) for key in ("weights", "rarity", "bias")
+            )
+        if weights.shape != (1 << facts["bits"], len(facts["labels"])):
+            raise InputError(f"{place / WEIGHTS_NAME} does not belong to {CONFIG_NAME}: its shape is {weights.shape}.")
+        return cls(list(facts["labels"]), int(facts["bits"]), weights, rarity, bias)
+
+
+class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds the most probable label of each document, and its probabilities if asked for.
+
+    Args:
+        model_path: The folder of the model.
+        text_field: The column with the text.
+        label_field: The column for the label.
+        score_field: The column for the probabilities of all classes; None leaves them out.
+        expected_labels: Labels that the model must know, because something later asks for them.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        text_field: str = "text",
+        label_field: str = "preds",
+        score_field: str | None = None,
+        expected_labels: Sequence[str] = (),
+    ) -> None:
+        self.name = f"{Path(model_path).name}_linear"
+        self.model_path = model_path
+        self.text_field = text_field
+        self.label_field = label_field
+        self.score_field = score_field
+        self.expected_labels = tuple(expected_labels)
+        self._model: LinearModel | None = None
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        """The text."""
+        return ["data"], [self.text_field]
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """The label column, and the one of the probabilities if asked for."""
+        return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load the weights."""
+        self._model = LinearModel.load(self.model_path)
+        for label in self.expected_labels:
+            if label not in self._model.labels:
+                raise UsageError(
+                    f"filter_by has {label!r}, which {self.model_path} never gives."
+                    f"{did_you_mean(label, self._model.labels)} Its labels are {', '.join(self._model.labels)}."
+                )
+
+    def teardown(self) -> None:
+        """Forget the weights."""
+        self._model = None
+
+    def process(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with a label for each document."""
+        if self._model is None:
+            self.setup()
+        model: Any = self._model
+        found = model.probabilities(batch.text(self.text_field))
+        best = np.array(model.labels, dtype=object)[found.argmax(axis=1)]
+        result = batch.with_column(self.label_field, pa.array(best.tolist(), pa.large_string()))
+        return result if self.score_field is None else result.with_column(self.score_field, vectors(found))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
+    """Labels documents with a trained linear classifier, at the speed of a filter.
+
+    Args:
+        model_path: The folder that `gristmill classifier train --kind linear` wrote.
+        label_field: The column for the label.
+        score_field: The column for the probabilities of all classes; None leaves them out.
+        text_field: The column with the text.
+        filter_by: Keep only documents with one of these labels.
+
+    Example:
+        >>> LinearClassifier(model_path="models/topic", filter_by=["science"]).name
+        'topic_classifier'
+    """
+
+    model_path: str
+    label_field: str = "preds"
+    score_field: str | None = None
+    text_field: str = "text"
+    filter_by: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        self.name = f"{Path(self.model_path).name}_classifier"
+        check_filter_by(self.filter_by)
+
+    def filter_by_category(self, value: str) -> bool:
+        """Whether a document with this label is kept."""
+        return self.filter_by is None or value in self.filter_by
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        """The model, and the filter."""
+        model = LinearModelStage(
+            self.model_path,
+            text_field=self.text_field,
+            label_field=self.label_field,
+            score_field=self.score_field,
+            expected_labels=self.filter_by or (),
+        )
+        return [model, *label_filter(self)]

