@@ -1,8 +1,8 @@
 """What every executor must do. Subclass `ExecutorSuite`, give `make_executor`, and all of it is tested.
 
-    class TestMine(ExecutorSuite):
-        def make_executor(self, **config):
-            return MyExecutor(config=config)
+class TestMine(ExecutorSuite):
+    def make_executor(self, **config):
+        return MyExecutor(config=config)
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def make_input(folder: Path, *, files: int = FILES, rows: int = ROWS) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for file in range(files):
         lines = [
-            json.dumps({"id": f"{file}-{row}", "n": file * rows + row, "text": f"text {file} {row} äß"}, ensure_ascii=False)
+            json.dumps(
+                {"id": f"{file}-{row}", "n": file * rows + row, "text": f"text {file} {row} äß"}, ensure_ascii=False
+            )
             for row in range(rows)
         ]
         (folder / f"part-{file}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -104,7 +106,13 @@ class ExecutorSuite:
         return folder
 
     def run(
-        self, source: Path, middle: list[ProcessingStage[Any, Any]], output: Path | None, *, on: BaseExecutor | None = None, **options: Any
+        self,
+        source: Path,
+        middle: list[ProcessingStage[Any, Any]],
+        output: Path | None,
+        *,
+        on: BaseExecutor | None = None,
+        **options: Any,
     ) -> Any:
         pipeline = Pipeline(name="contract")
         pipeline.add_stage(JsonlReader(str(source), files_per_partition=1))

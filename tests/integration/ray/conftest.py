@@ -35,7 +35,7 @@ def ray_cluster() -> Iterator[str]:
     from gristmill.backends.ray.cluster import short_temp_dir
 
     os.environ.pop("RAY_ADDRESS", None)
-    os.environ["RAY_worker_niceness"] = "0"  # the tests share their machine
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (the name that Ray reads)
     ray.init(
         address="local",
         num_cpus=2,
