@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 os.environ.setdefault("PYTORCH_JIT", "0")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

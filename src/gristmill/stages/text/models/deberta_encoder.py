@@ -43,8 +43,8 @@ class _Layer(nn.Module):  # type: ignore[misc]
         self.project = nn.Linear(weight.shape[1], weight.shape[0])
         self.project.weight, self.project.bias = nn.Parameter(weight), nn.Parameter(bias)
         shared = own.share_att_key
-        key = own.key_proj if shared else getattr(own, "pos_key_proj", None)
-        query = own.query_proj if shared else getattr(own, "pos_query_proj", None)
+        key: Any = own.key_proj if shared else getattr(own, "pos_key_proj", None)
+        query: Any = own.query_proj if shared else getattr(own, "pos_query_proj", None)
         self.has_c2p, self.has_p2c = "c2p" in kinds, "p2c" in kinds
         if self.has_c2p:
             self.register_buffer("position_keys", self._by_head(key(relative)), persistent=False)

