@@ -1,0 +1,58 @@
+"""Removal by a list of ids: those that documents have, and those that were assigned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill.errors import InputChangedError, UsageError
+from gristmill.ledger.ledger import Ledger
+from gristmill.stages.deduplication import TextDuplicatesRemovalWorkflow
+from tests.unit.pipeline.jobs import here, read_rows
+from tests.unit.stages.deduplication.jobs import deduplicate, documents, write_files
+
+
+def remove(folder: Path, ids: Path, **options: Any) -> Any:
+    workflow = TextDuplicatesRemovalWorkflow(
+        input_path=str(folder / "in"), ids_to_remove_path=str(ids), output_path=str(folder / "clean"), **options
+    )
+    return workflow.run(executor=here())
+
+
+def test_assigned_ids_find_their_documents_again(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents(["x", "y", "x"]), "b.jsonl": documents(["y", "z"], first=3)})
+    deduplicate(tmp_path, perform_removal=False)
+    result = remove(tmp_path, tmp_path / "out" / "ExactDuplicateIds")
+    assert [row["id"] for row in read_rows(tmp_path / "clean")] == ["d0", "d1", "d4"]
+    assert all("_curator_dedup_id" not in row for row in read_rows(tmp_path / "clean"))
+    assert result.get_metadata("num_duplicates_removed") == 2
+    (fate,) = Ledger(str(tmp_path / "clean")).why("d3").fates
+    assert (fate.verdicts[0].outcome, fate.verdicts[0].survivor) == ("duplicate", "d1")
+
+
+def test_assigned_ids_are_refused_for_other_documents(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents(["x", "y", "x"])})
+    deduplicate(tmp_path, perform_removal=False)
+    write_files(tmp_path, {"b.jsonl": documents(["z"])})
+    with pytest.raises(InputChangedError):
+        remove(tmp_path, tmp_path / "out" / "ExactDuplicateIds")
+
+
+def test_own_ids_of_any_list(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents(["x", "y", "z", None])})
+    (tmp_path / "list").mkdir()
+    pq.write_table(pa.table({"gone": ["d1", "d9", "d3"]}), tmp_path / "list" / "part.0.parquet")
+    remove(tmp_path, tmp_path / "list", id_field="id", duplicate_id_field="gone", drop_id_field=True)
+    assert read_rows(tmp_path / "clean") == [{"text": "x"}, {"text": "z"}]
+
+
+def test_a_list_of_assigned_ids_without_its_record(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents(["x"])})
+    (tmp_path / "list").mkdir()
+    pq.write_table(pa.table({"id": ["a:0"]}), tmp_path / "list" / "part.0.parquet")
+    with pytest.raises(UsageError, match="id_generator_path"):
+        remove(tmp_path, tmp_path / "list")
