@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.runtime import rtsys
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -20,6 +21,7 @@ def kernel(function: F) -> F:
     """Compile `function` on its first call, without the GIL, and keep the result on disk."""
     dispatcher = numba.njit(function, cache=True, nogil=True, error_model="numpy")
     _watch_helpers(dispatcher, function)
+    _load_lightly(dispatcher)
     return cast(F, dispatcher)
 
 
@@ -39,6 +41,25 @@ def leaf(function: F) -> F:
 def routine(function: F) -> F:
     """Compile `function` once and call it from kernels, without counting references; the longer kind of leaf."""
     return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy", _nrt=False))
+
+
+def _load_lightly(dispatcher: Any) -> None:
+    """Have a compiled kernel loaded from the cache without the library that only compiling needs.
+
+    Before it looks into its cache numba imports everything it could ever compile, which takes longer than a small job.
+    Machine code needs none of it, only the runtime that counts references. When nothing is found in the cache, the
+    compiler imports the rest itself.
+    """
+    cache: Any = getattr(dispatcher, "_cache", None)
+    if not hasattr(cache, "_load_overload") or not hasattr(cache, "_guard_against_spurious_io_errors"):
+        return  # another version of numba: it loads in its own way
+
+    def load_overload(signature: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        with cache._guard_against_spurious_io_errors():
+            return cache._load_overload(signature, target_context)
+
+    cache.load_overload = load_overload
 
 
 def _watch_helpers(dispatcher: Any, function: Callable[..., object]) -> None:

@@ -41,17 +41,35 @@ def _repeated_heads(joined, offsets, words, slots, size, repeated):
 
 
 @routine
-def _repeated_chars(joined, offsets, prefix, words, n, repeated, slots, size, starts, lengths, hashes):
+def _next_candidates(offsets, words, shortest, repeated):
+    """Turn the marks into jumps: for each word, the next one (or itself) whose n-grams may be repeated.
+
+    Those of fewer bytes than a head are not ruled out by it; n-grams longer than the shortest have at least its bytes.
+    Returns how many candidates there are.
+    """
+    candidates = 0
+    following = words
+    for word in range(words - 1, -1, -1):
+        last = min(word + shortest, words)
+        if repeated[word] or offsets[last] - offsets[word] < _HEAD:
+            following = word
+            candidates += 1
+        repeated[word] = following
+    return candidates
+
+
+@routine
+def _repeated_chars(joined, offsets, prefix, words, n, following, slots, size, starts, lengths, hashes):
     slots[:size] = ZERO
     known = 0
     total = 0
     at = 0
     while at + n <= words:
+        at = following[at]
+        if at + n > words:
+            break
         begin = offsets[at]
         length = offsets[at + n] - begin
-        if length >= _HEAD and not repeated[at]:
-            at += 1
-            continue
         mixed, _ = hash_and_count(joined, begin, begin + length)
         slot = np.int64(mixed & np.uint64(size - 1))
         found = False
@@ -126,6 +144,13 @@ def _joined(data, word_starts, word_ends, bounds, alive, sizes, out):
         while size < words + words // 2:
             size *= 2
         _repeated_heads(joined, offsets, words, slots, size, repeated)
+        shortest = words
+        for position in range(len(sizes)):
+            shortest = min(shortest, sizes[position])
+        candidates = _next_candidates(offsets, words, shortest, repeated)
+        size = 64
+        while size < candidates + candidates // 2:
+            size *= 2
         for position in range(len(sizes)):
             out[row, position] = _repeated_chars(
                 joined, offsets, prefix, words, sizes[position], repeated, slots, size, starts, lengths, hashes

@@ -10,7 +10,7 @@ import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
-from gristmill.kernels.text_lines import hash_and_count, strip_left, strip_right, unique_pieces
+from gristmill.kernels.text_lines import hash_and_count, next_newline, strip_left, strip_right, unique_pieces
 from gristmill.kernels.text_split import count_points
 from gristmill.kernels.text_tokens import decode, flags_of
 from gristmill.kernels.unicode_classes import TERMINAL, class_tables
@@ -29,6 +29,10 @@ REPEATED_RUN_PARAGRAPH_CHARS = 9
 FINISHED_LINES = 10  # lines between newlines, not blank, whose last character ends a sentence
 SHORT_LINES = 11  # lines between newlines, not blank, of at most a given number of characters
 WIDTH = 12
+
+
+# The bytes that can begin a line break or an ellipsis.
+_SPECIAL = np.array([byte < 32 or byte in (46, 0xC2, 0xE2) for byte in range(256)], dtype=np.bool_)
 
 
 @leaf
@@ -71,6 +75,10 @@ def _broken_lines(data, begin, end, counts):
     dots = 0
     while at < end:
         byte = data[at]
+        if not _SPECIAL[byte]:
+            dots = 0
+            at += 1
+            continue
         if byte == 46:
             dots += 1
             if dots == 3:
@@ -80,7 +88,6 @@ def _broken_lines(data, begin, end, counts):
             dots = 0
             if byte == 0xE2 and at + 2 < end and data[at + 1] == 0x80 and data[at + 2] == 0xA6:
                 counts[ELLIPSES] += 1
-        if byte < 32 or byte == 0xC2 or byte == 0xE2:
             width = line_break_width(data, at, end)
             if width:
                 _count_line(data, line, at, counts)
@@ -98,10 +105,10 @@ def _cut_at_runs(data, begin, end, least, starts, lengths):
     pieces = 0
     piece = begin
     at = begin
-    while at < end:
-        if data[at] != 10:
-            at += 1
-            continue
+    while True:
+        at = next_newline(data, at, end)
+        if at >= end:
+            break
         stop = at
         while stop < end and data[stop] == 10:
             stop += 1
@@ -120,9 +127,7 @@ def _cut_at_runs(data, begin, end, least, starts, lengths):
 def _finished_lines(data, begin, end, short, pages, flags, counts):
     at = begin
     while at < end:
-        stop = at
-        while stop < end and data[stop] != 10:
-            stop += 1
+        stop = next_newline(data, at, end)
         if strip_left(data, at, stop) < stop:
             last = stop - 1
             while last > at and data[last] & 0xC0 == 0x80:

@@ -186,7 +186,7 @@ def _starts_with_bullet(data, begin, end):
 
 
 @leaf
-def _next_newline(data, at, end):
+def next_newline(data, at, end):
     """Where the next newline is, or `end`."""
     while at + 8 <= end:
         chunk = load8(data, at) ^ _NEWLINES
@@ -245,7 +245,7 @@ def _lines(data, offsets, alive, out):
         paragraph = begin
         at = begin
         while True:
-            stop = _next_newline(data, at, end)
+            stop = next_newline(data, at, end)
             if stop + 1 < end and data[stop + 1] == 10:
                 starts[pieces] = paragraph
                 lengths[pieces] = stop - paragraph
@@ -273,7 +273,7 @@ def _lines(data, offsets, alive, out):
         total = 0
         at = begin
         while at < end:
-            stop = _next_newline(data, at, end)
+            stop = next_newline(data, at, end)
             left = strip_left(data, at, stop)
             if left < stop:
                 right = strip_right(data, left, stop)

@@ -22,6 +22,31 @@ STOP_WORDS = 4  # how many different stop words occur
 WIDTH = 5
 
 
+_SPACE = 1
+_MARK = 2
+_JOIN = 4
+_WIDE = 8
+
+
+def _byte_kinds() -> np.ndarray:
+    """What each byte is by itself; those beyond ASCII must be looked at as characters."""
+    table = np.zeros(256, dtype=np.uint8)
+    for byte in range(128):
+        character = chr(byte)
+        if character.isspace():
+            table[byte] = _SPACE
+        elif not (character.isalnum() or character == "\n"):
+            table[byte] = _MARK
+    for byte in b"-/:":
+        table[byte] |= _JOIN
+    table[128:] = _WIDE
+    return table
+
+
+_KINDS = _byte_kinds()
+_LETTERS = np.array([byte < 128 and chr(byte).isalpha() for byte in range(256)], dtype=np.bool_)
+
+
 @leaf
 def decode(data, at):
     """The character at a place: its code point and its number of bytes."""
@@ -88,7 +113,22 @@ def tokenize(data, begin, end, pages, flags, starts, ends, count):
         core = -1
         core_end = -1
         joins = False
-        while at < end and not space_width(data, at, end):
+        while at < end:
+            byte_kind = _KINDS[data[at]]
+            if byte_kind == 0:
+                if core < 0:
+                    core = at
+                at += 1
+                core_end = at
+                continue
+            if byte_kind & _SPACE:
+                break
+            if byte_kind & _MARK:
+                joins |= byte_kind & _JOIN != 0
+                at += 1
+                continue
+            if space_width(data, at, end):
+                break
             point, width = decode(data, at)
             if not flags_of(point, pages, flags) & PUNCTUATION:
                 if core < 0:
@@ -174,6 +214,8 @@ def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, st
             proper = False
             alpha = False
             at = begin
+            if _LETTERS[data[begin]]:
+                proper = alpha = True
             while at < end and not (proper and alpha):
                 point, width = decode(data, at)
                 kind = flags_of(point, pages, flags)
