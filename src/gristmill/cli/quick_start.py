@@ -1,9 +1,8 @@
 """Keeps a command from loading pandas and SciPy when nothing needs them.
 
-PyArrow imports pandas, where it is installed, the moment the first value is converted, and numba imports SciPy when the
-first kernel is loaded, to see whether it could compile a covariance. Together that is a third of a small job. Recipes
-hold no code that could hand pandas objects to PyArrow unseen: frames come and go by the pandas door alone, which
-introduces the two when it opens. No kernel of ours computes a covariance.
+PyArrow imports pandas, where it is installed, the moment the first value is converted, which takes longer than a small
+job; numba imports SciPy to look at its version. Recipes hold no code that could hand pandas objects to PyArrow unseen:
+frames come and go by the pandas door alone, which introduces the two when it opens.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def defer_imports() -> None:
     finder = _NotYet()
     sys.meta_path.insert(0, finder)
     try:
-        import numba.np.arraymath
+        import numba  # noqa: F401
         import pyarrow as pa
 
         pa.scalar(1)
