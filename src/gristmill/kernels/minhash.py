@@ -14,6 +14,9 @@ from gristmill.kernels.shingles import (
     BLOCK,
     STATE_SIZE,
     WORDS,
+    Codes,
+    Hashes,
+    Pages,
     is_symbols,
     mixed,
     roll_power,
@@ -21,7 +24,7 @@ from gristmill.kernels.shingles import (
     word_tables,
     wordless_shingle,
 )
-from gristmill.kernels.text_column import text_column
+from gristmill.kernels.text_column import Bytes, Integers, text_column
 
 Factors = npt.NDArray[np.uint32]
 
@@ -38,7 +41,18 @@ def hash_factors(count: int, seed: int) -> tuple[Factors, Factors]:
 
 
 @kernel
-def band_hashes(data, offsets, pages, codes, size, unit, flips, factors, bands, rows):
+def band_hashes(
+    data: Bytes,
+    offsets: Integers,
+    pages: Pages,
+    codes: Codes,
+    size: int,
+    unit: int,
+    flips: Factors,
+    factors: Factors,
+    bands: int,
+    rows: int,
+) -> tuple[Hashes, Hashes, Integers]:
     """The band hashes of every row of a column, a hash of its whole sequence of words, and its number of shingles.
 
     The number of a document without any shingle is 0, and its hashes mean nothing.
@@ -73,7 +87,7 @@ def band_hashes(data, offsets, pages, codes, size, unit, flips, factors, bands, 
                     hashed = np.uint32((value ^ flips[number]) * factors[number])
                     least[number] = min(least[number], hashed)
         sequences[document] = state[4]
-        if unit == 0 and is_symbols(state) or total == 0:
+        if (unit == 0 and is_symbols(state)) or total == 0:
             only = wordless_shingle(data, begin, end)
             total = 0
             if only != np.uint64(0):

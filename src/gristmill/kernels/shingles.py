@@ -1,6 +1,6 @@
-"""Hashed shingles of texts: every run of `size` consecutive words (or characters), lower-cased, as a 64-bit number.
+r"""Hashed shingles of texts: every run of `size` consecutive words (or characters), lower-cased, as a 64-bit number.
 
-A word is what the regular expression `\\w+` finds, without leading underscores. In scripts that are written without
+A word is what the regular expression `\w+` finds, without leading underscores. In scripts that are written without
 spaces between words each character counts as a word. A document of fewer words than a shingle has one shingle, all of
 its words. One that consists of symbols (words make up less than a ninth of it, white space aside) has one, its whole
 text: the few words of unrelated symbol soups agree too easily. An empty one or one of white space has none.
@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import text_column
+from gristmill.kernels.text_column import Bytes, Integers, text_column
 from gristmill.kernels.unicode_classes import ALNUM, CODE_POINTS, PAGE, SPACE, class_tables
 
 Codes = npt.NDArray[np.uint32]
 Pages = npt.NDArray[np.uint16]
+Hashes = npt.NDArray[np.uint64]
 
 WORDS = 0
 CHARACTERS = 1
@@ -237,7 +238,9 @@ def wordless_shingle(data, begin, end):
 
 
 @kernel
-def shingle_sets(data, offsets, rows, pages, codes, size, unit):
+def shingle_sets(
+    data: Bytes, offsets: Integers, rows: Integers, pages: Pages, codes: Codes, size: int, unit: int
+) -> tuple[Hashes, Integers]:
     """The distinct shingles of the given rows, sorted, one row after the other; and where each row begins."""
     bounds = np.zeros(len(rows) + 1, np.int64)
     out = np.empty(4096, np.uint64)
@@ -262,7 +265,7 @@ def shingle_sets(data, offsets, rows, pages, codes, size, unit):
                 out = grown
             out[filled : filled + made] = block[:made]
             filled += made
-        if unit == 0 and is_symbols(state) or filled == start:
+        if (unit == 0 and is_symbols(state)) or filled == start:
             filled = start
             only = wordless_shingle(data, begin, end)
             if only != np.uint64(0):
@@ -284,7 +287,9 @@ def shingle_sets(data, offsets, rows, pages, codes, size, unit):
 
 
 @kernel
-def jaccard_pairs(left, left_bounds, right, right_bounds, firsts, seconds):
+def jaccard_pairs(
+    left: Hashes, left_bounds: Integers, right: Hashes, right_bounds: Integers, firsts: Integers, seconds: Integers
+) -> npt.NDArray[np.float64]:
     """The Jaccard similarity of pairs of sorted sets: `firsts` index sets of `left`, `seconds` sets of `right`."""
     result = np.empty(len(firsts), np.float64)
     for number in range(len(firsts)):

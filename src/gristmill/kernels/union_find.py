@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.kernels.compiler import kernel, leaf
+
+Floats = npt.NDArray[np.float64]
+Hashes = npt.NDArray[np.uint64]
+Integers = npt.NDArray[np.int64]
 
 
 @leaf
@@ -16,7 +21,7 @@ def _root(parents, node):
 
 
 @kernel
-def connected(count, firsts, seconds):
+def connected(count: int, firsts: Integers, seconds: Integers) -> Integers:
     """For each of `count` nodes the lowest node that edges connect it with."""
     parents = np.arange(count)
     for edge in range(len(firsts)):
@@ -32,7 +37,9 @@ def connected(count, firsts, seconds):
 
 
 @kernel
-def leaders(count, firsts, seconds, bounds, similarities):
+def leaders(
+    count: int, firsts: Integers, seconds: Integers, bounds: Integers, similarities: Floats
+) -> tuple[Integers, Floats]:
     """For each node the earlier node that it is directly joined to and that stays, or itself; and how alike they are.
 
     Nodes are taken in order; one that is joined to a node that stays goes, all others stay. So nothing goes for the
@@ -52,7 +59,9 @@ def leaders(count, firsts, seconds, bounds, similarities):
 
 
 @kernel
-def group_pairs(hashes, contents, documents, wide):
+def group_pairs(
+    hashes: Hashes, contents: Hashes, documents: Hashes, wide: int
+) -> tuple[Hashes, Hashes, npt.NDArray[np.bool_]]:
     """Pairs out of groups of equal band hashes, all three columns sorted by hash, content and document.
 
     Documents of equal content are joined to the first of them, once, in band 0. The first ones of different contents

@@ -252,8 +252,8 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
             if now != generator["partitions"]:
                 raise InputChangedError(
                     f"The documents in {self.input_path} are not those to which ids were assigned "
-                    f"({self.id_generator_path or 'the record beside the list'}): a file was added, removed or changed. "
-                    "Find duplicates again, or give documents ids of their own and name them in id_field.",
+                    f"({self.id_generator_path or 'the record beside the list'}): a file was added, removed or "
+                    "changed. Find duplicates again, or give documents ids of their own and name them in id_field.",
                     path=self.input_path,
                 )
         return source
@@ -269,6 +269,6 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
                 continue
         raise UsageError(
             f"The list in {self.ids_to_remove_path} holds assigned ids, but the record of how they were assigned is "
-            f"not at {' or '.join(map(str, places))}. Name it in id_generator_path, or name a column of ids in id_field.",
+            f"not at {' or '.join(map(str, places))}. Name it in id_generator_path, or a column of ids in id_field.",
             places=places,
         )

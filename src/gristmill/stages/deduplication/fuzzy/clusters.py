@@ -58,9 +58,7 @@ class UnverifiedPairs(RangeReader):
         table = self.runs.read(low, high)
         if table.num_rows:
             firsts, seconds, equal = distinct_pairs(table)
-            yield pa.table(
-                [pa.array(firsts), pa.array(seconds), pa.array(np.where(equal, 1.0, np.nan))], schema=EDGES
-            )
+            yield pa.table([pa.array(firsts), pa.array(seconds), pa.array(np.where(equal, 1.0, np.nan))], schema=EDGES)
 
 
 class Clusters(RangeReader):

@@ -64,12 +64,13 @@ class CandidateShingles(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         assert task._lineage is not None
-        self._load(task._lineage.partition)
-        keys = make_keys(task._lineage.partition, task.rows)
+        partition = task._lineage.partition
+        self._load(partition)
+        keys = make_keys(partition, task.rows)
         task = task.drop(~np.isin(keys, self._wanted), reason=NOT_A_CANDIDATE)
         if not task.num_items:
             return task
-        keys = make_keys(task._lineage.partition, task.rows)
+        keys = make_keys(partition, task.rows)
         text = task.text(self.text_field)
         data, offsets, _ = text_column(text)
         # Documents that are candidates only by being equal to others need no comparison.
