@@ -16,6 +16,9 @@ from numba.core.runtime import rtsys
 
 F = TypeVar("F", bound=Callable[..., object])
 
+compile_listeners: list[Callable[[str], None]] = []
+"""Called with the name of a kernel that is not in the cache, just before it is compiled."""
+
 
 def kernel(function: F) -> F:
     """Compile `function` on its first call, without the GIL, and keep the result on disk."""
@@ -56,8 +59,13 @@ def _load_lightly(dispatcher: Any) -> None:
 
     def load_overload(signature: Any, target_context: Any) -> Any:
         rtsys.initialize(target_context)
+        found = None
         with cache._guard_against_spurious_io_errors():
-            return cache._load_overload(signature, target_context)
+            found = cache._load_overload(signature, target_context)
+        if found is None:
+            for listener in compile_listeners:
+                listener(dispatcher.py_func.__name__)
+        return found
 
     cache.load_overload = load_overload
 

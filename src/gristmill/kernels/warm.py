@@ -52,6 +52,20 @@ def _compilations(module: ModuleType) -> int:
     return sum(sum(dispatcher.stats.cache_misses.values()) for dispatcher in dispatchers)
 
 
+def load_cached() -> int:
+    """Load every kernel that is in the cache on disk, compile none; returns how many were loaded."""
+    loaded = 0
+    for found in pkgutil.iter_modules(package.__path__):
+        for value in vars(import_module(f"{package.__name__}.{found.name}")).values():
+            cache = getattr(getattr(value, "_cache", None), "_cache_file", None)
+            if cache is None:
+                continue
+            for key in cache._load_index():
+                value.compile(key[0])
+                loaded += 1
+    return loaded
+
+
 def warm_up(progress: Callable[[int, int, bool], None] | None = None) -> WarmUp:
     """Load every kernel from the cache on disk, compiling those that are not there.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +171,8 @@ def run_pipeline(
     status, error = "failed", None
     try:
         if len(work):
-            chosen.execute(prepared.plan, work)
+            with announced_compilation(events):
+                chosen.execute(prepared.plan, work)
         work.finish()
         status = "done"
     except KeyboardInterrupt:
@@ -203,9 +206,29 @@ def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
     )
 
 
-def _is_terminal() -> bool:
-    import sys
+@contextmanager
+def announced_compilation(events: EventStream) -> Iterator[None]:
+    """Say so when kernels have to be compiled, which takes a while and happens once."""
+    if "numba" not in sys.modules:
+        yield  # nothing compiled is in use yet; a stage that loads kernels later does so from the cache
+        return
+    from gristmill.kernels.compiler import compile_listeners
 
+    told: list[str] = []
+
+    def tell(name: str) -> None:
+        if not told:
+            told.append(name)
+            events.emit(Notice("Compiling kernels for this processor, once; this can take half a minute."))
+
+    compile_listeners.append(tell)
+    try:
+        yield
+    finally:
+        compile_listeners.remove(tell)
+
+
+def _is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 

@@ -150,6 +150,9 @@ class ProcessingStage(ABC, Generic[X, Y]):
 
     # --- the life of a worker ---
 
+    def warm_up(self) -> None:
+        """Called once in the driver before workers start: load or compile what all of them will use."""
+
     def setup_on_node(self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None) -> None:
         """Called once per node and stage, before any worker starts there: download, unpack."""
 

@@ -68,6 +68,9 @@ class LocalExecutor(BaseExecutor):
 
         sweep()
         nursery = shared_nursery()
+        for segment in plan.segments:
+            for stage in segment.stages:
+                stage.warm_up()
         state = self._state(plan)
         base = None
         if state.batch_mode:

@@ -133,7 +133,7 @@ def _warm_up() -> str | None:
     if importlib.util.find_spec("gristmill.kernels.warm") is None:
         return None
     try:
-        importlib.import_module("gristmill.kernels.warm").warm_up()
+        importlib.import_module("gristmill.kernels.warm").load_cached()
     except Exception as error:
         return repr(error)
     return None

@@ -13,6 +13,8 @@ from gristmill.kernels.text_column import Mask, TextColumn, text_column
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
 
+_BUILT_IN = ("gristmill.stages.text.filters.heuristic", "gristmill.stages.text.filters.published")
+
 
 @dataclass
 class CascadeResult:
@@ -54,6 +56,13 @@ class FilterCascade:
         self.filters = tuple(filters)
         self.invert = tuple(invert) if invert is not None else (False,) * len(self.filters)
         self._needs: tuple[tuple[Statistic, ...], ...] = tuple(tuple(one.needs()) for one in self.filters)
+
+    def warm_up(self) -> None:
+        """Load or compile the kernels that the built-in filters among these need."""
+        ours = [one for one in self.filters if type(one).__module__.startswith(_BUILT_IN)]
+        if ours:
+            text = "one two three four five six seven eight nine ten eleven twelve. " * 2
+            FilterCascade(ours).evaluate(pa.array([text, text], pa.large_string()), every_score=True)
 
     def evaluate(
         self,

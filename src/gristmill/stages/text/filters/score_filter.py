@@ -327,6 +327,9 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
             batch = batch.with_column(score_field, _score_array(scores))
         return batch.drop(kept if invert else ~kept, reason=f"{prefix}{one.name}", score=numbers)
 
+    def warm_up(self) -> None:
+        FilterCascade([one for one in self.filter_obj if isinstance(one, ColumnFilter)]).warm_up()
+
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
         if not self._can_fuse():
             return None
@@ -374,6 +377,9 @@ class FusedFilters(FusedStage):
 
     def outputs(self) -> Spec:
         return ["data"], [field for member in self.members for field in member.outputs()[1]]
+
+    def warm_up(self) -> None:
+        FilterCascade([member.filter_obj[0] for member in self.members]).warm_up()
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         filters = [member.filter_obj[0] for member in self.members]

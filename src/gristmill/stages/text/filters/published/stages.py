@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.kernels import text_clean
 from gristmill.stages.base import FusedStage, ProcessingStage, Spec
@@ -63,6 +64,9 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
     def outputs(self) -> Spec:
         return ["data"], [self.text_field]
 
+    def warm_up(self) -> None:
+        self.filters.cascade.warm_up()
+
     def process(self, task: DocumentBatch) -> DocumentBatch:
         return _apply(task, self.text_field, [self])
 
@@ -98,6 +102,10 @@ class FusedSets(FusedStage):
 
     def inputs(self) -> Spec:
         return ["data"], [self.text_field]
+
+    def warm_up(self) -> None:
+        for member in self.members:
+            member.warm_up()
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         return _apply(task, self.text_field, self.members)
@@ -152,6 +160,9 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def outputs(self) -> Spec:
         return ["data"], [self.text_field]
+
+    def warm_up(self) -> None:
+        self.filters.clean(pa.array(["A line that stays."], pa.large_string()))
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         before = task.text(self.text_field)
