@@ -1,0 +1,141 @@
+"""Does a GPU ever wait, and do workers go where they are needed?
+
+One simulated GPU slot: a stage that holds it for 50 ms per batch, behind stages on processors that need less. Goals:
+busy at least 99 % of the time after the first batch, and streaming faster than `batch` mode by the ratio theory gives,
+within 5 %. Then two stages of unequal cost on two cores, against every fixed split of four workers: at least 95 % of
+the best.
+
+    python benchmarks/bench_engine_streaming.py [--batches 200]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from foundation_inputs import save
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.resources import Resources
+
+HOLD_S = 0.05
+
+
+class Gpu(ProcessingStage[Any, Any]):
+    """Holds its slot for a while and writes down when."""
+
+    name = "gpu"
+    resources = Resources(cpus=0.1, gpus=1)
+
+    def __init__(self, log: str) -> None:
+        self.log = log
+
+    def process(self, task: Any) -> Any:
+        begun = time.monotonic()
+        time.sleep(HOLD_S)
+        with open(self.log, "a") as file:
+            file.write(f"{begun} {time.monotonic()}\n")
+        return task
+
+
+class Busy(ProcessingStage[Any, Any]):
+    """Needs a processor for a while."""
+
+    needs_own_worker = True
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name = name
+        self.seconds = seconds
+
+    def process(self, task: Any) -> Any:
+        until = time.process_time() + self.seconds
+        while time.process_time() < until:
+            sum(range(500))
+        return task
+
+
+def tasks(count: int) -> list[Any]:
+    import pyarrow as pa
+
+    from gristmill.tasks import DocumentBatch
+
+    texts = ["some words of a document " * 20] * 100
+    return [DocumentBatch(data=pa.table({"text": texts})) for _ in range(count)]
+
+
+def timed(stages: list[ProcessingStage[Any, Any]], count: int, **config: Any) -> float:
+    """Seconds from the first task to the last, without the start of workers."""
+    from gristmill.backends.local import LocalExecutor
+    from gristmill.observe.events import TaskFinished, TaskStarted
+    from gristmill.pipeline import Pipeline
+
+    moments: list[float] = []
+
+    def note(event: Any) -> None:
+        if isinstance(event, TaskStarted | TaskFinished):
+            moments.append(time.monotonic())
+
+    executor = LocalExecutor(config={"num_cpus": 2, "num_gpus": 1, **config})
+    Pipeline("streaming", stages=stages).run(executor=executor, initial_tasks=tasks(count), listeners=[note])
+    return moments[-1] - moments[0]
+
+
+def gpu_case(batches: int) -> dict[str, Any]:
+    feed_s = 0.02
+    spent: dict[str, float] = {}
+    share = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for mode in ("streaming", "batch"):
+            log = os.path.join(folder, mode)
+            spent[mode] = timed([Busy("feed", feed_s), Gpu(log)], batches, execution_mode=mode)
+            if mode == "streaming":
+                spans = [tuple(map(float, line.split())) for line in Path(log).read_text().splitlines()]
+                held = sum(end - begin for begin, end in spans[1:])
+                share = held / (spans[-1][1] - spans[0][1])
+    theory = (batches * feed_s / 2 + batches * HOLD_S) / (feed_s + batches * HOLD_S)
+    ratio = spent["batch"] / spent["streaming"]
+    return {
+        "batches": batches,
+        "busy_share": round(share, 4),
+        "seconds": {mode: round(seconds, 3) for mode, seconds in spent.items()},
+        "streaming_over_batch": round(ratio, 3),
+        "theory": round(theory, 3),
+        "of_theory": round(ratio / theory, 3),
+        "goal": "busy_share at least 0.99, of_theory within 5 % of 1",
+    }
+
+
+def split_case(batches: int) -> dict[str, Any]:
+    cheap, dear = 0.005, 0.02
+    fixed: dict[str, float] = {}
+    for first, second in ((1, 1), (1, 2), (2, 1), (1, 3)):
+        stages = [Busy("cheap", cheap).with_(num_workers=first), Busy("dear", dear).with_(num_workers=second)]
+        fixed[f"{first}+{second}"] = timed(stages, batches)
+    free = timed([Busy("cheap", cheap), Busy("dear", dear)], batches)
+    best = min(fixed.values())
+    return {
+        "batches": batches,
+        "fixed_seconds": {split: round(seconds, 3) for split, seconds in fixed.items()},
+        "free_seconds": round(free, 3),
+        "of_best_split": round(best / free, 3),
+        "goal": "of_best_split at least 0.95",
+    }
+
+
+def main() -> None:
+    """Run both cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=200)
+    options = parser.parse_args()
+    timed([Busy("feed", 0.0)], 4)  # starts what is shared by all runs
+    save("engine_streaming", {"gpu": gpu_case(options.batches), "split": split_case(options.batches * 2)})
+
+
+if __name__ == "__main__":
+    main()
