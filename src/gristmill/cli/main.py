@@ -11,6 +11,7 @@ from gristmill.cli.edge import edge
 
 COMMANDS = {
     "classifier": "classifier",
+    "dedup": "dedup",
     "demo": "demo",
     "diff": "diff",
     "plan": "plan",

@@ -20,6 +20,7 @@ from gristmill.pipeline.result import RunResult
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
+from gristmill.stages.deduplication.forecast import Forecast, forecast
 from gristmill.stages.deduplication.key_ranges import KeyRanges, range_count
 from gristmill.stages.deduplication.removal import DuplicateRemoval
 from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, column, open_run, runs_of
@@ -98,6 +99,35 @@ class DeduplicationWorkflow(WorkflowBase):
     @abstractmethod
     def _find(self, steps: Steps) -> RunFiles:
         """Run the steps that find duplicates; gives the removal lists."""
+
+    @abstractmethod
+    def _first_stage(self) -> Stage:
+        """The stage that turns documents into signatures."""
+
+    bytes_per_document = 0.0
+    """About how many bytes of intermediate files a document takes."""
+    bytes_per_text_byte = 0.0
+    """About how many bytes of intermediate files a byte of text takes."""
+
+    def plan(self, executor: BaseExecutor | str | None = None) -> Forecast:
+        """What a run will need: documents, disk, memory and time, projected from the beginning of the input.
+
+        Raises:
+            OutputError: The disk has not room enough.
+        """
+        source = self._source(None)
+        found = forecast(
+            source,
+            source.partitions(),
+            self._first_stage(),
+            output=self.cache_path or self.output_path,
+            bytes_per_document=self.bytes_per_document,
+            bytes_per_text_byte=self.bytes_per_text_byte,
+            workers=int(as_executor(executor).capacity().cpus),
+            notes=self._notes(),
+        )
+        found.check(self.output_path)
+        return found
 
     # --- the run ---
 

@@ -113,9 +113,15 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
             },
         )
 
+    bytes_per_document = 64.0
+
+    def _first_stage(self) -> ContentHashes:
+        id_field = self.id_field or "id"
+        return ContentHashes(self.text_field, id_field=id_field, rule=self.rule, merge_empty=self.merge_empty)
+
     def _find(self, steps: Steps) -> RunFiles:
         id_field = self.id_field or "id"
-        hashes = ContentHashes(self.text_field, id_field=id_field, rule=self.rule, merge_empty=self.merge_empty)
+        hashes = self._first_stage()
         reader = steps.source.reader([self.text_field, id_field, *self.rule.columns])
         steps.run("signatures", [reader, hashes, steps.writer("signatures")])
         steps.check_input()

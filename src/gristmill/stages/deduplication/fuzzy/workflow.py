@@ -161,9 +161,16 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
                 f"bands_per_iteration={bands_per_iteration}: it lies between 1 and the {self.banding.bands} bands."
             )
 
-    def _find(self, steps: Steps) -> RunFiles:
-        id_field = self.id_field or "id"
-        hashes = MinHashes(
+    # The shingles of candidates are kept; on web text these are about a fifth of all documents.
+    bytes_per_text_byte = 0.25
+
+    @property
+    def bytes_per_document(self) -> float:  # type: ignore[override]
+        """About how many bytes of intermediate files a document takes: three numbers for each band."""
+        return 24.0 * self.banding.bands
+
+    def _first_stage(self) -> MinHashes:
+        return MinHashes(
             self.text_field,
             banding=self.banding,
             word_ngrams=self.word_ngrams,
@@ -171,6 +178,13 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
             seed=self.seed,
             merge_empty=self.merge_empty,
         )
+
+    def _notes(self) -> list[str]:
+        return [f"signatures: {self.banding}", *super()._notes()]
+
+    def _find(self, steps: Steps) -> RunFiles:
+        id_field = self.id_field or "id"
+        hashes = self._first_stage()
         writer = BandWriter(steps.path("signatures"), storage_options=self.storage_options)
         steps.run("signatures", [steps.source.reader([self.text_field]), hashes, writer], id_field=None)
         steps.check_input()

@@ -1,0 +1,57 @@
+"""`gristmill dedup` on small inputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gristmill.cli.main import cli
+from tests.unit.stages.deduplication.jobs import documents, kept_ids, write_files
+
+TEXT = "the quick brown fox jumps over the lazy dog and runs away into the deep dark forest "
+
+
+def dedup(folder: Path, kind: str, *options: str) -> Result:
+    arguments = ["dedup", kind, str(folder / "in"), str(folder / "out"), "--workers", "0", *options]
+    return CliRunner().invoke(cli, arguments)
+
+
+@pytest.mark.parametrize("kind", ["exact", "fuzzy"])
+def test_one_command_removes_duplicates(tmp_path: Path, kind: str) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT, "other", TEXT])})
+    result = dedup(tmp_path, kind)
+    assert result.exit_code == 0, result.output
+    assert "3 documents read, 1 duplicates of 1 others" in result.output
+    assert kept_ids(tmp_path) == ["d0", "d1"]
+    why = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "d2"])
+    assert "the survivor is 'd0', similarity 1" in why.output
+
+
+def test_json_has_the_facts(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT])})
+    answer = json.loads(dedup(tmp_path, "fuzzy", "--json", "--quiet", "--keep", "longest").stdout)
+    assert (answer["status"], answer["num_removed"], answer["threshold"]) == ("done", 1, 0.8)
+
+
+def test_the_plan_writes_nothing(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT])})
+    result = dedup(tmp_path, "fuzzy", "--plan")
+    assert result.exit_code == 0, result.output
+    assert "about 2 documents" in result.output
+    assert "20 bands of 7 hashes" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_list_instead_of_removal(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT])})
+    assert dedup(tmp_path, "exact", "--list-only").exit_code == 0
+    assert list((tmp_path / "out" / "ExactDuplicateIds").glob("*.parquet"))
+
+
+@pytest.mark.parametrize("options", [("--threshold", "0.5"), ("--keep", "best"), ("--char-ngrams", "9")])
+def test_options_that_cannot_work_are_wrong_use(tmp_path: Path, options: tuple[str, ...]) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT])})
+    assert dedup(tmp_path, "exact", *options).exit_code == 2
