@@ -196,9 +196,9 @@ def _modules_of_a_run() -> list[str]:
         if pid == 0:
             from tests.integration.trust_job import job, make_input
 
-            for format in ("jsonl", "parquet"):
-                source = make_input(Path(folder, "in", format), files=1)
-                job(str(source), str(Path(folder, format)), workers=0, format=format)
+            for kind in ("jsonl", "parquet"):
+                source = make_input(Path(folder, "in", kind), files=1)
+                job(str(source), str(Path(folder, kind)), workers=0, format=kind)
             Path(folder, "modules").write_text("\n".join(sys.modules))
             os._exit(0)
         os.waitpid(pid, 0)

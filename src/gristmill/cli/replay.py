@@ -13,17 +13,20 @@ from gristmill.cli.edge import common_options, json_option, print_json
 @click.command("replay")
 @click.argument("output")
 @click.option("--recipe", metavar="FILE", help="The recipe with the fix; by default the one that was run.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Set a variable of --recipe. Repeatable.")
 @click.option("--cause", metavar="CAUSE", help="Only records with this cause.")
 @json_option
 @common_options
 @click.pass_context
-def command(ctx: click.Context, output: str, recipe: str | None, cause: str | None, as_json: bool) -> None:
+def command(
+    ctx: click.Context, output: str, recipe: str | None, settings: tuple[str, ...], cause: str | None, as_json: bool
+) -> None:
     """Process the quarantined records again.
 
     Records go on at the stage that could not process them, and what comes of them is put into OUTPUT in its place. A
     record that fails once more stays in quarantine. For runs of recipes; a pipeline in Python has a method replay().
     """
-    report = replay_recipe(output, recipe, cause)
+    report = replay_recipe(output, recipe, cause, settings)
     if as_json:
         print_json({"output": output, **asdict(report)})
     else:
@@ -33,16 +36,20 @@ def command(ctx: click.Context, output: str, recipe: str | None, cause: str | No
     ctx.exit(3 if report.still_quarantined else 0)
 
 
-def replay_recipe(output: str, recipe: str | None, cause: str | None) -> Any:
+def replay_recipe(output: str, recipe: str | None, cause: str | None, settings: tuple[str, ...] = ()) -> Any:
     """Replay with the recipe kept beside the output, or with another one."""
+    from gristmill.cli.recipe_options import read_recipe, read_settings
     from gristmill.errors import ResumeError
     from gristmill.ledger.layout import RunFolder
-    from gristmill.recipes import load_recipe, parse_recipe
+    from gristmill.recipes import parse_recipe
+    from gristmill.recipes.shipped_recipes import find_recipe
 
     folder = RunFolder(output)
     folder.require_run()
     if recipe is not None:
-        loaded = load_recipe(recipe, variables={"output_path": output})
+        text = find_recipe(recipe).read_text(encoding="utf-8-sig")
+        asks = "${output_path}" in text and not any(name.startswith("output_path=") for name in settings)
+        loaded = read_recipe(recipe, read_settings(settings, None, output if asks else None))
     elif folder.exists(folder.recipe_file):
         loaded = parse_recipe(folder.read(folder.recipe_file).decode(), origin=folder.recipe_file)
     else:

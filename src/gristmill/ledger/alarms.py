@@ -38,7 +38,7 @@ def find_alarms(
         stages: Counts in the order of the plan; the first and the last one are the ends and may have no effect.
         limits: When to speak up.
         quiet_stages: Stages that are not meant to drop or change anything (they only add columns).
-        run: `partitions`, `input_bytes` and `rows_read` of this run.
+        run: `partitions`, `source_bytes` and `rows_read` of this run.
         previous: The same of the run before.
     """
     limits = limits or AlarmLimits()
@@ -61,7 +61,7 @@ def find_alarms(
                 f"Stage {name!r} had no effect on {count.rows_in} rows: it dropped and changed none. Check its field "
                 "and its thresholds."
             )
-    for key, what in (("input_bytes", "bytes"), ("partitions", "partitions"), ("rows_read", "rows")):
+    for key, what in (("source_bytes", "bytes"), ("partitions", "partitions"), ("rows_read", "rows")):
         now, before = (run or {}).get(key), (previous or {}).get(key)
         if isinstance(now, int) and isinstance(before, int) and now < before:
             found.append(f"The input shrank since the last run: {now} {what} instead of {before}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gristmill.ledger.diff import LedgerDiff
+    from gristmill.ledger.recut import Recut
+    from gristmill.ledger.texts import TextDiff
 
 Hashes = npt.NDArray[np.uint64]
 _UNTRACKED = "untracked"
@@ -162,6 +164,20 @@ class Ledger:
             if item.record.row == row
         ]
 
+    def text_diff(self, fate: Fate, *, text_field: str = "text") -> TextDiff | None:
+        """What differs between a duplicate and its survivor, or between a changed document and what came out of it.
+
+        Reads the removed text from its input file and the other one from the output; None where there is nothing to
+        compare with.
+
+        Args:
+            fate: One of `why(…).fates`.
+            text_field: The field with the text.
+        """
+        from gristmill.ledger.texts import text_diff
+
+        return text_diff(self, fate, text_field=text_field)
+
     # --- all documents ---
 
     def entries(self) -> dict[str, ManifestEntry]:
@@ -224,6 +240,29 @@ class Ledger:
         ids = self._hashes(f"{entry.partition}.ids") if "ids" in entry.records else None
         urls = self._hashes(f"{entry.partition}.urls") if "urls" in entry.records else None
         return ids, urls
+
+    def rethreshold(self, thresholds: Mapping[str, Any]) -> Recut:
+        """What the run would have decided with other thresholds, from the recorded scores alone.
+
+        Needs a run with `scores="all"`. A document that now passes a stage which dropped it, and that a later stage has
+        never seen because it is not part of the same pass, is `undecided`: only a run can tell.
+
+        Args:
+            thresholds: By the name of a score filter, its new bound, or `{"lower": …, "upper": …}`; where a stage has
+                several filters, `stage:filter`. Others keep the bounds they had. Filters written in Python have no
+                recorded bounds: name them to decide on their scores.
+
+        Raises:
+            UsageError: The run did not record all scores.
+            UnknownNameError: There is no such stage.
+
+        Example:
+            >>> Ledger("out").rethreshold({"word_count": {"lower": 20}}).counts()  # doctest: +SKIP
+            {'kept': 812, 'dropped': 188}
+        """
+        from gristmill.ledger.recut import rethreshold
+
+        return rethreshold(self, thresholds)
 
     def diff(self, other: Ledger | str | os.PathLike[str]) -> LedgerDiff:
         """What a later run (`other`) decided differently, document by document, from the two ledgers alone."""

@@ -16,6 +16,7 @@ from gristmill.errors import ResumeError, VerificationError
 from gristmill.ledger.layout import RunFolder
 from gristmill.storage.atomic import write_json_atomic
 
+_SHORT = 40
 # Do not change a single byte of output.
 _NO_EFFECT = ("description", "created")
 
@@ -160,6 +161,14 @@ def _value_differences(label: str, old: Any, new: Any) -> list[str]:
             if old.get(key) != new.get(key):
                 found += _value_differences(f"{label}.{key}", old.get(key), new.get(key))
         return found
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and len(_shown(old)) > _SHORT:
+        # A long list would be cut before the place that differs.
+        pairs = [(place, was, now) for place, (was, now) in enumerate(zip(old, new, strict=True)) if was != now]
+        return [
+            line
+            for place, was, now in pairs
+            for line in _value_differences(f"{label}[{place}]" if len(old) > 1 else label, was, now)
+        ]
     return [f"{label} changed from {_shown(old)} to {_shown(new)}"]
 
 
@@ -185,6 +194,12 @@ def _what_stays(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | No
             f"all earlier stages are unchanged and {added} only came after them: run just the new stages with this "
             "output as their input to keep the work already done"
         )
-    first = new_names[same] if same < len(new_names) else None
-    rest = f"; only {first!r} and what follows changed" if first else ""
-    return f"the first {same} stages up to {names[same - 1]!r} are unchanged{rest}"
+    unchanged = f"the first {same} stages up to {names[same - 1]!r} are unchanged"
+    changed = new_names[same:-1] if new_names[-1] == names[-1] else new_names[same:]
+    if same < 2 or not changed:  # nothing but the reader is the same
+        return unchanged + (f"; only {new_names[same]!r} and what follows changed" if same < len(new_names) else "")
+    listed = ", ".join(map(repr, changed))
+    return (
+        f"{unchanged}; only {listed} changed. Where the new stages keep nothing that the old ones dropped, the work "
+        f"already done can be kept: run a pipeline of just {listed} with this output as its input, into another folder"
+    )

@@ -150,8 +150,7 @@ def _vanished_error(vanished: Sequence[ManifestEntry], committed: int, partition
     return ResumeError(
         f"{len(vanished)} of {committed} finished partitions in the output ({_some(names)}; {rows} rows written) are "
         f"not among the {partitions} partitions of this run. {cause}. Their rows are not kept silently: give the same "
-        "input as before, write to another folder, start over with --fresh (fresh=True), or remove just them "
-        "(remove_vanished=True).",
+        "input as before, write to another folder, or start over with --fresh (fresh=True).",
         partitions=names,
         inputs=paths,
     )

@@ -60,6 +60,7 @@ class RunRecorder:
         limits: When to raise an alarm.
         quiet_stages: Stages that are not meant to drop or change anything.
         peak_memory: Bytes already known to have been used, for executors that send no samples.
+        previous: The record of the run before, where it is not in the folder any more.
     """
 
     def __init__(
@@ -69,12 +70,13 @@ class RunRecorder:
         limits: AlarmLimits | None = None,
         quiet_stages: Iterable[str] = (),
         peak_memory: int = 0,
+        previous: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self.peak_memory = peak_memory
         self._limits = limits
         self._quiet = frozenset(quiet_stages)
-        self._previous: dict[str, Any] | None = None
+        self._previous: Mapping[str, Any] | None = previous
         self._started: RunStarted | None = None
         self._finished: RunFinished | None = None
         self._first_output: float | None = None
@@ -122,10 +124,10 @@ class RunRecorder:
     def _begin(self, event: RunStarted) -> None:
         self._started = event
         if self.folder is not None:
-            try:
-                self._previous = read_run(self.folder)
-            except VerificationError:
-                self._previous = None  # it is replaced now
+            if self._previous is None:
+                # A damaged record is replaced now.
+                with contextlib.suppress(VerificationError):
+                    self._previous = read_run(self.folder)
             self.write()
 
     def _end(self, event: RunFinished) -> None:
@@ -171,6 +173,7 @@ class RunRecorder:
             "partitions_done_before": started.partitions_done_before if started else 0,
             "partitions_committed": self._committed,
             "input_bytes": started.input_bytes if started else 0,
+            "source_bytes": sum(_source_bytes(entry) for entry in entries.values()),
             "output_bytes": sum(entry.bytes_written for entry in entries.values()),
             **_row_totals(entries, counts),
             "stages": [self._stage(name, counts[name]) for name in order],
@@ -178,9 +181,12 @@ class RunRecorder:
             "notices": list(self._notices),
         }
         complete = finished is not None and finished.status == "done"
-        before = self._previous if self._previous and self._previous.get("status") == "done" else None
+        # The sizes of the last run that came to an end, handed on by those that did not.
+        record["last_done"] = _last_done(record if complete else self._previous)
         record["alarms"] = (
-            find_alarms(counts, limits=self._limits, quiet_stages=self._quiet, run=record, previous=before)
+            find_alarms(
+                counts, limits=self._limits, quiet_stages=self._quiet, run=record, previous=_last_done(self._previous)
+            )
             if complete
             else []
         )
@@ -201,6 +207,25 @@ class RunRecorder:
             "workers": max(workers, default=0),
             "custom": {key: value for key, value in sorted(times.custom.items()) if math.isfinite(value)},
         }
+
+
+def _last_done(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    if record.get("status") == "done":
+        return {key: record.get(key) for key in ("source_bytes", "partitions", "rows_read")}
+    before = record.get("last_done")
+    return dict(before) if isinstance(before, dict) else None
+
+
+def _source_bytes(entry: ManifestEntry) -> int:
+    """About how much was read for a partition; Parquet is cut by row groups, whose bytes the entry does not know."""
+    total = 0
+    for part in entry.source:
+        byte_range = not part["whole"] and 0 <= part["start"] <= part["end"] <= part["size"]
+        is_bytes = byte_range and ".parquet" not in part["relative"].lower()
+        total += part["end"] - part["start"] if is_bytes else part["size"] if part["whole"] else 0
+    return total
 
 
 def _row_totals(entries: Mapping[str, ManifestEntry], counts: Mapping[str, StageCount]) -> dict[str, int]:

@@ -100,6 +100,8 @@ def _value(value: Any, depth: int) -> Any:
             for key, item in sorted(getattr(value, "__dict__", {}).items())
             if not key.startswith("_") and key not in _NOT_PARAMETERS
         }
+        if isinstance(name := getattr(value, "_name", None), str):
+            inner["name"] = name  # reasons and scores in the ledger are called by it
         return {
             "class": f"{type(value).__module__}.{type(value).__qualname__}",
             "code": _class_code(type(value), depth + 1),

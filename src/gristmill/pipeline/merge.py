@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.backends.grouping import concat_columns
 from gristmill.ledger.layout import RunFolder
@@ -38,7 +40,11 @@ def merged_files(
     if not parts and not filled:
         return []
     before = _kept_rows(entry, trail, waiting)
-    columns = concat_columns([*parts, *(batch.columns for batch in filled)])
+    added_columns = [batch.columns for batch in filled]
+    if parts and isinstance(parts[0], TableColumns):
+        schema = parts[0].table().schema
+        added_columns = [TableColumns(cast_where_possible(part.table(), schema)) for part in added_columns]
+    columns = concat_columns([*parts, *added_columns])
     added = np.concatenate([np.array([], np.int64), *(batch.rows for batch in filled)])
     if before is not None:
         order = np.argsort(np.concatenate([before, added]), kind="stable")
@@ -51,6 +57,16 @@ def merged_files(
     except BaseException:
         part.abort()
         raise
+
+
+def cast_where_possible(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`table` with the types that `schema` has for its columns, where every value can be one of these exactly."""
+    for number, field in enumerate(table.schema):
+        wanted = schema.field(field.name).type if field.name in schema.names else field.type
+        if wanted != field.type:
+            with contextlib.suppress(pa.ArrowException):
+                table = table.set_column(number, pa.field(field.name, wanted), table.column(number).cast(wanted))
+    return table
 
 
 def _kept_rows(entry: ManifestEntry, trail: Trail, waiting: Collection[int]) -> Rows | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.errors import OutputError
+from gristmill.errors import OutputError, VerificationError
 from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest, ManifestEntry, totals
 from gristmill.ledger.plan_record import check_plan, write_plan
 from gristmill.ledger.resume import decide
-from gristmill.ledger.run_record import RunRecorder
+from gristmill.ledger.run_record import RunRecorder, read_run
 from gristmill.ledger.trail import StageCount
 from gristmill.stages.ends import SinkStage
 from gristmill.storage.partitions import Partition
@@ -74,6 +75,7 @@ def open_output(
     _check_not_inside(folder, searched)
     _check_writable(folder)
     manifest = Manifest(folder)
+    previous = _previous_run(folder)
     if fresh or sink.mode == "overwrite":
         for name in [*manifest.load(), *manifest.pending]:
             remove_partition(folder, name)
@@ -99,10 +101,18 @@ def open_output(
         folder,
         replace(plan, settings=settings),
         done,
-        RunRecorder(folder, quiet_stages=(plan.stage_names[0], plan.stage_names[-1])),
+        RunRecorder(folder, quiet_stages=(plan.stage_names[0], plan.stage_names[-1]), previous=previous),
         rows_read=sum(entries[name].rows_read for name in done),
         quarantined=sum(entries[name].quarantined for name in done),
     )
+
+
+def _previous_run(folder: RunFolder) -> dict[str, Any] | None:
+    """The record of the run before, also when this one starts over: its input can be compared."""
+    try:
+        return read_run(folder)
+    except VerificationError:
+        return None
 
 
 def _check_writable(folder: RunFolder) -> None:

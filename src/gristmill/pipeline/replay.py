@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import RunSettings, Stage
@@ -27,13 +28,14 @@ from gristmill.ledger.run_record import RunRecorder
 from gristmill.ledger.trail import QuarantinedRecord, StageCount, Trail
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan
-from gristmill.pipeline.merge import merged_files
+from gristmill.pipeline.merge import cast_where_possible, merged_files
 from gristmill.pipeline.planner import Draft, draft, finish
 from gristmill.stages.ends import ReaderStage, SinkStage
 from gristmill.storage.json_records import JsonRecords
+from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
-from gristmill.tasks.columns import RecordColumns
+from gristmill.tasks.columns import RecordColumns, TableColumns
 from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
@@ -42,20 +44,38 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What became of the quarantined records."""
+    """What became of the quarantined records.
+
+    Attributes:
+        records: Records that were processed again.
+        written: Documents that are now in the output because of it.
+        dropped: Documents that a later stage has dropped.
+        still_quarantined: Records in quarantine after the replay, of any cause.
+        incomplete: Of these, records of which only the beginning was kept, so that they cannot be replayed.
+        partitions: Partitions that were committed again.
+        plan_changes: What is different from the plan that made the output, in words.
+    """
 
     records: int = 0
     written: int = 0
     dropped: int = 0
     still_quarantined: int = 0
+    incomplete: int = 0
     partitions: int = 0
     plan_changes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"{self.records} records replayed in {self.partitions} partitions: {self.written} written, "
             f"{self.dropped} dropped, {self.still_quarantined} still in quarantine"
         )
+        if self.incomplete:
+            text += (
+                f". {self.incomplete} of them are too long to be kept whole (the quarantine has their first 64 KiB), "
+                "so they cannot be replayed: correct them in their input file and run the pipeline again, which does "
+                "that file anew"
+            )
+        return text
 
 
 @dataclass(slots=True)
@@ -74,20 +94,16 @@ def replay(
     executor: BaseExecutor | str | None = None,
     *,
     cause: str | None = None,
-    id_field: str | None = "id",
-    url_field: str | None = "url",
-    scores: str = "decisive",
     listeners: Sequence[Listener] = (),
 ) -> ReplayReport:
     """Process the quarantined records of the pipeline's output again and merge the result.
+
+    The fields with ids and URLs and the scores to record are those of the run.
 
     Args:
         pipeline: The pipeline as it is now, with the fix; its stages must have the names they had.
         executor: Where to run.
         cause: Only records quarantined for this cause.
-        id_field: As for `Pipeline.run`.
-        url_field: As for `Pipeline.run`.
-        scores: As for `Pipeline.run`.
         listeners: Called with every event.
 
     Raises:
@@ -100,6 +116,9 @@ def replay(
         raise ResumeError("The pipeline has no writer, so it has no output whose quarantine could be replayed.")
     folder = RunFolder(sink.path, storage_options=sink.storage_options)
     folder.require_run()
+    recorded = (read_plan(folder) or {}).get("settings") or {}
+    id_field, url_field = recorded.get("id_field", "id"), recorded.get("url_field", "url")
+    scores = recorded.get("scores", "decisive")
     description = describe_plan(sketch.stages, scores=scores, id_field=id_field, url_field=url_field)
     report = ReplayReport(plan_changes=_plan_changes(folder, description, sketch))
     manifest = Manifest(folder)
@@ -111,7 +130,7 @@ def replay(
     names = [stage.name for stage in sketch.stages]
     for place, name in enumerate(names[:-1]):
         fields = (id_field, url_field)
-        _replay_stage(pipeline, chosen, sketch, place, name, found, cause, list(listeners), fields, report)
+        _replay_stage(pipeline, chosen, sketch, place, name, found, cause, list(listeners), fields, scores, report)
     digest = plan_digest(description)
     if report.plan_changes:
         write_plan(folder, description)
@@ -126,7 +145,14 @@ def replay(
         folder.remove_tree(staging)
         folder.sweep_staging()
     _record(pipeline, chosen, folder, names, manifest)
-    report.still_quarantined = sum(entry.quarantined for entry in manifest.load().values())
+    entries = manifest.load().values()
+    report.still_quarantined = sum(entry.quarantined for entry in entries)
+    report.incomplete = sum(
+        not _whole(record)
+        for part in found.values()
+        for record in part.trail.quarantine
+        if cause in (None, record.cause)
+    )
     return report
 
 
@@ -177,6 +203,7 @@ def _replay_stage(
     cause: str | None,
     listeners: list[Listener],
     fields: tuple[str | None, str | None],
+    scores: str,
     report: ReplayReport,
 ) -> None:
     """Run the records that `name` could not process from that stage on."""
@@ -187,6 +214,7 @@ def _replay_stage(
         batch, taken = _batch(mine)
         if batch is None:
             continue
+        batch = _typed(batch, part.entry)
         _take_out(part.trail, taken, name, reader=reader)
         if reader:
             identity = make_identity(batch, id_field=fields[0], url_field=fields[1])
@@ -202,7 +230,7 @@ def _replay_stage(
             found[partition.index].outputs.append(task)
             _count_reader(found[partition.index], name, task.num_items)
         return
-    settings = RunSettings(ignore_failures=True)
+    settings = RunSettings(ignore_failures=True, scores=scores)
     plan = finish(pipeline.name, Draft(None, list(stages)), executor.capacity(), settings)
     work = Work(plan, pending, EventStream(listeners), ErrorBudget(None), keep_trails=True)
     executor.execute(plan, work)
@@ -235,6 +263,22 @@ def _batch(records: Sequence[QuarantinedRecord]) -> tuple[DocumentBatch | None, 
     batch = DocumentBatch.from_columns(RecordColumns(good), rows=rows)
     batch._metadata["source_file"] = kept[0].file
     return batch, kept
+
+
+def _typed(batch: DocumentBatch, entry: ManifestEntry) -> DocumentBatch:
+    """The batch with the types that its Parquet files have; JSON, in which the quarantine keeps it, knows fewer."""
+    paths = [part["path"] for part in entry.source if ".parquet" in part["relative"].lower()]
+    if not paths:
+        return batch
+    try:
+        with open_parquet(paths[0]) as opened:
+            schema = opened.schema_arrow
+    except (OSError, pa.ArrowException):
+        return batch  # the input is gone; the types are then those of the output, where it can be cast to them
+    table = cast_where_possible(batch.columns.table(), schema)
+    typed = DocumentBatch.from_columns(TableColumns(table), rows=batch.rows)
+    typed._metadata = batch._metadata
+    return typed
 
 
 def _take_out(trail: Trail, taken: Sequence[QuarantinedRecord], name: str, *, reader: bool) -> None:

@@ -1,0 +1,70 @@
+"""`gristmill diff`: tells which documents fared differently in two runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gristmill.cli.edge import DONE, FAILED, common_options, json_option, print_json
+
+if TYPE_CHECKING:
+    from gristmill.ledger.diff import LedgerDiff
+
+
+@click.command("diff")
+@click.argument("before", metavar="RUN_A")
+@click.argument("after", metavar="RUN_B")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Show at most so many documents."
+)
+@json_option
+@common_options
+@click.pass_context
+def command(ctx: click.Context, before: str, after: str, limit: int, as_json: bool) -> None:
+    """Compare two runs document by document.
+
+    From the ledgers in the two output folders alone: which documents entered the output, left it, or were dropped for
+    another reason. Exits with 1 if any document fared differently.
+
+    \b
+    gristmill diff clean-may/ clean-june/
+    """
+    found = compare(before, after)
+    rows = found.frame.head(limit).to_dicts()
+    if as_json:
+        counts = {"same": found.same, "changes": found.counts(), "untracked": found.untracked}
+        print_json({"before": before, "after": after, "matched_by": found.matched_by, **counts, "documents": rows})
+    else:
+        click.echo(str(found))
+        for row in rows:
+            click.echo(f"  {line(row)}")
+        if len(found.frame) > limit:
+            click.echo(f"  … and {len(found.frame) - limit} more (--limit)")
+        if found.untracked:
+            click.echo(f"{found.untracked} decisions are on rows whose origin is unknown and were not compared.")
+    ctx.exit(FAILED if len(found.frame) else DONE)
+
+
+def compare(before: str, after: str) -> LedgerDiff:
+    """What the two ledgers say."""
+    from gristmill.ledger.ledger import Ledger
+
+    return Ledger(before).diff(after)
+
+
+def line(row: dict[str, Any]) -> str:
+    """One document in a line."""
+    name = row["id"] or f"{row['partition']}#{row['row']}"
+    return f"{row['change']}: {name}: {_fate(row, 'before')} → {_fate(row, 'after')}"
+
+
+def _fate(row: dict[str, Any], when: str) -> str:
+    status = row[f"status_{when}"]
+    if status is None:
+        return "not in the input"
+    if row[f"stage_{when}"] is None:
+        return str(status)
+    score = row[f"score_{when}"]
+    told = "" if score is None else f" (score {score:.6g})"
+    return f"{status} by {row[f'stage_{when}']}: {row[f'reason_{when}']}{told}"

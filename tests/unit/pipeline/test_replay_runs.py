@@ -1,0 +1,297 @@
+"""Quarantine and replay: what is kept of a record that fails, and that a replay makes good what a failure did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from gristmill.cli.main import cli
+from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.manifest import Manifest
+from gristmill.ledger.quarantine import list_quarantine, read_quarantine
+from gristmill.ledger.verify import verify
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
+from gristmill.stages.text.modifiers import Modify
+from gristmill.tasks import DocumentBatch
+from tests.unit.pipeline.jobs import here, read_rows, write_lines
+
+
+class Picky(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Raises on some documents while a file lies there; its code and parameters never change."""
+
+    name = "picky"
+
+    def __init__(self, trouble: Path) -> None:
+        self._trouble = trouble
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if self._trouble.exists():
+            bad = json.loads(self._trouble.read_text())
+            for text in task.column("text").to_pylist():
+                for word, kind in bad.items():
+                    if word in text:
+                        raise {"key": KeyError, "value": ValueError}[kind](f"cannot digest {word}")
+        return task
+
+
+def trimmed(text: str) -> str:
+    return text.rstrip("!")
+
+
+ROWS = [
+    {"id": f"d{n}", "url": f"https://example.org/{n}", "n": n, "text": " ".join(["wörd"] * (n % 5 + 1)) + f" n{n}e!"}
+    for n in range(40)
+]
+
+
+def _input(folder: Path, kind: str) -> None:
+    for number in range(2):
+        rows = ROWS[number * 20 : number * 20 + 20]
+        if kind == "jsonl":
+            write_lines(folder / "in" / f"{number}.jsonl", rows)
+        else:
+            (folder / "in").mkdir(parents=True, exist_ok=True)
+            table = pa.Table.from_pylist(rows)
+            table = table.set_column(2, "n", table.column("n").cast(pa.int32()))
+            pq.write_table(table, folder / "in" / f"{number}.parquet")
+
+
+def _job(folder: Path, kind: str, *, out: str = "out") -> Pipeline:
+    reader: Any = JsonlReader if kind == "jsonl" else ParquetReader
+    writer: Any = JsonlWriter if kind == "jsonl" else ParquetWriter
+    return Pipeline(
+        "job",
+        stages=[
+            reader(str(folder / "in"), files_per_partition=1),
+            ScoreFilter(WordCountFilter(min_words=3)),
+            Picky(folder / "trouble"),
+            Modify(trimmed, input_fields="text"),
+            ScoreFilter(_short()),
+            writer(str(folder / out)),
+        ],
+    )
+
+
+def _short() -> WordCountFilter:
+    made = WordCountFilter(min_words=0, max_words=5)
+    made._name = "short"
+    return made
+
+
+def _trouble(folder: Path, **words: str) -> None:
+    (folder / "trouble").write_text(json.dumps(words))
+
+
+def _contents(output: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(output).as_posix(): path.read_bytes()
+        for path in sorted(output.rglob("*"))
+        if path.is_file() and path.name != "run.json"
+    }
+
+
+def _fail_then_replay(folder: Path, kind: str, **options: Any) -> Any:
+    _input(folder, kind)
+    # d24 is dropped later on; d8, d12 and d33 are kept.
+    _trouble(folder, n8e="key", n12e="value", n33e="key", n24e="value")
+    result = _job(folder, kind).run(executor=here(), ignore_failures=True)
+    assert result.report.quarantined == 4
+    return result
+
+
+# --- quarantine ---
+
+
+def test_a_failed_document_is_kept_whole_with_origin_and_traceback(tmp_path: Path) -> None:
+    long = "wörd " * 40_000 + "n9e"
+    write_lines(tmp_path / "in" / "a.jsonl", [*ROWS[:3], {"id": "long", "text": long}])
+    _trouble(tmp_path, n9e="key")
+    _job(tmp_path, "jsonl").run(executor=here(), ignore_failures=True)
+    [entry] = read_quarantine(tmp_path / "out")
+    record = entry.record
+    assert json.loads(record.raw) == {"id": "long", "text": long}
+    assert len(record.raw) == record.size > 200_000
+    assert (entry.id, entry.partition, record.row) == ("long", "a", 3)
+    assert (record.stage, record.cause) == ("picky", "KeyError")
+    assert record.file == str(tmp_path / "in" / "a.jsonl")
+    assert "cannot digest n9e" in record.detail
+    assert "Traceback" in record.detail
+    assert "in process" in record.detail
+    assert str(Path(__file__).name) in record.detail
+    assert "gristmill/backends" not in record.detail, "the traceback is the user's"
+
+
+def test_a_record_that_cannot_be_read_has_its_place_in_the_file(tmp_path: Path) -> None:
+    lines = [json.dumps(ROWS[0]), '{"id": "x", "text": ', json.dumps(ROWS[2])]
+    write_lines(tmp_path / "in" / "a.jsonl", lines)
+    _job(tmp_path, "jsonl").run(executor=here())
+    [entry] = read_quarantine(tmp_path / "out")
+    assert entry.record.raw == lines[1].strip().encode()
+    data = (tmp_path / "in" / "a.jsonl").read_bytes()
+    assert data[entry.record.offset :].startswith(entry.record.raw)
+    groups = list_quarantine(tmp_path / "out")
+    assert groups["stage"].to_list() == ["jsonl_reader"]
+    shown = CliRunner().invoke(cli, ["quarantine", str(tmp_path / "out"), "--stage", "jsonl_reader"])
+    assert f"at byte {entry.record.offset}" in shown.output
+
+
+# --- replay ---
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_replay_gives_what_a_run_without_failure_gives(tmp_path: Path, kind: str) -> None:
+    _fail_then_replay(tmp_path, kind)
+    (tmp_path / "trouble").unlink()
+    report = _job(tmp_path, kind).replay(here())
+    assert (report.records, report.still_quarantined, report.incomplete, report.partitions) == (4, 0, 0, 2)
+    assert report.written + report.dropped == 4
+    assert report.dropped == 1
+    assert report.plan_changes == []
+    _job(tmp_path, kind, out="whole").run(executor=here(), ignore_failures=True)
+    found, expected = _contents(tmp_path / "out"), _contents(tmp_path / "whole")
+    assert sorted(found) == sorted(expected)
+    for name, data in expected.items():
+        assert found[name] == data, name
+    report = verify(str(tmp_path / "out"))
+    assert report.ok, report
+    assert _job(tmp_path, kind).run(executor=here(), ignore_failures=True).report.partitions_done_before == 2
+
+
+def test_what_still_fails_stays_in_quarantine(tmp_path: Path) -> None:
+    _fail_then_replay(tmp_path, "jsonl")
+    _trouble(tmp_path, n12e="value")
+    report = _job(tmp_path, "jsonl").replay(here())
+    assert (report.records, report.still_quarantined) == (4, 1)
+    [entry] = read_quarantine(tmp_path / "out")
+    assert (entry.id, entry.record.stage, entry.record.cause) == ("d12", "picky", "ValueError")
+    assert json.loads(entry.record.raw)["text"] == ROWS[12]["text"]
+    verify(str(tmp_path / "out")).raise_for_problems()
+    (tmp_path / "trouble").unlink()
+    assert _job(tmp_path, "jsonl").replay(here()).still_quarantined == 0
+    _job(tmp_path, "jsonl", out="whole").run(executor=here(), ignore_failures=True)
+    assert _contents(tmp_path / "out") == _contents(tmp_path / "whole")
+
+
+def test_only_one_cause(tmp_path: Path) -> None:
+    _fail_then_replay(tmp_path, "jsonl")
+    (tmp_path / "trouble").unlink()
+    report = _job(tmp_path, "jsonl").replay(here(), cause="KeyError")
+    assert (report.records, report.still_quarantined) == (2, 2)
+    assert {entry.record.cause for entry in read_quarantine(tmp_path / "out")} == {"ValueError"}
+    verify(str(tmp_path / "out")).raise_for_problems()
+    assert Ledger(tmp_path / "out").why("d8").status == "kept"
+    assert Ledger(tmp_path / "out").why("d12").status == "quarantined"
+
+
+def test_nothing_to_replay(tmp_path: Path) -> None:
+    _input(tmp_path, "jsonl")
+    _job(tmp_path, "jsonl").run(executor=here())
+    before = _contents(tmp_path / "out")
+    report = _job(tmp_path, "jsonl").replay(here())
+    assert (report.records, report.partitions) == (0, 0)
+    assert _contents(tmp_path / "out") == before
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+class Fixed(Picky):
+    """The stage after the fix: other code under the same name."""
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return task
+
+
+def test_a_fixed_stage_is_taken_and_named(tmp_path: Path) -> None:
+    _fail_then_replay(tmp_path, "jsonl")
+    fixed = _job(tmp_path, "jsonl")
+    fixed.stages[2] = Fixed(tmp_path / "trouble")
+    report = fixed.replay(here())
+    assert report.still_quarantined == 0
+    assert any("picky" in change for change in report.plan_changes)
+    verify(str(tmp_path / "out")).raise_for_problems()
+    assert fixed.run(executor=here(), ignore_failures=True).report.partitions_done_before == 2
+
+
+def test_records_of_the_reader_are_read_again(tmp_path: Path) -> None:
+    """A line that is no record cannot become one, and says so; the others stay as they are."""
+    write_lines(tmp_path / "in" / "a.jsonl", [json.dumps(ROWS[3]), "{broken", json.dumps(ROWS[4])])
+    _job(tmp_path, "jsonl").run(executor=here())
+    report = _job(tmp_path, "jsonl").replay(here())
+    assert (report.records, report.still_quarantined) == (0, 1)
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_a_record_that_is_not_kept_whole_is_counted_and_explained(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [json.dumps(ROWS[3]), '{"text": "' + "x" * 100_000])
+    _job(tmp_path, "jsonl").run(executor=here())
+    [entry] = read_quarantine(tmp_path / "out")
+    assert len(entry.record.raw) == 65_536 < entry.record.size
+    report = _job(tmp_path, "jsonl").replay(here())
+    assert (report.records, report.still_quarantined, report.incomplete) == (0, 1, 1)
+    assert "too long to be kept whole" in str(report)
+    # The advice in the message works.
+    write_lines(tmp_path / "in" / "a.jsonl", [ROWS[3], {"text": "x " * 5, "id": "long"}])
+    _job(tmp_path, "jsonl").run(executor=here())
+    assert not list(read_quarantine(tmp_path / "out"))
+
+
+def test_order_within_a_partition(tmp_path: Path) -> None:
+    _fail_then_replay(tmp_path, "jsonl")
+    (tmp_path / "trouble").unlink()
+    _job(tmp_path, "jsonl").replay(here())
+    numbers = [row["n"] for row in read_rows(tmp_path / "out")]
+    assert numbers == sorted(numbers)
+    assert {8, 12, 33} <= set(numbers)
+
+
+def test_counts_after_a_replay(tmp_path: Path) -> None:
+    _fail_then_replay(tmp_path, "jsonl")
+    before = sum(entry.rows_written for entry in Manifest(str(tmp_path / "out")).load().values())
+    (tmp_path / "trouble").unlink()
+    report = _job(tmp_path, "jsonl").replay(here())
+    entries = Manifest(str(tmp_path / "out")).load().values()
+    assert sum(entry.rows_written for entry in entries) == before + report.written
+    assert sum(entry.quarantined for entry in entries) == 0
+
+
+# --- from the command line ---
+
+
+def test_replay_of_a_recipe(tmp_path: Path) -> None:
+    """A record that was too long for the reader fits after the recipe was corrected."""
+    rows = [*ROWS[:4], {"id": "long", "text": "wörd " * 300}]
+    write_lines(tmp_path / "in" / "a.jsonl", rows)
+    recipe = tmp_path / "recipe.yaml"
+
+    def text(limit: int) -> str:
+        stages = [
+            {"JsonlReader": {"file_paths": str(tmp_path / "in"), "read_kwargs": {"max_record_bytes": limit}}},
+            {"WordCountFilter": {"min_words": 3}},
+            {"JsonlWriter": {"path": str(tmp_path / "out")}},
+        ]
+        return json.dumps({"name": "job", "stages": stages})
+
+    recipe.write_text(text(1000))
+    done = CliRunner().invoke(cli, ["run", str(recipe), "--workers", "0", "--quiet"])
+    assert done.exit_code == 3, done.output
+    shown = CliRunner().invoke(cli, ["quarantine", str(tmp_path / "out")])
+    assert "record_too_large" in shown.output
+    none = CliRunner().invoke(cli, ["replay", str(tmp_path / "out"), "--cause", "another"])
+    assert none.exit_code == 3, none.output
+    assert "0 records replayed" in none.output
+    recipe.write_text(text(10_000))
+    replayed = CliRunner().invoke(cli, ["replay", str(tmp_path / "out"), "--recipe", str(recipe)])
+    assert replayed.exit_code == 0, replayed.output
+    assert "1 records replayed" in replayed.output
+    assert "Changed since the run" in replayed.output
+    assert [row["id"] for row in read_rows(tmp_path / "out")] == ["d1", "d2", "d3", "long"]
+    checked = CliRunner().invoke(cli, ["verify", str(tmp_path / "out")])
+    assert checked.exit_code == 0, checked.output

@@ -1,0 +1,314 @@
+"""Running again: what is done is skipped, what changed is redone or refused, and the messages say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill.errors import ResumeError
+from gristmill.ledger.verify import verify
+from gristmill.observe.events import PartitionCommitted
+from gristmill.pipeline import Pipeline
+from gristmill.stages.function_decorators import processing_stage
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from gristmill.stages.text.modifiers import Modify, UrlRemover
+from gristmill.tasks import DocumentBatch
+from tests.unit.pipeline.jobs import here, read_rows, run_json, write_lines
+
+
+def _input(folder: Path, *, files: int = 3) -> None:
+    for number in range(files):
+        rows = [{"id": f"{number}-{row}", "text": "word " * row} for row in range(6)]
+        write_lines(folder / "in" / f"{number}.jsonl", rows)
+
+
+def _job(folder: Path, *stages: Any, limit: int | None = None, name: str = "job") -> Pipeline:
+    reader = JsonlReader(str(folder / "in"), files_per_partition=1, limit=limit)
+    middle = stages or (ScoreFilter(WordCountFilter(min_words=3)),)
+    return Pipeline(name, stages=[reader, *middle, JsonlWriter(str(folder / "out"))])
+
+
+def _committed(pipeline: Pipeline, **options: Any) -> list[str]:
+    """The partitions that this run committed."""
+    events: list[Any] = []
+    pipeline.run(executor=here(), listeners=[events.append], **options)
+    return [event.partition_id for event in events if isinstance(event, PartitionCommitted)]
+
+
+def test_nothing_is_done_twice(tmp_path: Path) -> None:
+    _input(tmp_path)
+    assert _committed(_job(tmp_path)) == ["0", "1", "2"]
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.jsonl")}
+    assert _committed(_job(tmp_path)) == []
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.jsonl")} == before
+    assert run_json(tmp_path / "out")["partitions_done_before"] == 3
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_a_changed_input_is_done_again(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    write_lines(tmp_path / "in" / "1.jsonl", [{"id": "new", "text": "a new text here"}])
+    assert _committed(_job(tmp_path)) == ["1"]
+    assert [row["id"] for row in read_rows(tmp_path / "out")].count("new") == 1
+    assert "1-4" not in [row["id"] for row in read_rows(tmp_path / "out")]
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_the_same_size_at_another_time_is_a_change(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    path = tmp_path / "in" / "2.jsonl"
+    path.write_text(path.read_text().replace("word", "work"))
+    os.utime(path, ns=(1, 1))
+    assert _committed(_job(tmp_path)) == ["2"]
+
+
+def test_a_new_input_is_added_in_its_place(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    write_lines(tmp_path / "in" / "0a.jsonl", [{"id": "between", "text": "one two three"}])
+    assert _committed(_job(tmp_path)) == ["0a"]
+    assert [row["id"] for row in read_rows(tmp_path / "out")][3] == "between"
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_a_damaged_output_is_done_again(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    expected = (tmp_path / "out" / "1.jsonl").read_bytes()
+    (tmp_path / "out" / "1.jsonl").write_bytes(expected[:-4])
+    (tmp_path / "out" / "_gristmill" / "index" / "2.ids").unlink()
+    assert sorted(_committed(_job(tmp_path))) == ["1", "2"]
+    assert (tmp_path / "out" / "1.jsonl").read_bytes() == expected
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_a_vanished_input_is_an_error_that_helps(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    (tmp_path / "in" / "1.jsonl").unlink()
+    with pytest.raises(ResumeError) as caught:
+        _job(tmp_path).run(executor=here())
+    message = str(caught.value)
+    assert "1 of 3 finished partitions" in message
+    assert "no longer exist" in message
+    assert str(tmp_path / "in" / "1.jsonl") in message
+    assert "--fresh" in message
+    assert "write to another folder" in message
+    assert caught.value.partitions == ["1"]
+    assert (tmp_path / "out" / "1.jsonl").exists(), "nothing may be removed by a refused run"
+    assert sorted(_committed(_job(tmp_path), fresh=True)) == ["0", "2"]
+    assert not (tmp_path / "out" / "1.jsonl").exists()
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_a_smaller_limit_is_an_error_that_names_it(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    with pytest.raises(ResumeError, match="limit") as caught:
+        _job(tmp_path, limit=2).run(executor=here())
+    assert "still exist" in str(caught.value)
+    assert _committed(_job(tmp_path, limit=5)) == []
+
+
+def test_a_greater_limit_goes_on(tmp_path: Path) -> None:
+    _input(tmp_path)
+    assert _committed(_job(tmp_path, limit=1)) == ["0"]
+    assert _committed(_job(tmp_path)) == ["1", "2"]
+
+
+# --- the plan ---
+
+
+def test_a_changed_parameter_is_an_error_that_names_it(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    with pytest.raises(ResumeError) as caught:
+        _job(tmp_path, ScoreFilter(WordCountFilter(min_words=4))).run(executor=here())
+    message = str(caught.value)
+    assert "word_count" in message
+    assert "from 3 to 4" in message
+    assert "--fresh" in message
+    assert "fresh=True" in message
+    assert len(read_rows(tmp_path / "out")) == 9, "a refused run leaves the output alone"
+    assert sorted(_committed(_job(tmp_path, ScoreFilter(WordCountFilter(min_words=4))), fresh=True)) == ["0", "1", "2"]
+    assert len(read_rows(tmp_path / "out")) == 6
+    verify(str(tmp_path / "out")).raise_for_problems()
+
+
+def test_changed_user_code_is_noticed(tmp_path: Path) -> None:
+    def stage(version: int) -> Any:
+        if version == 1:
+
+            @processing_stage(name="mine")
+            def mine(batch: DocumentBatch) -> DocumentBatch:
+                return batch
+        else:
+
+            @processing_stage(name="mine")
+            def mine(batch: DocumentBatch) -> DocumentBatch:
+                return batch.slice(0, 1)
+
+        return mine
+
+    _input(tmp_path)
+    _committed(_job(tmp_path, stage(1)))
+    assert _committed(_job(tmp_path, stage(1))) == []
+    with pytest.raises(ResumeError, match="mine"):
+        _job(tmp_path, stage(2)).run(executor=here())
+
+
+def test_settings_of_the_record_are_part_of_the_plan(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    with pytest.raises(ResumeError, match="id_field"):
+        _job(tmp_path).run(executor=here(), id_field="key")
+    with pytest.raises(ResumeError, match="scores"):
+        _job(tmp_path).run(executor=here(), scores="all")
+
+
+def test_stages_added_at_the_end_can_work_on_what_is_there(tmp_path: Path) -> None:
+    """The offer in the message is followed, and gives what a run from scratch gives."""
+    _input(tmp_path)
+    words, urls = ScoreFilter(WordCountFilter(min_words=3)), Modify(UrlRemover())
+    _committed(_job(tmp_path, words))
+    with pytest.raises(ResumeError) as caught:
+        _job(tmp_path, words, urls).run(executor=here())
+    message = str(caught.value)
+    assert "run just the new stages with this output as their input" in message
+    assert f"{urls.name!r} was added" in message
+    rest = Pipeline("rest", stages=[JsonlReader(str(tmp_path / "out")), urls, JsonlWriter(str(tmp_path / "rest"))])
+    rest.run(executor=here())
+    _job(tmp_path, words, urls).run(executor=here(), fresh=True)
+    assert read_rows(tmp_path / "rest") == read_rows(tmp_path / "out")
+
+
+def test_changed_later_stages_can_work_on_what_is_there(tmp_path: Path) -> None:
+    _input(tmp_path)
+
+    def stages(most: int) -> list[Any]:
+        return [Modify(UrlRemover()), ScoreFilter(WordCountFilter(min_words=2)), ScoreFilter(_most(most))]
+
+    _committed(_job(tmp_path, *stages(5)))
+    with pytest.raises(ResumeError) as caught:
+        _job(tmp_path, *stages(4)).run(executor=here())
+    message = str(caught.value)
+    name = stages(4)[-1].name
+    assert f"only {name!r} changed" in message
+    assert f"run a pipeline of just {name!r} with this output as its input" in message
+    rest = Pipeline(
+        "rest", stages=[JsonlReader(str(tmp_path / "out")), stages(4)[-1], JsonlWriter(str(tmp_path / "rest"))]
+    )
+    rest.run(executor=here())
+    _job(tmp_path, *stages(4)).run(executor=here(), fresh=True)
+    assert read_rows(tmp_path / "rest") == read_rows(tmp_path / "out")
+
+
+def _most(words: int) -> WordCountFilter:
+    made = WordCountFilter(min_words=0, max_words=words)
+    made._name = "few_words"
+    return made
+
+
+# --- the interface ---
+
+
+def test_checkpoint_path_is_accepted_and_needs_nothing(tmp_path: Path) -> None:
+    _input(tmp_path)
+    result = _job(tmp_path).run(here(), None, str(tmp_path / "checkpoints"))
+    assert result.report.rows_written == 9
+    again = _job(tmp_path).run(executor=here(), checkpoint_path=str(tmp_path / "elsewhere"))
+    assert again.report.partitions_done_before == 3
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_name_of_a_pipeline_may_change(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    assert _committed(_job(tmp_path, name="renamed")) == []
+
+
+def test_a_moved_output_goes_on(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path, limit=2))
+    (tmp_path / "out").rename(tmp_path / "moved")
+    pipeline = Pipeline("job", stages=[*_job(tmp_path).stages[:-1], JsonlWriter(str(tmp_path / "moved"))])
+    assert _committed(pipeline) == ["2"]
+
+
+def test_an_unreadable_plan_is_not_trusted(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    (tmp_path / "out" / "_gristmill" / "plan.json").write_text("{")
+    with pytest.raises(Exception, match=r"plan\.json is damaged.*--fresh"):
+        _job(tmp_path).run(executor=here())
+
+
+# --- alarms ---
+
+
+def test_an_input_that_shrank_raises_an_alarm(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path))
+    assert _job(tmp_path).run(executor=here()).report.alarms == (), "a run that skips everything reads no less"
+    write_lines(tmp_path / "in" / "1.jsonl", [{"id": "1", "text": "one two three"}])
+    result = _job(tmp_path).run(executor=here())
+    assert [alarm for alarm in result.report.alarms if "shrank since the last run" in alarm]
+    assert _job(tmp_path).run(executor=here()).report.alarms == ()
+    (tmp_path / "in" / "2.jsonl").unlink()
+    result = _job(tmp_path).run(executor=here(), fresh=True)
+    assert [alarm for alarm in result.report.alarms if "shrank since the last run" in alarm]
+
+
+def test_a_failed_run_in_between_does_not_hide_that_the_input_shrank(tmp_path: Path) -> None:
+    @processing_stage(name="moody")
+    def moody(batch: DocumentBatch) -> DocumentBatch:
+        if (tmp_path / "fail").exists():
+            raise ValueError("not today")
+        return batch
+
+    _input(tmp_path)
+    _committed(_job(tmp_path, moody))
+    write_lines(tmp_path / "in" / "1.jsonl", [{"id": "1", "text": "one two three"}])
+    (tmp_path / "fail").touch()
+    with pytest.raises(Exception, match="not today"):
+        _job(tmp_path, moody).run(executor=here())
+    (tmp_path / "fail").unlink()
+    result = _job(tmp_path, moody).run(executor=here())
+    assert [alarm for alarm in result.report.alarms if "shrank since the last run" in alarm]
+
+
+def test_idle_and_greedy_stages_raise_alarms_in_report_and_record(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": n, "text": "word"} for n in range(10_050)])
+    idle = _most(100)
+    result = _job(tmp_path, ScoreFilter(idle), ScoreFilter(WordCountFilter(min_words=2))).run(executor=here())
+    found = "\n".join(result.report.alarms)
+    assert "'few_words' had no effect on 10050 rows" in found
+    assert "'word_count' dropped 100.0% of 10050 rows, mostly as 'too_few_words'" in found
+    assert run_json(tmp_path / "out")["alarms"] == list(result.report.alarms)
+    assert found in str(result.report)
+
+
+def test_alarms_are_shown_on_the_command_line(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from gristmill.cli.main import cli
+
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": n, "text": "word"} for n in range(200)])
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        json.dumps({"name": "few", "stages": [
+            {"JsonlReader": {"file_paths": str(tmp_path / "in")}},
+            {"WordCountFilter": {"min_words": 2}},
+            {"JsonlWriter": {"path": str(tmp_path / "out")}},
+        ]})
+    )  # fmt: skip
+    done = CliRunner().invoke(cli, shlex.split(f"run {shlex.quote(str(recipe))} --workers 0"))
+    assert "Note: Stage 'word_count' dropped 100.0% of 200 rows" in done.output, done.output
