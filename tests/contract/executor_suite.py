@@ -197,7 +197,7 @@ class ExecutorSuite:
         assert "RayTaskError" not in str(error)
 
     def test_failing_setup(self, source: Path) -> None:
-        with pytest.raises(StageFailedError, match="unready.*setup.*the weights are not there"):
+        with pytest.raises(StageFailedError, match=r"unready.*setup.*the weights are not there"):
             self.run(source, [stages.SetupFails()], None)
 
     def test_ignored_failures(self, source: Path, tmp_path: Path) -> None:

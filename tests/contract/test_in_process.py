@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.local import LocalExecutor
@@ -12,7 +12,7 @@ from tests.contract.executor_suite import ExecutorSuite
 class TestInProcess(ExecutorSuite):
     survives_death = False
     in_other_processes = False
-    settings = {"num_cpus": 0}
+    settings: ClassVar[dict[str, Any]] = {"num_cpus": 0}
 
     def make_executor(self, **config: Any) -> BaseExecutor:
         return LocalExecutor(config=config)

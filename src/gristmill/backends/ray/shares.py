@@ -66,14 +66,20 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     if passing:
         asked.append(passing)
     total = sum(nodes)
+    # Without its largest node the cluster must still hold one worker of each segment: if a node is lost, a worker that
+    # stays could otherwise take the last processor, and the others would wait for it for ever.
+    single = [demand.segment.resources.cpus for demand in demands if demand.stays] + ([passing] if passing else [])
+    rest = sorted(nodes)[:-1]
     scale = min(1.0, total / sum(asked)) if sum(asked) else 1.0
-    while scale > 1e-4 and not packs([cpus * scale for cpus in asked], nodes):
+    while scale > 1e-4 and not (
+        packs([cpus * scale for cpus in asked], nodes) and (not rest or packs([cpus * scale for cpus in single], rest))
+    ):
         scale *= _STEP
     note = None
     if scale < 1:
         note = (
-            f"The workers of this plan ask for {sum(asked):g} CPUs at once and there are {total:g}: each is booked "
-            f"with {scale:.0%} of its request, and they take turns on the processors."
+            f"The workers of this plan ask for {sum(asked):g} CPUs at once and there are {total:g} on {len(nodes)} "
+            f"node(s), one of which may be lost: each is booked with {scale:.0%} of its request, and they take turns."
         )
     shares = []
     for demand in demands:

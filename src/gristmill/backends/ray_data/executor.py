@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from gristmill.backends.base import BaseExecutor, Capacity
@@ -73,4 +74,8 @@ class RayDataExecutor(BaseExecutor):
             shares.extend(found)
             if note is not None:
                 run.notice(note)
+        if self.one_stage_at_a_time:
+            # Ray keeps the actors of a finished stage while their output may have to be made again. Only one stage
+            # works at a time, so each books its part of the processors and they all find a place.
+            return [replace(share, cpus=share.cpus / len(shares)) for share in shares]
         return shares

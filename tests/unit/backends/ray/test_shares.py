@@ -43,6 +43,15 @@ def test_sizes_must_fit_nodes_not_only_their_sum() -> None:
     assert note is not None
 
 
+def test_a_node_may_be_lost() -> None:
+    shares, note = fit([_demand(1.0), _demand(1.0, stays=False)], [1.0, 2.0], gpus=0)
+    assert packs([share.cpus for share in shares], [1.0])
+    assert note is not None
+    shares, note = fit([_demand(1.0), _demand(1.0, stays=False)], [2.0, 2.0], gpus=0)
+    assert [share.cpus for share in shares] == [1.0, 1.0]
+    assert note is None
+
+
 @pytest.mark.parametrize(("share", "devices", "workers"), [(0.25, 1, 4), (0.5, 3, 6), (1, 3, 3), (2, 5, 2)])
 def test_workers_share_devices(share: float, devices: int, workers: int) -> None:
     (given_share,), _ = fit([_demand(0.1, gpus=share)], [8.0], gpus=devices)

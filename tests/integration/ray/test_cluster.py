@@ -1,0 +1,142 @@
+"""Clusters: found, started, left alone, and losing a node in the middle of a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gristmill.backends.ray_data import RayDataExecutor
+from gristmill.errors import UsageError, WorkerError
+from tests.contract.executor_suite import make_input
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def _run(script: str, folder: Path, *arguments: str, **environment: str) -> str:
+    """Run a script in a process of its own, which may start and kill what it likes."""
+    file = folder / "script.py"
+    file.write_text(textwrap.dedent(script))
+    root = str(Path(__file__).resolve().parents[3])
+    variables = {**os.environ, "PYTHONPATH": root, "RAY_worker_niceness": "0", **environment}
+    variables.pop("RAY_ADDRESS", None)
+    done = subprocess.run(
+        [sys.executable, str(file), *arguments],
+        capture_output=True,
+        text=True,
+        env=variables,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_a_cluster_that_was_there_is_used_and_stays(ray_cluster: str, tmp_path: Path) -> None:
+    import ray
+
+    from gristmill.pipeline import Pipeline
+    from gristmill.stages.text.io.reader import JsonlReader
+
+    source = make_input(tmp_path / "in", files=2)
+    result = Pipeline("p", stages=[JsonlReader(str(source), files_per_partition=1)]).run(executor="ray_data")
+    assert result.report.rows_read == 80
+    assert ray.is_initialized()
+    assert ray.get_runtime_context().gcs_address == ray_cluster
+
+
+def test_addresses_that_cannot_work(ray_cluster: str) -> None:
+    """Refused before anything is started; the connected cluster is not asked for another address."""
+    from gristmill.backends.ray.cluster import ClusterConfig, _connect, _unreachable
+
+    with pytest.raises(UsageError, match="ray job submit"):
+        _connect(ClusterConfig(), "ray://somewhere:10001", {})
+    error = _unreachable("10.0.0.1:6379", ConnectionError("Failed to connect"))
+    assert isinstance(error, WorkerError)
+    assert "RAY_AUTH_TOKEN" in str(error)
+
+
+def test_head_node_alone_cannot_be_ignored(ray_cluster: str) -> None:
+    with pytest.raises(WorkerError, match="head"):
+        RayDataExecutor(ignore_head_node=True).capacity()
+
+
+def test_a_node_is_lost(tmp_path: Path) -> None:
+    """Two local nodes, one killed with -9 in the middle: the files are those of an undisturbed run."""
+    make_input(tmp_path / "in", files=12)
+    (tmp_path / "notes").mkdir()
+    printed = _run(
+        """
+        import sys, threading, time
+        from pathlib import Path
+        import ray
+        from ray.cluster_utils import Cluster
+        from gristmill.pipeline import Pipeline
+        from gristmill.stages.text.io.reader import JsonlReader
+        from gristmill.stages.text.io.writer import JsonlWriter
+        from gristmill.observe.events import PartitionCommitted
+        from tests.contract import stages
+        from tests.contract.executor_suite import InProcess, contents
+
+        folder = Path(sys.argv[1])
+
+        def pipeline(name):
+            return Pipeline("p", stages=[
+                JsonlReader(str(folder / "in"), files_per_partition=1), stages.Sleeps(0.3), stages.DropEveryThird(),
+                JsonlWriter(str(folder / name))])
+
+        pipeline("here").run(executor=InProcess())
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        second = cluster.add_node(num_cpus=2)
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        killed = []
+
+        def listener(event):
+            if isinstance(event, PartitionCommitted) and not killed:
+                killed.append(event)
+                threading.Thread(target=cluster.remove_node, args=(second, False), daemon=True).start()
+
+        result = pipeline("there").run(executor="ray_data", listeners=[listener])
+        assert killed
+        assert len([node for node in ray.nodes() if node["Alive"]]) == 1
+        assert contents(folder / "here") == contents(folder / "there")
+        print("rows", result.report.rows_written)
+        ray.shutdown()
+        cluster.shutdown()
+        """,
+        tmp_path,
+        str(tmp_path),
+    )
+    assert "rows 320" in printed
+
+
+def test_client_starts_and_stops_its_own_cluster(ray_cluster: str, tmp_path: Path) -> None:
+    """The default ports may be taken; the variables are put back; the other cluster on the machine stays."""
+    import ray
+
+    make_input(tmp_path / "in", files=2)
+    printed = _run(
+        """
+        import os, sys
+        from gristmill.core.client import RayClient
+        from gristmill.pipeline import Pipeline
+        from gristmill.stages.text.io.reader import JsonlReader
+
+        os.environ.pop("RAY_AUTH_MODE", None)
+        with RayClient(num_cpus=1, include_dashboard=False) as client:
+            assert os.environ["RAY_ADDRESS"] == client.address
+            pipeline = Pipeline("p", stages=[JsonlReader(sys.argv[1], files_per_partition=1)])
+            print("rows", pipeline.run(executor="ray_data").report.rows_read)
+        assert "RAY_ADDRESS" not in os.environ and "RAY_AUTH_TOKEN" not in os.environ
+        import ray
+        assert not ray.is_initialized()
+        """,
+        tmp_path,
+        str(tmp_path / "in"),
+    )
+    assert "rows 80" in printed
+    assert ray.cluster_resources()["CPU"] == 2.0
