@@ -1,4 +1,4 @@
-"""Runs of the local engine that its benchmarks share: inputs of many files, and the memory of the whole process tree."""
+"""Runs of the local engine that its benchmarks share: inputs of many files, memory of the whole process tree."""
 
 from __future__ import annotations
 
