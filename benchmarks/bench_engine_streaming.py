@@ -35,13 +35,17 @@ class Gpu(ProcessingStage[Any, Any]):
 
     def __init__(self, log: str) -> None:
         self.log = log
+        self.spans: list[tuple[float, float]] = []
 
     def process(self, task: Any) -> Any:
         begun = time.monotonic()
         time.sleep(HOLD_S)
-        with open(self.log, "a") as file:
-            file.write(f"{begun} {time.monotonic()}\n")
+        self.spans.append((begun, time.monotonic()))
         return task
+
+    def teardown(self) -> None:
+        with open(self.log, "a") as file:
+            file.writelines(f"{begun} {ended}\n" for begun, ended in self.spans)
 
 
 class Busy(ProcessingStage[Any, Any]):
