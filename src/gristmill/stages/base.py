@@ -221,7 +221,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
     def validate_input(self, task: X) -> bool:
         """Whether the task has the attributes and columns that `inputs` declares."""
         attributes, columns = self.input_spec_for_task(task)
-        if not all(hasattr(task, attribute) for attribute in attributes):
+        # Looked up without being read: the data of a batch may have to be decoded first.
+        if not all(attribute in vars(task) or hasattr(type(task), attribute) for attribute in attributes):
             return False
         if not columns or not hasattr(task, "get_columns"):
             return True

@@ -153,7 +153,10 @@ class JsonRecords:
         return int((self.ends - self.starts).sum())
 
     def keys(self) -> list[str]:
-        """All top-level keys in the order in which the records first show them."""
+        """All top-level keys in the order in which the records first show them.
+
+        Those of the records that these were taken from, where they were known: a filter removes no columns.
+        """
         keys = self._keys
         if keys is None:
             self._scan([])
@@ -210,6 +213,7 @@ class JsonRecords:
         """The records at `indices`, in that order."""
         indices = np.asarray(indices, np.int64)
         taken = JsonRecords(self.buffer, self.starts[indices], self.ends[indices])
+        taken._keys = self._keys
         taken._fields = {
             name: Field(field.starts[indices], field.ends[indices], field.kinds[indices])
             for name, field in self._fields.items()
@@ -228,6 +232,7 @@ class JsonRecords:
         stop = len(self) if length is None else start + length
         part = slice(start, stop)
         sliced = JsonRecords(self.buffer, self.starts[part], self.ends[part])
+        sliced._keys = self._keys
         sliced._fields = {
             name: Field(field.starts[part], field.ends[part], field.kinds[part]) for name, field in self._fields.items()
         }
