@@ -45,7 +45,7 @@ def made(partition: int, numbers: list[int], *, records: bool = False) -> Docume
 
 
 WAYS = {
-    "as they are": lambda tasks: list(tasks),
+    "as they are": list,
     "reversed": lambda tasks: list(tasks)[::-1],
     "polars": lambda tasks: [DocumentBatch(data=task.to_polars()) for task in tasks],
     "polars, some empty": lambda tasks: [DocumentBatch(data=t.to_polars()) for t in tasks if t.num_items % 2],
