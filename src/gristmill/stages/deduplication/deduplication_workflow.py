@@ -21,7 +21,7 @@ from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
 from gristmill.stages.deduplication.forecast import Forecast, forecast
-from gristmill.stages.deduplication.key_ranges import KeyRanges, range_count
+from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, range_count
 from gristmill.stages.deduplication.removal import DuplicateRemoval
 from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, column, open_run, runs_of
 from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, check_unchanged, find_filetype
@@ -171,9 +171,8 @@ class DeduplicationWorkflow(WorkflowBase):
             steps.run("removal", self._removal(steps, removals), output=self.output_path, url_field="url")
         else:
             path = f"{self.output_path.rstrip('/')}/{self.ids_folder}"
-            top = len(steps.partitions) << 40
             ids = DuplicateIds(steps.partition_ids, id_field=self.id_field)
-            source = KeyRanges(removals, range_count(removals.size), top=top)
+            source = KeyRanges(removals, document_cuts(removals, range_count(removals.size)))
             steps.run("duplicate_ids", [source, ids, ParquetWriter(path)], output=path)
             write_id_generator(self._in_output(self.id_generator_file), steps.source, steps.partitions)
         result = steps.result

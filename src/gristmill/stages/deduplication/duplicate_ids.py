@@ -41,7 +41,7 @@ class DuplicateIds(RangeReader):
         if not table.num_rows:
             return
         table = sorted_by_key(table)
-        names = self._assigned(table, "key") if self.id_field is None else table.column("id").to_pylist()
+        names = self._assigned(table, "document") if self.id_field is None else table.column("id").to_pylist()
         yield pa.table(
             {
                 "id": pa.array(names, pa.large_string()),

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.deduplication.sorted_runs import RunFiles
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 from gristmill.stages.ends import ReaderStage, SourceColumns, SourceStage
 from gristmill.storage.partitions import FileRange, Partition
 from gristmill.tasks.columns import TableColumns
@@ -21,6 +21,8 @@ RANGE_BYTES = 24 << 20
 
 Fixed, so that the ranges depend on the data alone and a run can be taken up with another budget or worker count.
 """
+_SAMPLED = 2000
+"""How many keys of a file are looked at to cut evenly."""
 
 
 def range_count(size: int, range_bytes: int = RANGE_BYTES) -> int:
@@ -28,21 +30,39 @@ def range_count(size: int, range_bytes: int = RANGE_BYTES) -> int:
     return max(1, -(-size // range_bytes))
 
 
+def hash_cuts(count: int) -> list[int]:
+    """Where `count` ranges of keys that are hashes begin and end: hashes are spread evenly."""
+    return [-(-(1 << 64) * number // count) for number in range(count + 1)]
+
+
+def document_cuts(runs: RunFiles, count: int) -> list[int]:
+    """Where `count` ranges of keys of documents begin and end, so that each holds about as many rows.
+
+    Documents crowd at the beginning of each partition's numbers, so the cuts are taken from a sample of the keys.
+    """
+    sample = []
+    for file in runs.files:
+        keys = column(open_run(file.path, storage_options=runs.storage_options), "document")
+        sample.append(keys[:: max(1, len(keys) // _SAMPLED)])
+    keys = np.sort(np.concatenate(sample)) if sample else np.empty(0, np.uint64)
+    inner = [int(keys[len(keys) * number // count]) for number in range(1, count)] if len(keys) else []
+    return [0, *sorted({cut for cut in inner if cut > 0}), 1 << 64]
+
+
 class KeyRanges(SourceStage):
     """Cuts the keys of a finished step into ranges.
 
     Args:
         runs: What the step has left.
-        count: How many ranges.
-        top: One past the highest key.
+        cuts: Where ranges begin and end.
     """
 
     name = "key_ranges"
 
-    def __init__(self, runs: RunFiles, count: int, *, top: int = 1 << 64) -> None:
+    def __init__(self, runs: RunFiles, cuts: Sequence[int]) -> None:
         self._runs = runs
-        self.count = count
-        self.top = top
+        self.cuts = tuple(cuts)
+        self.count = len(self.cuts) - 1
 
     def partitions(self) -> list[Partition]:
         size, digest = self._runs.size, self._runs.digest
@@ -70,9 +90,7 @@ class KeyRanges(SourceStage):
 
     def task(self, partition: Partition) -> FileGroupTask:
         task = super().task(partition)
-        low = -(-self.top * partition.index // self.count)
-        high = -(-self.top * (partition.index + 1) // self.count)
-        task._metadata["keys"] = (low, high)
+        task._metadata["keys"] = (self.cuts[partition.index], self.cuts[partition.index + 1])
         return task
 
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:

@@ -15,7 +15,7 @@ from gristmill.tasks.document import DocumentBatch
 
 REMOVALS = pa.schema(
     [
-        ("key", pa.uint64()),
+        ("document", pa.uint64()),
         ("survivor", pa.uint64()),
         ("id", pa.large_string()),
         ("survivor_id", pa.large_string()),
@@ -55,7 +55,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         gone = self._removals_of(task._lineage.partition)
         if not gone.num_rows or not task.num_items:
             return task
-        keys = column(gone, "key")
+        keys = column(gone, "document")
         mine = make_keys(task._lineage.partition, task.rows)
         at = np.searchsorted(keys, mine)
         mask = keys[np.minimum(at, len(keys) - 1)] == mine

@@ -7,7 +7,7 @@ from typing import Any
 
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Steps
 from gristmill.stages.deduplication.exact.steps import ContentHashes, EqualHashes
-from gristmill.stages.deduplication.key_ranges import KeyRanges, range_count
+from gristmill.stages.deduplication.key_ranges import KeyRanges, hash_cuts, range_count
 from gristmill.stages.deduplication.sorted_runs import RunFiles
 
 
@@ -126,7 +126,6 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
         steps.run("signatures", [reader, hashes, steps.writer("signatures")])
         steps.check_input()
         found = steps.runs("signatures")
-        steps.run(
-            "groups", [KeyRanges(found, range_count(found.size)), EqualHashes(), steps.writer("groups")], id_field=None
-        )
+        source = KeyRanges(found, hash_cuts(range_count(found.size)))
+        steps.run("groups", [source, EqualHashes(), steps.writer("groups")], id_field=None)
         return steps.runs("groups")

@@ -15,7 +15,7 @@ from gristmill.stages.deduplication.fuzzy.candidates import BandGroups
 from gristmill.stages.deduplication.fuzzy.clusters import Clusters, UnverifiedPairs, VerifiedPairs
 from gristmill.stages.deduplication.fuzzy.shingle_store import CandidateShingles
 from gristmill.stages.deduplication.fuzzy.signatures import BandWriter, MinHashes
-from gristmill.stages.deduplication.key_ranges import KeyRanges, range_count
+from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column
 
 Verify = Literal["pairs", "cluster"]
@@ -189,7 +189,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         steps.run("signatures", [steps.source.reader([self.text_field]), hashes, writer], id_field=None)
         steps.check_input()
         bands = steps.runs("signatures")
-        source = KeyRanges(bands, range_count(bands.size))
+        source = KeyRanges(bands, hash_cuts(range_count(bands.size)))
         steps.run("candidates", [source, BandGroups(), steps.writer("candidates")], id_field=None)
         candidates = steps.runs("candidates")
         shingles = CandidateShingles(
@@ -204,13 +204,13 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         steps.run("shingles", [reader, shingles, steps.writer("shingles")])
         steps.check_input()
         documents = steps.runs("shingles")
-        top = max(1, len(steps.partitions)) << 40
-        source = KeyRanges(candidates, range_count(candidates.size, _PAIR_RANGE_BYTES), top=top)
+        count = range_count(candidates.size, _PAIR_RANGE_BYTES)
+        source = KeyRanges(candidates, document_cuts(candidates, count))
         pairs = UnverifiedPairs() if self.verify is None else VerifiedPairs(documents)
         steps.run("pairs", [source, pairs, steps.writer("pairs")], id_field=None)
         edges = steps.runs("pairs")
         clusters = Clusters(documents, threshold=self.threshold, chains=self.verify != "cluster")
-        steps.run("clusters", [KeyRanges(edges, 1, top=top), clusters, steps.writer("clusters")], id_field=None)
+        steps.run("clusters", [KeyRanges(edges, hash_cuts(1)), clusters, steps.writer("clusters")], id_field=None)
         return steps.runs("clusters")
 
     def _facts(self, steps: Steps, removals: RunFiles) -> dict[str, Any]:
