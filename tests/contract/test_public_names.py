@@ -134,16 +134,20 @@ class Wide(Plain):
 def test_methods_of_a_stage() -> None:
     stage = Plain()
     assert stage.inputs() == stage.outputs() == ([], [])
-    assert stage.num_workers() is None and not stage.supports_batch_processing() and Wide().supports_batch_processing()
+    assert stage.num_workers() is None
+    assert not stage.supports_batch_processing()
+    assert Wide().supports_batch_processing()
     assert stage.get_config() == {
         "name": "plain", "resources": Resources(cpus=1.0), "batch_size": 1, "supports_batch_processing": False,
     }  # fmt: skip
     assert stage.xenna_stage_spec() == {}
-    assert stage.ray_stage_spec() == {"is_fanout_stage": False} and Wide().ray_stage_spec() == {"is_fanout_stage": True}
+    assert stage.ray_stage_spec() == {"is_fanout_stage": False}
+    assert Wide().ray_stage_spec() == {"is_fanout_stage": True}
     batch = DocumentBatch(data=pa.table({"x": [1]}))
     assert Wide().input_spec_for_task(batch) == (["data"], ["text"])
     assert Wide().input_spec_for_task(FileGroupTask(data=[])) == (["data"], [])
-    assert not Wide().validate_input(batch) and stage.validate_input(batch)
+    assert not Wide().validate_input(batch)
+    assert stage.validate_input(batch)
 
 
 def test_process_batch_calls_process_and_refuses_invalid_tasks() -> None:
@@ -164,7 +168,9 @@ def test_metrics_are_consumed_once() -> None:
     stage = Plain()
     stage.process(DocumentBatch(data=pa.table({"text": ["a"]})))
     figures = stage._consume_custom_metrics()
-    assert figures["seen"] == 1.0 and figures["clock"] >= 0 and stage._consume_custom_metrics() == {}
+    assert figures["seen"] == 1.0
+    assert figures["clock"] >= 0
+    assert stage._consume_custom_metrics() == {}
     stage._log_metrics({"a": 1.0, "b": 2.0})
     stage._log_metrics({"a": 1.0})
     assert stage._consume_custom_metrics() == {"a": 2.0, "b": 2.0}
@@ -191,7 +197,8 @@ def test_definitions_that_would_be_ignored_are_errors(members: dict[str, Any]) -
 
 
 def test_stage_classes_are_found_by_name() -> None:
-    assert get_stage_class("Plain") is Plain and get_stage_class("JsonlReader") is JsonlReader
+    assert get_stage_class("Plain") is Plain
+    assert get_stage_class("JsonlReader") is JsonlReader
     with pytest.raises(KeyError, match="Did you mean 'JsonlReader'"):
         get_stage_class("JsonlReder")
     with pytest.raises(KeyError):
@@ -210,7 +217,8 @@ def test_with_copies_merges_and_resets() -> None:
     )
     assert (stage.name, stage.batch_size, stage.runtime_env) == ("plain", 1, None)
     assert (changed.name, changed.batch_size, changed.runtime_env) == ("other", 4, {"pip": ["x"]})
-    assert changed.requested_workers() == 3 and changed.with_(num_workers=None).requested_workers() is None
+    assert changed.requested_workers() == 3
+    assert changed.with_(num_workers=None).requested_workers() is None
     assert changed.with_(ray_stage_spec={"min_workers": 1}).merged_ray_stage_spec() == {
         "is_fanout_stage": False, "max_workers": 2, "min_workers": 1,
     }  # fmt: skip
@@ -258,7 +266,8 @@ def test_the_decorator_hands_metadata_on_and_takes_none() -> None:
 
     batch = DocumentBatch(data=pa.table({"text": ["a"]}), _metadata={"k": "v"}, _stage_perf=[StagePerfStats("before")])
     result = copy.process(batch)
-    assert result._metadata == {"k": "v"} and [stats.stage_name for stats in result._stage_perf] == ["before"]
+    assert result._metadata == {"k": "v"}
+    assert [stats.stage_name for stats in result._stage_perf] == ["before"]
     assert nothing.process(batch) is None
 
 
@@ -267,13 +276,17 @@ def test_the_decorator_hands_metadata_on_and_takes_none() -> None:
 
 def test_tasks() -> None:
     batch = DocumentBatch("set", pa.table({"text": ["a", "b"]}))
-    assert batch.dataset_name == "set" and batch.num_items == 2 and batch.get_columns() == ["text"]
+    assert batch.dataset_name == "set"
+    assert batch.num_items == 2
+    assert batch.get_columns() == ["text"]
     assert batch.get_deterministic_id() is None
     group = FileGroupTask(data=["b", "a"], reader_config={"k": 1})
-    assert group.num_items == 2 and group.reader_config == {"k": 1}
+    assert group.num_items == 2
+    assert group.reader_config == {"k": 1}
     assert group.get_deterministic_id() == FileGroupTask(data=["a", "b"]).get_deterministic_id()
     assert len(group.get_deterministic_id()) == 12
-    assert EmptyTask().task_id == "0" and EmptyTask().num_items == 0
+    assert EmptyTask().task_id == "0"
+    assert EmptyTask().num_items == 0
     assert NoneTask().num_items == FailedTask().num_items == 0
     for kind in (DocumentBatch, FileGroupTask, EmptyTask, NoneTask, FailedTask):
         assert issubclass(kind, Task)
@@ -307,14 +320,17 @@ def test_workflow_results() -> None:
     result.add_pipeline_tasks("p", [EmptyTask()])
     result.extend_metadata({"a": 1})
     result.add_metadata("b", 2)
-    assert result.get_metadata("a") == 1 and result.get_metadata("c") is None and len(result.pipeline_tasks["p"]) == 1
+    assert result.get_metadata("a") == 1
+    assert result.get_metadata("c") is None
+    assert len(result.pipeline_tasks["p"]) == 1
     assert inspect.isabstract(WorkflowBase)
 
 
 def test_performance_records() -> None:
     one = StagePerfStats("s", process_time=1.0, num_items_processed=2, custom_metrics={"k": 1.0})
     two = StagePerfStats("s", process_time=2.0, num_items_processed=3, custom_metrics={"k": 2.0})
-    assert (one + two).process_time == 3.0 and sum([one, two]).num_items_processed == 5
+    assert (one + two).process_time == 3.0
+    assert sum([one, two]).num_items_processed == 5
     assert dict((one + two).items())["custom.k"] == 3.0
     task = EmptyTask()
     task._stage_perf = [one, two]
@@ -361,19 +377,27 @@ def test_partitioning_gives_tasks(tmp_path: Any) -> None:
     stage = FilePartitioningStage(str(tmp_path), file_extensions=[".jsonl"])
     tasks = stage.process(EmptyTask())
     assert [task.data for task in tasks] == [[str(tmp_path / f"{number}.jsonl")] for number in range(3)]
-    assert tasks[1]._metadata["partition_index"] == 1 and tasks[1]._metadata["total_partitions"] == 3
+    assert tasks[1]._metadata["partition_index"] == 1
+    assert tasks[1]._metadata["total_partitions"] == 3
     assert tasks[1]._metadata["source_files"] == tasks[1].data
-    assert stage.resources == Resources(cpus=0.5) and stage.num_workers() == 1
+    assert stage.resources == Resources(cpus=0.5)
+    assert stage.num_workers() == 1
 
 
 def test_a_writer_alone_writes_one_batch(tmp_path: Any) -> None:
     for writer, kind in ((JsonlWriter, "jsonl"), (ParquetWriter, "parquet")):
         batch = DocumentBatch(data=pa.table({"text": ["a"]}), _metadata={"source_files": ["x"]})
         one, two = writer(str(tmp_path)).process(batch), writer(str(tmp_path)).process(batch)
-        assert isinstance(one, FileGroupTask) and one.data == two.data and one._metadata["format"] == kind
+        assert isinstance(one, FileGroupTask)
+        assert one.data == two.data
+        assert one._metadata["format"] == kind
 
 
 def test_every_error_is_ours() -> None:
-    for stage in (lambda: JsonlReader("x", task_type="y"), lambda: Resources(cpus=-1), lambda: Plain().with_(batch_size=0)):
+    for stage in (
+        lambda: JsonlReader("x", task_type="y"),
+        lambda: Resources(cpus=-1),
+        lambda: Plain().with_(batch_size=0),
+    ):
         with pytest.raises(GristmillError):
             stage()

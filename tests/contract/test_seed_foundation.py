@@ -144,7 +144,8 @@ def test_074_the_alias_is_the_same_class() -> None:
 def test_077_078_079_classes_declare_resources_as_attributes() -> None:
     names = _seed_names()
     stage = names["TokenizerStage"]()
-    assert stage.name == "TokenizerStage" and stage.resources == Resources(cpus=1.0)
+    assert stage.name == "TokenizerStage"
+    assert stage.resources == Resources(cpus=1.0)
     assert names["ModelStage"]("x").resources == Resources(cpus=1.0)
 
 
@@ -157,14 +158,17 @@ def test_080_a_function_becomes_a_stage() -> None:
     with pytest.raises(ValueError, match="exactly one parameter"):
         processing_stage(name="none")(lambda: None)
     by_dictionary = processing_stage(name="d", resources={"cpus": 2.0}, batch_size=3)(lambda task: task)
-    assert by_dictionary.resources == Resources(cpus=2.0) and by_dictionary.batch_size == 3
+    assert by_dictionary.resources == Resources(cpus=2.0)
+    assert by_dictionary.batch_size == 3
 
 
 def test_081_with_returns_a_changed_copy() -> None:
     names = _seed_names()
     plain = names["ModelStage"]("path")
     changed = plain.with_(resources=Resources(gpus=1))
-    assert changed is not plain and changed.resources.gpus == 1 and plain.resources.gpus == 0
+    assert changed is not plain
+    assert changed.resources.gpus == 1
+    assert plain.resources.gpus == 0
     assert changed.model_path == "path"
     assert names["model_stage"].resources == Resources(gpus=1)
     with pytest.raises(UsageError, match="Resources"):
@@ -184,21 +188,24 @@ def test_082_106_declared_resources_reach_the_plan(tmp_path: Path) -> None:
         ],
     )
     text = pipeline.explain(LocalExecutor(config={"num_cpus": 4, "num_gpus": 1}))
-    assert "each 2 CPUs" in text and "0.25 GPUs" in text
+    assert "each 2 CPUs" in text
+    assert "0.25 GPUs" in text
 
 
 def test_083_gpu_stages_are_refused_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     _documents(tmp_path)
     stages = [JsonlReader(str(tmp_path / "input")), _seed_names()["model_stage"]]
-    with pytest.raises(ResourcesError, match="ModelStage.*GPU"):
+    with pytest.raises(ResourcesError, match=r"ModelStage.*GPU"):
         Pipeline("p", stages=stages).run(executor=here())
 
 
 def test_085_086_shares_and_memory_of_gpus() -> None:
-    assert Resources(gpus=0.25).requires_gpu and Resources(gpus=0.25).gpus == 0.25
+    assert Resources(gpus=0.25).requires_gpu
+    assert Resources(gpus=0.25).gpus == 0.25
     small = Resources(gpu_memory_gb=1)
-    assert small.requires_gpu and 0 < small.gpus_on(24) < 0.1
+    assert small.requires_gpu
+    assert 0 < small.gpus_on(24) < 0.1
     assert Resources(gpu_memory_gb=10).gpus_on(20) == 0.5
     with pytest.raises(UsageError, match="does not fit"):
         Resources(gpu_memory_gb=80).gpus_on(24)
@@ -207,7 +214,8 @@ def test_085_086_shares_and_memory_of_gpus() -> None:
 def test_087_115_stages_have_defaults() -> None:
     assert ProcessingStage.resources == Resources(cpus=1.0)
     for part in [*JsonlReader("x").decompose(), JsonlWriter("y")]:
-        assert 0 < part.resources.cpus <= 1 and not part.resources.requires_gpu
+        assert 0 < part.resources.cpus <= 1
+        assert not part.resources.requires_gpu
 
 
 def test_088_performance_of_stages_is_recorded(tmp_path: Path) -> None:
@@ -215,7 +223,8 @@ def test_088_performance_of_stages_is_recorded(tmp_path: Path) -> None:
     stages = [JsonlReader(str(tmp_path / "input")), _seed_names()["TokenizerStage"]()]
     result = Pipeline("p", stages=stages).run(executor=here())
     stats = {record.stage_name: record for record in result[0]._stage_perf}
-    assert stats["TokenizerStage"].process_time > 0 and stats["TokenizerStage"].num_items_processed == 4
+    assert stats["TokenizerStage"].process_time > 0
+    assert stats["TokenizerStage"].num_items_processed == 4
     assert all(stage.busy_s >= 0 and stage.calls == 1 for stage in result.report.stages)
 
 
@@ -312,7 +321,8 @@ def test_109_112_154_batch_size_decides_how_many_tasks_a_call_gets() -> None:
     word_count_stage = WordCountStage().with_(batch_size=3)
     tasks = [DocumentBatch(data=pa.table({"text": [str(number)]})) for number in range(7)]
     result = Pipeline("p", stages=[word_count_stage]).run(executor=here(), initial_tasks=tasks)
-    assert sizes == [3, 3, 1] and len(result) == 7
+    assert sizes == [3, 3, 1]
+    assert len(result) == 7
     assert WordCountStage().with_(batch_size=128).batch_size == 128
     with pytest.raises(UsageError, match="batch_size"):
         WordCountStage().with_(batch_size=0)
@@ -338,7 +348,9 @@ def test_111_119_partitions_stream_through(tmp_path: Path) -> None:
     Pipeline("p", stages=[JsonlReader(str(tmp_path / "input")), watch, JsonlWriter(str(tmp_path / "large"))]).run(
         executor=here()
     )
-    assert len(pieces) > 5 and max(pieces) < 400 and sum(pieces) == 2000
+    assert len(pieces) > 5
+    assert max(pieces) < 400
+    assert sum(pieces) == 2000
     assert alive == [2000]
     assert read_rows(tmp_path / "small") == read_rows(tmp_path / "large") == rows
 
@@ -376,7 +388,8 @@ def test_116_files_are_grouped(tmp_path: Path) -> None:
         write_lines(tmp_path / "input" / f"{number}.jsonl", [{"id": number}])
     stages = [JsonlReader(str(tmp_path / "input"), files_per_partition=3), JsonlWriter(str(tmp_path / "output"))]
     result = Pipeline("p", stages=stages).run(executor=here())
-    assert len(result) == 3 and [row["id"] for row in read_rows(tmp_path / "output")] == list(range(7))
+    assert len(result) == 3
+    assert [row["id"] for row in read_rows(tmp_path / "output")] == list(range(7))
 
 
 def test_120_blocksize_does_split_a_large_file(tmp_path: Path) -> None:
@@ -384,7 +397,8 @@ def test_120_blocksize_does_split_a_large_file(tmp_path: Path) -> None:
     write_lines(tmp_path / "input" / "a.jsonl", rows)
     stages = [JsonlReader(str(tmp_path / "input"), blocksize=2000), JsonlWriter(str(tmp_path / "output"))]
     result = Pipeline("p", stages=stages).run(executor=here())
-    assert len(result) > 5 and read_rows(tmp_path / "output") == rows
+    assert len(result) > 5
+    assert read_rows(tmp_path / "output") == rows
 
 
 # --- composites ---
@@ -411,5 +425,8 @@ def test_composites_answer_for_their_parts() -> None:
             names = _seed_names()
             return [names["TokenizerStage"](), names["custom_filter_stage"]]
 
-    assert Two().inputs() == ([], []) and Two().outputs() == ([], [])
-    assert json.dumps(Two().with_({"TokenizerStage": {"name": "tokens"}}).decompose_and_apply_with()[0].name) == '"tokens"'
+    assert Two().inputs() == ([], [])
+    assert Two().outputs() == ([], [])
+    assert (
+        json.dumps(Two().with_({"TokenizerStage": {"name": "tokens"}}).decompose_and_apply_with()[0].name) == '"tokens"'
+    )

@@ -173,7 +173,8 @@ class JsonRecords:
 
         Only strings give large_string, only booleans bool, integers int64, integers and floats float64 as long as every
         integer is exact in it. Anything else (objects, arrays, a mixture, integers beyond 64 bits, numbers beyond the
-        largest float) gives large_string with the JSON text of each value, and `is_json` is True. Half of a surrogate pair is decoded as U+FFFD.
+        largest float) gives large_string with the JSON text of each value, and `is_json` is True. Half of a surrogate
+        pair is decoded as U+FFFD.
         """
         return self._column(name).array
 

@@ -140,14 +140,12 @@ def _converted(values: pd.Series[Any], wanted: pa.DataType) -> bool:
     import pandas as pd
 
     kind = values.dtype
-    if pd.api.types.is_bool_dtype(kind) and kind != object:
+    if pd.api.types.is_bool_dtype(kind) and not pd.api.types.is_object_dtype(kind):
         return not pa.types.is_boolean(wanted)
     if pd.api.types.is_integer_dtype(kind):
         return not pa.types.is_integer(wanted)
     # pandas makes floats of integers when a value goes missing, in a join for instance.
-    return bool(pd.api.types.is_float_dtype(kind)) and not (
-        pa.types.is_integer(wanted) or pa.types.is_floating(wanted)
-    )
+    return bool(pd.api.types.is_float_dtype(kind)) and not (pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
 
 
 def _was_json(before: Columns, name: str) -> bool:

@@ -144,7 +144,8 @@ def test_polars_changes_are_followed_without_any_id(tmp_path: Path) -> None:
     lines = ['{"source":"x","text":"one"}', '{"source":"x","text":"two"}', '{"source":"x","text":"two"}']
     result = run_lines(tmp_path, lines, [polars_change])
     assert read_lines(tmp_path / "out") == [_upper(line) for line in lines]
-    assert result.report.stages[1].untracked == 0 and result.report.dropped == 0
+    assert result.report.stages[1].untracked == 0
+    assert result.report.dropped == 0
 
 
 def test_converted_values_are_written_as_converted(tmp_path: Path) -> None:
@@ -196,7 +197,9 @@ def test_any_json_value_keeps_its_bytes(
     tmp_path_factory: pytest.TempPathFactory, values: list[str | None], way: str
 ) -> None:
     lines = [
-        f'{{"id":{number},"text":"t{number}"}}' if value is None else f'{{"id":{number},"v":{value},"text":"t{number}"}}'
+        f'{{"id":{number},"text":"t{number}"}}'
+        if value is None
+        else f'{{"id":{number},"v":{value},"text":"t{number}"}}'
         for number, value in enumerate(values)
     ]
     folder = tmp_path_factory.mktemp("job")
@@ -220,7 +223,8 @@ def _plain(value: Any) -> Any:
 
 PAIRS = [
     ("1", "1.5"), ("9007199254740993", "0.5"), ("1", '"1"'), ("9223372036854775808", "1"), ("[1]", "[0.5]"),
-    ("[9007199254740993]", "[0.5]"), ('{"a":1}', '{"a":"x"}'), ('{"a":1}', '{"b":[]}'), ("{}", '{"a":1}'), ("[]", "[{}]"),
+    ("[9007199254740993]", "[0.5]"), ('{"a":1}', '{"a":"x"}'), ('{"a":1}', '{"b":[]}'), ("{}", '{"a":1}'),
+    ("[]", "[{}]"),
     ("true", "1"), ("null", '"x"'), ("1e400", "2.5"), (r'"\ud800"', r'{"x":"\ud800"}'), ('"2021-01-01"', "1609459200"),
 ]  # fmt: skip
 
@@ -250,10 +254,14 @@ def test_pandas_frames_have_ordinary_types(tmp_path: Path) -> None:
         seen.update({name: str(kind) for name, kind in frame.dtypes.items()})
         assert list(frame.index) == [0, 1]
         assert isinstance(frame["meta"][0], dict)
-        assert pd.isna(frame["some"][1]) and frame["some"][0] == 1
+        assert pd.isna(frame["some"][1])
+        assert frame["some"][0] == 1
         return batch
 
-    lines = ['{"n":1,"f":1.5,"b":true,"text":"a","some":1,"meta":{"a":1}}', '{"n":2,"f":2,"b":false,"text":"b","meta":{}}']
+    lines = [
+        '{"n":1,"f":1.5,"b":true,"text":"a","some":1,"meta":{"a":1}}',
+        '{"n":2,"f":2,"b":false,"text":"b","meta":{}}',
+    ]
     run_lines(tmp_path, lines, [look])
     assert seen == {"n": "int64", "f": "float64", "b": "bool", "text": "str", "some": "Int64", "meta": "object"}
     assert read_lines(tmp_path / "out") == lines

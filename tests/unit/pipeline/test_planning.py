@@ -99,7 +99,8 @@ def test_with_changes_parts_by_name_and_all_parts_by_keyword() -> None:
     nested = Outer().with_({"pair": {"batch_size": 5}})
     assert [stage.batch_size for stage in expand([nested])] == [5, 5, 1]
     renamed = Pair().with_(name="other")
-    assert renamed.name == "other" and Pair().name == "pair"
+    assert renamed.name == "other"
+    assert Pair().name == "pair"
     assert [stage.batch_size for stage in expand([Pair()])] == [1, 1]
 
 
@@ -152,7 +153,9 @@ def test_a_missing_column_is_named_with_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(MissingColumnError) as caught:
         _job(tmp_path, Modify(str.upper, input_fields="txt")).run(executor=here())
     error = caught.value
-    assert error.column == "txt" and error.available == ["id", "text"] and "Did you mean 'text'" in str(error)
+    assert error.column == "txt"
+    assert error.available == ["id", "text"]
+    assert "Did you mean 'text'" in str(error)
     assert not (tmp_path / "out").exists()
 
 
@@ -222,7 +225,9 @@ def test_describe_works_for_stages_that_open_nothing(tmp_path: Path) -> None:
 def test_explain_shows_segments_workers_and_resources(tmp_path: Path) -> None:
     own = Tag().with_(name="own", num_workers=2, resources=Resources(cpus=2))
     text = _job(tmp_path, Modify(str.upper), own).explain()
-    assert "Segment 1" in text and "Segment 2" in text and "Segment 3" in text
+    assert "Segment 1" in text
+    assert "Segment 2" in text
+    assert "Segment 3" in text
     assert "2 workers, each 2 CPUs" in text
     assert "1 partitions" in text or "1 partition" in text
     assert str(tmp_path / "out") in text

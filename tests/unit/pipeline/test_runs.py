@@ -49,7 +49,9 @@ class Longer(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 def _pipeline(folder: Path, *stages: Any, mode: Any = "ignore") -> Pipeline:
-    return Pipeline("job", stages=[JsonlReader(str(folder / "in")), *stages, JsonlWriter(str(folder / "out"), mode=mode)])
+    return Pipeline(
+        "job", stages=[JsonlReader(str(folder / "in")), *stages, JsonlWriter(str(folder / "out"), mode=mode)]
+    )
 
 
 def _three_files(folder: Path) -> None:
@@ -72,7 +74,9 @@ def test_a_share_never_means_fewer_than_ten(tmp_path: Path) -> None:
         _pipeline(tmp_path).run(executor=here(), fresh=True)
 
 
-@pytest.mark.parametrize(("budget", "fails"), [(0, True), (2, True), (3, False), (None, False), (1.0, False), (0.0, False)])
+@pytest.mark.parametrize(
+    ("budget", "fails"), [(0, True), (2, True), (3, False), (None, False), (1.0, False), (0.0, False)]
+)
 def test_budgets_are_shares_or_numbers(tmp_path: Path, budget: Any, fails: bool) -> None:
     _bad(tmp_path, 10, 3)
     if fails:
@@ -80,12 +84,14 @@ def test_budgets_are_shares_or_numbers(tmp_path: Path, budget: Any, fails: bool)
             _pipeline(tmp_path).run(executor=here(), error_budget=budget)
         assert (caught.value.quarantined, caught.value.records, caught.value.allowed) == (3, 13, budget)
         record = run_json(tmp_path / "out")
-        assert record["status"] == "failed" and "error budget" in record["error"]
+        assert record["status"] == "failed"
+        assert "error budget" in record["error"]
         result = _pipeline(tmp_path).run(executor=here(), error_budget=3)
         assert result.report.partitions_done_before == 1
     else:
         result = _pipeline(tmp_path).run(executor=here(), error_budget=budget)
-    assert result.report.quarantined == 3 and run_json(tmp_path / "out")["status"] == "done"
+    assert result.report.quarantined == 3
+    assert run_json(tmp_path / "out")["status"] == "done"
     verify(str(tmp_path / "out")).raise_for_problems()
 
 
@@ -121,7 +127,8 @@ def test_nothing_means_that_all_was_dropped(tmp_path: Path, kind: str) -> None:
 def test_several_tasks_are_written_in_order(tmp_path: Path, kind: str) -> None:
     result = run_lines(tmp_path, ROWS, [_returning(kind)])
     assert read_rows(tmp_path / "out") == ROWS
-    assert result.report.stages[1].created == 0 and result.report.dropped == 0
+    assert result.report.stages[1].created == 0
+    assert result.report.dropped == 0
 
 
 def test_a_frame_instead_of_a_batch_is_explained(tmp_path: Path) -> None:
@@ -154,8 +161,11 @@ def test_a_failing_stage_names_file_and_row_with_the_users_traceback(tmp_path: P
 
     with pytest.raises(StageFailedError) as caught:
         run_lines(tmp_path, ROWS, [picky])
-    assert caught.value.stage == "picky" and caught.value.row == 7 and caught.value.file.endswith("a.jsonl")
-    assert "cannot do it" in str(caught.value) and "raise RuntimeError" in str(caught.value)
+    assert caught.value.stage == "picky"
+    assert caught.value.row == 7
+    assert caught.value.file.endswith("a.jsonl")
+    assert "cannot do it" in str(caught.value)
+    assert "raise RuntimeError" in str(caught.value)
     assert run_json(tmp_path / "out")["status"] == "failed"
     result = run_lines(tmp_path, ROWS, [picky], ignore_failures=True)
     assert [row["id"] for row in read_rows(tmp_path / "out")] == [0, 1, 2, 3, 4, 5, 6, 8, 9]
@@ -180,7 +190,7 @@ def test_batches_reach_process_batch_together(tmp_path: Path) -> None:
     for number in range(6):
         write_lines(tmp_path / "in" / f"{number}.jsonl", [{"id": number, "text": "x"}])
     result = _pipeline(tmp_path, Together()).run(executor=here())
-    assert sorted(sizes, reverse=True)[0] > 1
+    assert max(sizes) > 1
     assert [row["id"] for row in read_rows(tmp_path / "out")] == [0, 2, 3, 4, 5]
     assert result.report.stages[1].untracked == 0
     verify(str(tmp_path / "out")).raise_for_problems()
@@ -195,7 +205,8 @@ def test_initial_tasks_without_a_writer(kind: str) -> None:
     data = {"pandas": table.to_pandas(), "polars": pl.from_arrow(table), "arrow": table}[kind]
     tasks = Pipeline("job", stages=[Longer(2)]).run(executor=here(), initial_tasks=[DocumentBatch(data=data)] * 2)
     assert [task.to_pyarrow().to_pylist() for task in tasks] == [[{"id": 2, "text": "bb"}]] * 2
-    assert tasks.report.dropped == 2 and tasks.report.rows_read == 4
+    assert tasks.report.dropped == 2
+    assert tasks.report.rows_read == 4
     assert [task.task_id for task in tasks] == ["task-00000", "task-00001"]
     assert [stats.stage_name for stats in tasks[0]._stage_perf] == ["longer"]
 
@@ -205,7 +216,9 @@ def test_initial_tasks_with_a_writer(tmp_path: Path, writer: Any) -> None:
     frame = pd.DataFrame({"id": [1, 2], "text": ["a", "bb"]}, index=[7, 9])
     pipeline = Pipeline("job", stages=[Longer(2), writer(str(tmp_path / "out"))])
     result = pipeline.run(executor=here(), initial_tasks=[DocumentBatch(data=frame)])
-    assert len(result) == 1 and isinstance(result[0], FileGroupTask) and len(result[0].data) == 1
+    assert len(result) == 1
+    assert isinstance(result[0], FileGroupTask)
+    assert len(result[0].data) == 1
     verify(str(tmp_path / "out")).raise_for_problems()
     assert list(frame.index) == [7, 9]
 
@@ -266,7 +279,10 @@ def test_tasks_of_other_kinds_pass(tmp_path: Path) -> None:
             return DocumentBatch(data=pa.table({"text": list(task.data)}))
 
     words = [Word(data="ab"), Word(data="c")]
-    assert [task.data for task in Pipeline("w", stages=[Shout()]).run(executor=here(), initial_tasks=words)] == ["AB", "C"]
+    assert [task.data for task in Pipeline("w", stages=[Shout()]).run(executor=here(), initial_tasks=words)] == [
+        "AB",
+        "C",
+    ]
     pipeline = Pipeline("w", stages=[Shout(), Spell(), JsonlWriter(str(tmp_path / "out"))])
     pipeline.run(executor=here(), initial_tasks=words)
     assert [row["text"] for row in read_rows(tmp_path / "out")] == ["A", "B", "C"]
@@ -301,7 +317,8 @@ def test_a_changed_input_is_redone(tmp_path: Path) -> None:
     pipeline.run(executor=here())
     write_lines(tmp_path / "in" / "1.jsonl", [{"id": 9, "text": "new"}, {"id": 10, "text": "new"}])
     result = pipeline.run(executor=here())
-    assert result.report.partitions_done_before == 2 and result.report.rows_written == 4
+    assert result.report.partitions_done_before == 2
+    assert result.report.rows_written == 4
     assert [row["id"] for row in read_rows(tmp_path / "out")] == [0, 9, 10, 2]
     verify(str(tmp_path / "out")).raise_for_problems()
 
@@ -354,7 +371,8 @@ def test_modes_of_the_writer(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="mode='error'"):
         _pipeline(tmp_path, mode="error").run(executor=here())
     result = _pipeline(tmp_path, Longer(2), mode="overwrite").run(executor=here())
-    assert result.report.partitions_done_before == 0 and len(read_lines(tmp_path / "out")) == 2
+    assert result.report.partitions_done_before == 0
+    assert len(read_lines(tmp_path / "out")) == 2
     assert (tmp_path / "out" / "mine.txt").read_text() == "keep me"
     with pytest.raises(UsageError, match="ignore"):
         JsonlWriter(str(tmp_path), mode="append")  # type: ignore[arg-type]
@@ -390,30 +408,49 @@ def test_run_json_tells_what_happened(tmp_path: Path) -> None:
     lines = [*(json.dumps(row) for row in ROWS), "{bad"]
     run_lines(tmp_path, lines, [Longer(99), Modify(str.upper)])
     record = run_json(tmp_path / "out")
-    assert record["status"] == "done" and record["error"] is None
+    assert record["status"] == "done"
+    assert record["error"] is None
     for key in ("wall_seconds", "time_to_first_output_seconds", "peak_memory_bytes"):
         assert record[key] is None or record[key] >= 0, key
-    assert record["peak_memory_bytes"] > 1e6 and record["wall_seconds"] > 0
-    assert (record["rows_read"], record["rows_written"], record["rows_dropped"], record["rows_quarantined"]) == (11, 0, 10, 1)
+    assert record["peak_memory_bytes"] > 1e6
+    assert record["wall_seconds"] > 0
+    assert (record["rows_read"], record["rows_written"], record["rows_dropped"], record["rows_quarantined"]) == (
+        11,
+        0,
+        10,
+        1,
+    )
     stages = {stage["stage"]: stage for stage in record["stages"]}
-    assert list(stages)[0] == "jsonl_reader" and list(stages)[-1] == "jsonl_writer"
+    assert next(iter(stages)) == "jsonl_reader"
+    assert list(stages)[-1] == "jsonl_writer"
     reader, longer = stages["jsonl_reader"], stages["longer"]
-    assert reader["created"] == 11 and reader["rows_out"] == 10 and reader["quarantined"] == {"malformed_json": 1}
-    assert longer["rows_in"] == 10 and longer["dropped"] == {"longer": 10} and longer["rows_out"] == 0
+    assert reader["created"] == 11
+    assert reader["rows_out"] == 10
+    assert reader["quarantined"] == {"malformed_json": 1}
+    assert longer["rows_in"] == 10
+    assert longer["dropped"] == {"longer": 10}
+    assert longer["rows_out"] == 0
     for stage in stages.values():
         assert stage["rows_in"] + stage["created"] == stage["rows_out"] + sum(stage["dropped"].values()) + sum(
             stage["quarantined"].values()
         )
         for key in ("bytes_in", "bytes_out", "busy_seconds", "workers", "calls"):
             assert stage[key] >= 0, key
-    assert longer["bytes_in"] > 0 and longer["workers"] == 1 and longer["busy_seconds"] > 0
+    assert longer["bytes_in"] > 0
+    assert longer["workers"] == 1
+    assert longer["busy_seconds"] > 0
     verify(str(tmp_path / "out")).raise_for_problems()
 
 
 def test_the_report_says_it_in_words(tmp_path: Path) -> None:
     report = run_lines(tmp_path, [*ROWS, "{bad"], [Longer(99)]).report
     text = str(report)
-    for words in ("11 documents read, 0 kept, 1 quarantined", "10 dropped by longer", "malformed_json", str(tmp_path / "out")):
+    for words in (
+        "11 documents read, 0 kept, 1 quarantined",
+        "10 dropped by longer",
+        "malformed_json",
+        str(tmp_path / "out"),
+    ):
         assert words in text, text
 
 
@@ -421,8 +458,10 @@ def test_events_come_in_order(tmp_path: Path) -> None:
     seen: list[Any] = []
     run_lines(tmp_path, ROWS, [Longer(99)], listeners=[seen.append])
     kinds = [type(event) for event in seen]
-    assert kinds[0] is RunStarted and kinds[-1] is RunFinished
-    assert kinds.index(TaskFinished) < kinds.index(RunFinished) and PartitionCommitted in kinds
+    assert kinds[0] is RunStarted
+    assert kinds[-1] is RunFinished
+    assert kinds.index(TaskFinished) < kinds.index(RunFinished)
+    assert PartitionCommitted in kinds
 
 
 def test_rows_that_do_not_add_up_fail_the_run(tmp_path: Path) -> None:
@@ -445,7 +484,9 @@ def test_rows_lost_between_stages_fail_the_run(tmp_path: Path, monkeypatch: pyte
     from gristmill.backends.parts import PartitionOutput
 
     append = PartitionOutput.append
-    monkeypatch.setattr(PartitionOutput, "append", lambda self, batch: append(self, batch.slice(0, batch.num_items - 1)))
+    monkeypatch.setattr(
+        PartitionOutput, "append", lambda self, batch: append(self, batch.slice(0, batch.num_items - 1))
+    )
     with pytest.raises(ConservationError):
         run_lines(tmp_path, ROWS)
     assert run_json(tmp_path / "out")["status"] == "failed"
