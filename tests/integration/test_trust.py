@@ -14,9 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gristmill.backends.local import LocalExecutor
+from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.quarantine import read_quarantine
 from gristmill.ledger.verify import verify
+from gristmill.pipeline import Pipeline
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from tests.integration.trust_host import Host
-from tests.integration.trust_job import make_input
+from tests.integration.trust_job import Deadly, make_input
 
 FILES = 12
 
@@ -116,10 +122,10 @@ def test_killed_drivers_and_workers(host: Host, many: Path, tmp_path: Path, segm
     dice = random.Random(segments)
     output = tmp_path / "out"
     kills = 0
-    for target in (1, 3, 5, 8, 10):
+    for target in (2, 5, 9):
         driver = host.start(many, output, workers=2, segments=segments)
         ended = f"driver {target} ended early"
-        if target in (3, 8):
+        if target == 5:
             assert _wait_for(lambda: _committed(output) >= target - 1 and bool(_workers(driver.pid))), ended  # noqa: B023
             for worker in _workers(driver.pid):
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -132,7 +138,7 @@ def test_killed_drivers_and_workers(host: Host, many: Path, tmp_path: Path, segm
         assert not psutil.wait_procs(left, timeout=20)[1], "processes outlived their driver"
     told = host.run(many, output, workers=2, segments=segments)
     assert told["code"] == 0, told
-    assert kills >= 5
+    assert kills >= 3
     assert_same(output, expected, kills)
 
 
@@ -155,6 +161,28 @@ def test_random_moments(host: Host, many: Path, tmp_path: Path) -> None:
         assert told["code"] == 0, told
         assert_same(output, expected, number)
     assert kills >= 8
+
+
+# --- documents that kill ---
+
+
+def test_a_document_that_kills_can_be_replayed(few: Path, tmp_path: Path) -> None:
+    def job(out: str) -> Pipeline:
+        stages = [ScoreFilter(WordCountFilter(min_words=3)), Deadly(str(tmp_path / "trouble"))]
+        reader = JsonlReader(str(few), files_per_partition=1)
+        return Pipeline("deadly", stages=[reader, *stages, JsonlWriter(str(tmp_path / out))])
+
+    engine = LocalExecutor(config={"num_cpus": 1})
+    job("whole").run(executor=engine)
+    (tmp_path / "trouble").touch()
+    assert job("out").run(executor=engine).report.quarantined == 3
+    killed = [entry for entry in read_quarantine(tmp_path / "out") if entry.record.stage == "deadly"]
+    assert [(entry.id, entry.record.row) for entry in killed] == [("1-20", 20)]
+    assert Ledger(tmp_path / "out").why("1-20").status == "quarantined"
+    (tmp_path / "trouble").unlink()
+    report = job("out").replay(engine, cause=killed[0].record.cause)
+    assert (report.records, report.written, report.still_quarantined) == (1, 1, 2)
+    assert_same(tmp_path / "out", contents(tmp_path / "whole"), report)
 
 
 # --- several processes, one folder ---

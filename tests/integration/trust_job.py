@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,20 @@ class Apart(ProcessingStage[DocumentBatch, DocumentBatch]):
         return [task.slice(0, half), task.slice(half, task.num_items - half)]
 
 
+class Deadly(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Kills its process on one document, while a file lies there."""
+
+    name = "deadly"
+
+    def __init__(self, trouble: str) -> None:
+        self._trouble = trouble
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if "1-20" in task.column("id").to_pylist() and os.path.exists(self._trouble):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task
+
+
 def trimmed(text: str) -> str:
     """The text without trailing marks."""
     return text.rstrip("!")
@@ -65,8 +81,6 @@ def job(source: str, output: str, *, workers: int, format: str = "jsonl", segmen
     middle: list[Any] = [ScoreFilter(WordCountFilter(min_words=3)), Modify(trimmed, input_fields="text"), Picky()]
     if segments > 1:
         middle.append(Apart())
-    pipeline = Pipeline(
-        "trust", stages=[JsonlReader(source, files_per_partition=1), *middle, writer(output)]
-    )
+    pipeline = Pipeline("trust", stages=[JsonlReader(source, files_per_partition=1), *middle, writer(output)])
     executor = LocalExecutor(config={"num_cpus": workers})
     return pipeline.run(executor=executor, ignore_failures=True, error_budget=None, progress=False).report

@@ -428,18 +428,13 @@ class SegmentRunner:
         return failed_stage(stage, tasks[0], error)
 
     def _quarantine(self, stage: Stage, task: DocumentBatch, row: int, cause: str, detail: str) -> None:
-        last = stage.members[-1] if isinstance(stage, FusedStage) and stage.members else stage
-        record = quarantined_row(task, row, stage=last.name, cause=cause, detail=detail)
+        # Of a fused stage the first member: the document is kept as it was before them, and a replay begins there.
+        first = stage.members[0] if isinstance(stage, FusedStage) and stage.members else stage
         counts = Trail()
-        names = [member.name for member in stage.members] if isinstance(stage, FusedStage) else [stage.name]
-        for name in names:
-            count = counts.count(name)
-            count.rows_in += 1
-            if name == last.name:
-                count.quarantined[cause] = 1
-            else:
-                count.rows_out += 1
-        counts.quarantine.append(record)
+        count = counts.count(first.name)
+        count.rows_in += 1
+        count.quarantined[cause] = 1
+        counts.quarantine.append(quarantined_row(task, row, stage=first.name, cause=cause, detail=detail))
         self._record(stage, counts, _lineage(task).trail, 0.0, 1)
 
     # --- records ---

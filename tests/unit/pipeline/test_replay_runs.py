@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,8 @@ from gristmill.ledger.quarantine import list_quarantine, read_quarantine
 from gristmill.ledger.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.stages.text.filters import ColumnFilter, ScoreFilter, WordCountFilter
+from gristmill.stages.text.filters.statistics import TextStatistics
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
@@ -164,6 +166,40 @@ def test_a_replay_gives_what_a_run_without_failure_gives(tmp_path: Path, kind: s
     report = verify(str(tmp_path / "out"))
     assert report.ok, report
     assert _job(tmp_path, kind).run(executor=here(), ignore_failures=True).report.partitions_done_before == 2
+
+
+class Fragile(ColumnFilter):
+    """A filter that shares the pass of its neighbours and fails on some texts while a file lies there."""
+
+    def __init__(self, trouble: Path) -> None:
+        super().__init__("fragile", lower=0)
+        self._trouble = trouble
+
+    def score_column(self, statistics: TextStatistics) -> Any:
+        texts = [statistics.column.text(row) for row in range(len(statistics.column))]
+        if self._trouble.exists() and any("n5e" in text or "n8e" in text for text in texts):
+            raise ValueError("cannot digest it")
+        return np.ones(len(texts))
+
+
+def test_a_document_that_fails_in_a_shared_pass_goes_through_all_of_it(tmp_path: Path) -> None:
+    def job(out: str) -> Pipeline:
+        filters = [WordCountFilter(min_words=3), Fragile(tmp_path / "trouble"), _short()]
+        stages = [ScoreFilter(one) for one in filters]
+        return Pipeline("job", stages=[JsonlReader(str(tmp_path / "in")), *stages, JsonlWriter(str(tmp_path / out))])
+
+    _input(tmp_path, "jsonl")
+    (tmp_path / "trouble").touch()
+    # d5 is too short for the filter before the one that fails, which sees it because all scores are wanted; d8 is kept.
+    assert job("out").run(executor=here(), ignore_failures=True, scores="all").report.quarantined == 2
+    (tmp_path / "trouble").unlink()
+    report = job("out").replay(here())
+    assert (report.written, report.dropped) == (1, 1)
+    job("whole").run(executor=here(), ignore_failures=True, scores="all")
+    found, expected = _contents(tmp_path / "out"), _contents(tmp_path / "whole")
+    assert [name for name in expected if found.get(name) != expected[name]] == []
+    assert sorted(found) == sorted(expected)
+    verify(str(tmp_path / "out")).raise_for_problems()
 
 
 def test_what_still_fails_stays_in_quarantine(tmp_path: Path) -> None:
