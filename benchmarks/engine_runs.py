@@ -35,7 +35,10 @@ def digest(folder: Path) -> str:
 
 
 class PeakMemory:
-    """The highest sum of PSS over this process and all it started, and of shared-memory files, while it is entered."""
+    """The highest sum of PSS over this process and all it started, while it is entered.
+
+    Shared-memory files that nobody has mapped are not in it; pipelines of one segment make none.
+    """
 
     def __init__(self, period_s: float = 0.1) -> None:
         self.peak_bytes = 0
