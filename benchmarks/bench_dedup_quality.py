@@ -1,6 +1,6 @@
 """Measures the quality of a fuzzy deduplication on a corpus with planted duplicates.
 
-Usage: python benchmarks/bench_dedup_quality.py CORPUS OUTPUT [--threshold 0.8] [--verify pairs]
+Usage: python benchmarks/bench_dedup_quality.py CORPUS OUTPUT [--threshold 0.8] [--verify pairs] [--out FILE.json]
 
 CORPUS is a folder made by `build_corpus.py` of the shared data, with `corpus-*.jsonl`, `truth.jsonl` and `pairs.jsonl`.
 Prints one JSON object: recall of planted pairs by similarity, and the precision over all pairs within clusters, where a
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--threshold", type=float, default=0.8)
     parser.add_argument("--verify", default="pairs")
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     workflow = FuzzyDeduplicationWorkflow(
         input_path=str(arguments.corpus / "corpus-*.jsonl"),
@@ -107,8 +108,14 @@ def main() -> None:
         verify=arguments.verify,
     )
     result = workflow.run(progress=False)
-    facts = {key: value for key, value in result.metadata.items() if key not in ("output", "notes")}
-    print(json.dumps({**measure(arguments.corpus, arguments.output), "run": facts}))  # noqa: T201
+    # Times are for bench_dedup_speed.py; here they would only say how busy the machine was.
+    facts = {
+        key: value for key, value in result.metadata.items() if key not in ("output", "notes") and "_time" not in key
+    }
+    text = json.dumps({**measure(arguments.corpus, arguments.output), "run": facts}, indent=2)
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":
