@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -329,8 +330,9 @@ class Assassin:
         while not self._over.wait(0.01 + chance.random() / 20):
             pids = [pid for worker, pid in list(self.living.items()) if worker in self.busy]
             if pids and self.finished >= self.every * self.killed:
-                os.kill(chance.choice(pids), signal.SIGKILL)
-                self.killed += 1
+                with contextlib.suppress(ProcessLookupError):  # it may have ended since it was last heard of
+                    os.kill(chance.choice(pids), signal.SIGKILL)
+                    self.killed += 1
 
 
 @pytest.mark.parametrize("stages", [[Slow], [Slow, Even, Halves]], ids=["one segment", "three segments"])

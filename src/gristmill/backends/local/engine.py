@@ -193,7 +193,6 @@ class Engine:
     def _wait(self) -> None:
         for key, events in self._selector.select(_TICK_S):
             if key.fileobj is self.nursery:
-                self._listen_to_nursery()
                 continue
             worker = key.data
             if worker not in self._hands:
@@ -202,6 +201,8 @@ class Engine:
                 self._flush(worker)
             if events & selectors.EVENT_READ:
                 self._receive(worker)
+        # Whether or not it is readable: ends may have become known while a worker was forked.
+        self._listen_to_nursery()
         now = time.monotonic()
         self.state.now = now
         if now - self._last_sample >= _SAMPLE_S:
