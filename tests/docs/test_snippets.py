@@ -1,4 +1,7 @@
-"""The Python on the pages runs, block after block, as a reader would type it, on the shipped sample."""
+"""The Python on the pages runs, block after block, as a reader would type it, on the shipped sample.
+
+Blocks marked `py` instead of `python` need what a test machine has not (a model hub, a cluster); they are not run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def blocks(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
 def test_the_python_on_the_page_runs(page: Path, tmp_path: Path, sample_path: Path) -> None:
     lines = gzip.decompress(sample_path.read_bytes()).splitlines(keepends=True)
-    for folder in ("input", "in"):
+    for folder in ("input", "in", "crawl"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "sample.jsonl").write_bytes(b"".join(lines[:300]))
     for recipe in RECIPE.findall(page.read_text(encoding="utf-8")):
@@ -32,5 +35,7 @@ def test_the_python_on_the_page_runs(page: Path, tmp_path: Path, sample_path: Pa
         (tmp_path / f"{name}.yaml").write_text(recipe, encoding="utf-8")
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page)), encoding="utf-8")
-    run = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    run = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+    )
     assert run.returncode == 0, f"{page.name}:\n{run.stdout}\n{run.stderr}"

@@ -89,7 +89,7 @@ def is_compressed(path: str) -> bool:
 def make_partitions(
     files: Iterable[InputFile],
     *,
-    format: Format,  # noqa: A002 — the name users know
+    format: Format,
     files_per_partition: int | None = None,
     blocksize: str | int | None = None,
     limit: int | None = None,
@@ -194,7 +194,7 @@ def _blocks(
     ]
 
 
-def partition_stem(relative: str, *, format: Format) -> str:  # noqa: A002
+def partition_stem(relative: str, *, format: Format) -> str:
     """A readable, file-system-safe name for the file at `relative`; different paths get different names.
 
     ``sub/corpus-00000.jsonl`` becomes ``sub__corpus-00000``, a further or other suffix follows a tilde

@@ -14,7 +14,8 @@ from gristmill.backends.registry import as_executor
 from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
 from gristmill.kernels.content_hash import content_hashes
 from gristmill.kernels.text_column import text_column
-from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER
+from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.trail import DUPLICATE
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
@@ -180,6 +181,11 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         self.write_kwargs = dict(write_kwargs or {})
         self.output_fields = output_fields
 
+    def _lists_nothing(self, storage: Any) -> bool:
+        """Whether the list is the output of a run that found nothing, and so has no file at all."""
+        entries = Manifest(RunFolder(self.ids_to_remove_path, storage)).load()
+        return bool(entries) and not any(entry.files for entry in entries.values())
+
     def run(
         self, executor: BaseExecutor | str | None = None, *, fresh: bool = False, **options: Any
     ) -> WorkflowRunResult:
@@ -208,10 +214,13 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
                 SortedRunWriter(steps, storage_options=storage),
             ],
         )
-        result.add_pipeline_tasks(
-            "ids", ids.run(executor=chosen, fresh=fresh, id_field=None, url_field=None, **options)
-        )
-        listed = runs_of(steps, storage_options=storage)
+        if self._lists_nothing(storage):
+            listed = RunFiles(())
+        else:
+            result.add_pipeline_tasks(
+                "ids", ids.run(executor=chosen, fresh=fresh, id_field=None, url_field=None, **options)
+            )
+            listed = runs_of(steps, storage_options=storage)
         removal = RemovalById(listed, self.id_field, drop_id_field=self.drop_id_field or assigned)
         kind = ParquetWriter if (self.output_filetype or source.filetype) == "parquet" else JsonlWriter
         writer = kind(self.output_path, self.write_kwargs, self.output_fields, self.output_mode)
