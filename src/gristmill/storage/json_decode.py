@@ -27,6 +27,7 @@ Flags = npt.NDArray[np.bool_]
 _EXACT_FLOAT_DIGITS = 15
 _MAX_LEVELS = 64  # Of a nested Arrow type; what is deeper stays JSON.
 _LONG_INTEGER = re.compile(rb"[0-9]{16}")
+_SPACE_AFTER_NULL = re.compile(rb"null[ \t\r\n]+[,\]}]")
 _LARGE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
 
 
@@ -108,13 +109,17 @@ def _numbers(text: pa.Array, field: Field, kinds: Collection[int]) -> pa.Array |
 
 def arrow_nested(lines: Bytes) -> pa.Array | None:
     """The values under "v" as Arrow reads them, or None where it cannot or would change them."""
+    # Arrow miscounts the items of a list in which white space follows a null.
+    if _SPACE_AFTER_NULL.search(lines.tobytes()):
+        return None
     read = ReadOptions(use_threads=False, block_size=len(lines) + 1)
     try:
         table = read_json(pa.BufferReader(lines), read)
         schema = pa.schema([(field.name, _without_times(field.type)) for field in table.schema])
         if schema != table.schema:
             table = read_json(pa.BufferReader(lines), read, ParseOptions(explicit_schema=schema))
-    except pa.ArrowInvalid:
+        table.validate(full=True)
+    except (pa.ArrowInvalid, pa.ArrowIndexError):
         return None
     if "double" in str(schema):
         text = lines.tobytes()
