@@ -76,7 +76,8 @@ POLARS: dict[str, Operation] = {
     "explode": lambda f: f.with_columns(
         pl.concat_list(pl.col("text"), pl.format("second {}", "text")).alias("text")
     ).explode("text"),
-    "join": lambda f: f.join(pl.DataFrame({"n": [0, 2, 4], "weight": [1.0, 2.0, 3.0]}), on="n"),
+    # A batch without rows never reaches a stage, and its columns have no type to join on.
+    "join": lambda f: f.join(pl.DataFrame({"n": [0, 2, 4], "weight": [1.0, 2.0, 3.0]}), on="n") if len(f) else f,
     "reverse": lambda f: f.reverse(),
     "concat": lambda f: pl.concat([f.tail(2), f.head(2)]),
     "drop column": lambda f: f.select("text"),

@@ -189,6 +189,10 @@ class World:
                 writers = len([w for w in state.workers.values() if w.segment == segment.index - 1])
                 # Two results for each worker that was let go on, beside what deaths brought back.
                 slack = 40 * (2 * max(writers, state.segments[segment.index - 1].max_workers) + sum(self.died.values()))
+                if state.segments[segment.index - 1].gpus and segment.gpus:
+                    # A worker that holds what the next segment needs must finish its tasks to give it back.
+                    before = state.segments[segment.index - 1]
+                    slack += 40 * self.fan_out[before.index] * before.batch_size * max(writers, before.max_workers)
                 held = sum(item.nbytes for w in state.of(segment.index) for _, items in w.hands for item in items)
                 assert segment.queued_bytes <= segment.queue_limit + slack + held + 40
         if state.batch_mode:
