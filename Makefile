@@ -23,11 +23,12 @@ INTEGRATION_TESTS := $(wildcard tests/integration)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs bench test-core test-quick test-integration clean
+.PHONY: help setup demo test check format docs bench test-core test-quick test-integration test-cluster clean
 
 help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
 	@echo "make test     check, then run every test"
+	@echo "make test-cluster  the tests that start and kill Ray clusters of several nodes"
 	@echo "make check    formatting, lint, types and import layers"
 	@echo "make format   apply the formatter and the safe fixes of the linter"
 	@echo "make docs     build the documentation into site/"
@@ -90,7 +91,11 @@ test-quick: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(QUICK_TESTS)
 
 test-integration: $(TEST_STAMP)
-	$(BIN)/python -m pytest $(INTEGRATION_TESTS)
+	$(BIN)/python -m pytest -m "not cluster" $(INTEGRATION_TESTS)
+
+# Whole clusters of Ray are started and killed, which takes minutes: not a part of 'make test'.
+test-cluster: $(TEST_STAMP)
+	$(BIN)/python -m pytest -m cluster $(INTEGRATION_TESTS)
 
 docs: $(TEST_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -65,6 +65,7 @@ def test_head_node_alone_cannot_be_ignored(ray_cluster: str) -> None:
         RayDataExecutor(ignore_head_node=True).capacity()
 
 
+@pytest.mark.cluster
 def test_a_node_is_lost(tmp_path: Path) -> None:
     """Two local nodes, one killed with -9 in the middle: the files are those of an undisturbed run."""
     make_input(tmp_path / "in", files=12)
@@ -114,6 +115,7 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
     assert "rows 320" in printed
 
 
+@pytest.mark.cluster
 def test_client_starts_and_stops_its_own_cluster(ray_cluster: str, tmp_path: Path) -> None:
     """The default ports may be taken; the variables are put back; the other cluster on the machine stays."""
     import ray
