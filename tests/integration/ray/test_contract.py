@@ -28,6 +28,7 @@ class TestRayData(_OnRay):
         return RayDataExecutor(config=config)
 
 
+@pytest.mark.cluster
 class TestXenna(_OnRay):
     # Every death costs Xenna a whole pipeline; finding a document among many takes minutes.
     finds_poison = False
