@@ -14,6 +14,7 @@ WIDTH = 100
 HEAD = """# The command line
 
 Made from `gristmill --help` by `tools/make_cli_reference.py`; change the commands, not this page.
+`python -m gristmill` is the same command, for an interpreter whose scripts are not on the path.
 
 ## Exit codes
 

@@ -37,3 +37,13 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     assert set(HEAVY) & set(done.stdout.split()) == set()
+
+
+def test_the_package_can_be_run_like_the_command() -> None:
+    command = [sys.executable, "-m", "gristmill"]
+    version = subprocess.run([*command, "--version"], check=True, capture_output=True, text=True, timeout=60)
+    assert version.stdout.startswith("gristmill ")
+    wrong = subprocess.run([*command, "verfy"], check=False, capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2
+    assert "Usage: gristmill" in wrong.stderr
+    assert "Did you mean 'verify'?" in wrong.stderr
