@@ -98,6 +98,7 @@ def test_it_forks_without_threads_and_with_everything_imported(
 ) -> None:
     report = nursery.wait_ready()
     assert report["threads"] == []
+    nursery.preload(["polars", "gristmill.stages.text.filters:WordCountFilter"])
 
     def look(channel: Channel, status: StatusWriter) -> None:
         before = set(sys.modules)
@@ -105,15 +106,33 @@ def test_it_forks_without_threads_and_with_everything_imported(
         import polars as pl
         import pyarrow.parquet
 
+        from gristmill.stages.text.filters import WordCountFilter
+
         threads = os.listdir("/proc/self/task")
         frame = pl.DataFrame({"a": [3, 1, 2]}).lazy().sort("a").collect(engine="streaming")
         new = len(set(sys.modules) - before)
         channel.send((new, len(threads), frame["a"].to_list(), os.environ["POLARS_MAX_THREADS"]))
-        del numba, pyarrow
+        del numba, pyarrow, WordCountFilter
 
     new_modules, threads, values, polars_threads = receive(launch(look))
     assert new_modules < 20
     assert (threads, values, polars_threads) == (1, [1, 2, 3], "1")
+
+
+def test_pandas_and_scipy_wait_until_they_are_wanted(nursery: Nursery, launch: Callable[..., WorkerProcess]) -> None:
+    def loaded(channel: Channel, status: StatusWriter) -> None:
+        channel.send([name for name in ("pandas", "scipy") if name in sys.modules])
+
+    def from_frame(channel: Channel, status: StatusWriter) -> None:
+        import pandas as pd
+        import pyarrow as pa
+
+        # PyArrow takes a missing value of a series for null only if it knows pandas.
+        channel.send(pa.array(pd.Series([1.0, float("nan")])).null_count)
+
+    assert receive(launch(loaded)) == []
+    nursery.preload(["pandas"])
+    assert receive(launch(from_frame)) == 1
 
 
 def test_twenty_workers_of_which_some_are_killed(nursery: Nursery, launch: Callable[..., WorkerProcess]) -> None:
@@ -593,14 +612,14 @@ def test_a_file_in_the_current_folder_does_not_disturb(
 ) -> None:
     cwd = tmp_path / "project"
     cwd.mkdir()
-    (cwd / "polars.py").write_text("raise RuntimeError('not this one')")
+    (cwd / "numba.py").write_text("raise RuntimeError('not this one')")
     driver = script(
         f"""
         os.chdir({str(cwd)!r})
         def work(channel, status):
             channel.send(os.getcwd())
         worker = launch(shared_nursery(), work)
-        say(receive(worker), shared_nursery().report["failed"].get("polars"))
+        say(receive(worker), shared_nursery().report["failed"].get("numba"))
         """
     )
     assert line(driver) == f"{cwd} None"

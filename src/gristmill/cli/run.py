@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import click
@@ -105,19 +106,23 @@ def run_recipe(
     **options: Any,
 ) -> dict[str, Any]:
     """Run it with a display and return the report as plain values."""
-    from gristmill.cli.quick_start import defer_imports
+    from gristmill.backends.late_imports import defer_imports
+    from gristmill.cli.early_start import start_early
 
+    recipe = read_recipe(name, assignments)
+    start_early(recipe, executor=executor, workers=workers, settings=assignments.executor)
     defer_imports()
     from gristmill.cli.report_view import report_values
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
 
-    recipe = read_recipe(name, assignments)
     pipeline = recipe.pipeline()
     pipeline.config["recipe"] = recipe.without_secrets().to_yaml()
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     interval = {**recipe.executor_config, **assignments.executor}.get("logging_interval", LOGGING_INTERVAL_S)
     display = make_listener("auto" if show else "off", logging_interval=interval)
     marks_resumable()
+    gc.freeze()
+    gc.enable()
     try:
         result = pipeline.run(executor=engine, listeners=[display], progress=False, **options)
     finally:

@@ -6,6 +6,7 @@ Each module of this package with compiled functions offers `warm()`, which runs 
 from __future__ import annotations
 
 import pkgutil
+import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -53,17 +54,27 @@ def _compilations(module: ModuleType) -> int:
 
 
 def load_cached() -> int:
-    """Load every kernel that is in the cache on disk, compile none; returns how many were loaded."""
+    """Load what the cache on disk has of the kernels that this process imported; returns how many were loaded."""
     loaded = 0
-    for found in pkgutil.iter_modules(package.__path__):
-        for value in vars(import_module(f"{package.__name__}.{found.name}")).values():
-            cache = getattr(getattr(value, "_cache", None), "_cache_file", None)
-            if cache is None:
-                continue
-            for key in cache._load_index():
-                value.compile(key[0])
-                loaded += 1
+    for value in _imported():
+        cache = getattr(getattr(value, "_cache", None), "_cache_file", None)
+        if cache is None or value.signatures:
+            continue
+        for key in cache._load_index():
+            value.compile(key[0])
+            loaded += 1
     return loaded
+
+
+def all_cached() -> bool:
+    """Whether the cache on disk has something of every kernel that this process imported."""
+    return not any(map(_uncached, _imported()))
+
+
+def _imported() -> list[Any]:
+    prefix = package.__name__ + "."
+    modules = [module for name, module in sys.modules.items() if name.startswith(prefix)]
+    return [value for module in modules for value in vars(module).values() if hasattr(value, "py_func")]
 
 
 def warm_up(progress: Callable[[int, int, bool], None] | None = None) -> WarmUp:

@@ -8,7 +8,6 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError, UnknownNameError, did_you_mean
-from gristmill.recipes.building import build_stage
 from gristmill.recipes.registry import registered
 from gristmill.recipes.variables import is_variable_name, substitute, used_variables
 from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml
@@ -57,6 +56,7 @@ class Recipe:
             RecipeError: A name or a parameter is wrong; lists everything that is.
         """
         from gristmill.pipeline import Pipeline
+        from gristmill.recipes.building import build_stage
 
         problems = _Problems(self.source)
         stages = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -68,9 +69,8 @@ class LocalExecutor(BaseExecutor):
 
         sweep()
         nursery = shared_nursery()
-        for segment in plan.segments:
-            for stage in segment.stages:
-                stage.warm_up()
+        _compile_missing_kernels(plan)
+        nursery.preload(_modules_of(plan))
         state = self._state(plan)
         base = None
         if state.batch_mode:
@@ -179,6 +179,35 @@ class LocalExecutor(BaseExecutor):
                 floor=floor,
             )
         return asked
+
+
+def _compile_missing_kernels(plan: ExecutionPlan) -> None:
+    """Compile here, once, what workers would otherwise compile each for itself."""
+    from gristmill.kernels.warm import all_cached
+
+    cached = all_cached()
+    for segment in plan.segments:
+        for stage in segment.stages:
+            if not (cached and type(stage).__module__.startswith("gristmill.")):
+                stage.warm_up()
+
+
+def _modules_of(plan: ExecutionPlan) -> list[str]:
+    """What is better imported once than in every worker.
+
+    Code that is not ours mostly works on frames, of pandas or of what the driver has imported too.
+    """
+    from gristmill.backends.local.nursery import LIGHT_STAGES
+
+    stages = [stage for segment in plan.segments for stage in segment.stages]
+    members = [member for stage in stages for member in (stage, *getattr(stage, "members", ()))]
+    names = {type(member).__module__ for member in members}
+    found = sorted(name for name in names if name.startswith(LIGHT_STAGES))
+    if not all(type(stage).__module__.startswith("gristmill.") and _only_ours(stage) for stage in stages):
+        found.append("pandas")
+        if "polars" in sys.modules:
+            found.append("polars")
+    return found
 
 
 def _only_ours(stage: Any) -> bool:

@@ -48,7 +48,6 @@ DEFAULT_PRELOAD: tuple[str, ...] = (
     "pyarrow.compute",
     "pyarrow.ipc",
     "pyarrow.parquet",
-    "polars",
     "numba",
     "orjson",
     "cloudpickle",
@@ -61,6 +60,10 @@ DEFAULT_PRELOAD: tuple[str, ...] = (
     "gristmill.backends.local.shared_files",
     "gristmill.backends.local.worker",
 )
+
+LIGHT_STAGES = tuple(f"gristmill.stages.text.{part}" for part in ("io", "filters", "modifiers", "modules"))
+"""The stages whose modules a nursery may import. Models are left to the workers that use them: their packages start
+threads, which must not be there when a worker is forked."""
 
 # One thread for each worker: parallelism is the number of workers. The two allocator settings keep the jemalloc copies
 # inside Arrow and Polars from starting a thread in the nursery, where a fork would lose it.
@@ -100,7 +103,14 @@ class Nursery:
         ```
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        control: socket.socket,
+        env: Mapping[str, str],
+        *,
+        preload: Sequence[str] = (),
+    ) -> None:
         self._process = process
         self._control = PolledChannel(control)
         self._env = dict(env)
@@ -112,7 +122,7 @@ class Nursery:
         self._newly_ended: list[WorkerProcess] = []
         self._owner = os.getpid()
         self._lost = False
-        self._preloaded: set[str] = set()
+        self._preloaded = set(preload)
         self.report: Mapping[str, Any] | None = None
         _everyone.add(self)
 
@@ -150,7 +160,7 @@ class Nursery:
             raise
         finally:
             theirs.close()
-        nursery = cls(process, ours, env)
+        nursery = cls(process, ours, env, preload=preload)
         ignores_path = sys.flags.ignore_environment
         settings = {
             "driver": os.getpid(),
@@ -441,10 +451,10 @@ class _Shared:
         self.nursery: Nursery | None = None
         self.lock = threading.Lock()
 
-    def get(self) -> Nursery:
+    def get(self, modules: Sequence[str]) -> Nursery:
         with self.lock:
             if self.nursery is None or not self.nursery.alive:
-                self.nursery = Nursery.start()
+                self.nursery = Nursery.start((*DEFAULT_PRELOAD, *modules))
             return self.nursery
 
     def close(self) -> None:
@@ -461,9 +471,13 @@ _everyone: weakref.WeakSet[Nursery] = weakref.WeakSet()
 _shared = _Shared()
 
 
-def shared_nursery() -> Nursery:
-    """The nursery of this process: started at the first call, again if it died, ended with the process."""
-    return _shared.get()
+def shared_nursery(*, modules: Sequence[str] = ()) -> Nursery:
+    """The nursery of this process: started at the first call, again if it died, ended with the process.
+
+    Args:
+        modules: What it imports besides `DEFAULT_PRELOAD` when it is started; see also `Nursery.preload`.
+    """
+    return _shared.get(modules)
 
 
 def _after_fork_in_child() -> None:

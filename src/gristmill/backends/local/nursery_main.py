@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import importlib.util
 import os
 import select
 import signal
@@ -27,6 +26,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from gristmill.backends.late_imports import defer_imports, introduce_pandas
 from gristmill.backends.local.channel import Channel, ChannelClosed
 from gristmill.backends.local.memory import OutOfMemoryCounter
 from gristmill.backends.local.status import StatusWriter
@@ -111,12 +111,22 @@ def run_received_function(channel: Channel, status: StatusWriter) -> None:
 
 
 def _preload(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Import what exists of `names`; returns what does not exist, and what failed with its message."""
+    """Import what exists of `names`; returns what does not exist, and what failed with its message.
+
+    Args:
+        names: Modules, or `module:name` for what a module loads when it is asked for.
+    """
     missing: list[str] = []
     failed: dict[str, str] = {}
     for name in names:
         try:
-            importlib.import_module(name)
+            module, _, attribute = name.partition(":")
+            found = importlib.import_module(module)
+            if attribute:
+                # Packages that load their parts when asked for them are asked here.
+                getattr(found, attribute)
+            if name == "pandas":
+                introduce_pandas()
         except ModuleNotFoundError as error:
             if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
                 missing.append(name)
@@ -129,9 +139,7 @@ def _preload(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _warm_up() -> str | None:
-    """Load the compiled kernels if there are any; the message of what went wrong, or None."""
-    if importlib.util.find_spec("gristmill.kernels.warm") is None:
-        return None
+    """Load the compiled kernels of what has been imported; the message of what went wrong, or None."""
     try:
         importlib.import_module("gristmill.kernels.warm").load_cached()
     except Exception as error:
@@ -183,6 +191,7 @@ class _Server:
                     return
                 if request["do"] == "import":
                     _preload(request["names"])
+                    _warm_up()
                     gc.freeze()
                     continue
                 self.fork(request)
@@ -354,6 +363,9 @@ def _serve(control: Channel) -> None:
         os.environ["PYTHONPATH"] = settings["python_path"]
 
     began = time.monotonic()
+    # Nothing that is imported becomes garbage; looking for some takes a tenth of the time.
+    gc.disable()
+    defer_imports()
     missing, failed = _preload(settings["preload"])
     imported_s = time.monotonic() - began
     problem = _warm_up()
@@ -362,8 +374,8 @@ def _serve(control: Channel) -> None:
     _sleepers_rest()
     threads = [name for name in other_threads() if name not in KNOWN_SLEEPERS]
     # What lives now is shared with every worker as long as nobody writes to it: the collector must not.
-    gc.collect()
     gc.freeze()
+    gc.enable()
     control.send(
         (
             "ready",

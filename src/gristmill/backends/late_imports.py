@@ -1,8 +1,9 @@
-"""Keeps a command from loading pandas and SciPy when nothing needs them.
+"""Keeps a process from loading pandas and SciPy when nothing needs them.
 
 PyArrow imports pandas, where it is installed, the moment the first value is converted, which takes longer than a small
-job; numba imports SciPy to look at its version. Recipes hold no code that could hand pandas objects to PyArrow unseen:
-frames come and go by the pandas door alone, which introduces the two when it opens.
+job; numba imports SciPy to look at its version. Only processes that run no code of the user's own defer the two: there
+frames come and go by the pandas door alone, which introduces pandas when it opens. A worker that is to run other code
+gets pandas before it starts.
 """
 
 from __future__ import annotations
@@ -36,3 +37,10 @@ def defer_imports() -> None:
         pa.scalar(1)
     finally:
         sys.meta_path.remove(finder)
+
+
+def introduce_pandas() -> None:
+    """Make PyArrow look for pandas, which it does just once and may have done when pandas was not to be loaded."""
+    import pyarrow as pa
+
+    pa.table({}).to_pandas()

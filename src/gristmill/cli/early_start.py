@@ -1,0 +1,77 @@
+"""Starts the process that workers come from while the command itself still imports its packages.
+
+Both take most of a second, and neither needs the other. Only a guess is made here, from the recipe and the sizes of its
+local files: whether the run uses workers is decided by the executor, which takes up the process or never asks for it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gristmill.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from gristmill.recipes import Recipe
+
+_WORTH_IT = 8 << 20
+"""With so many bytes of input there will be workers, whatever the stages are."""
+
+
+def start_early(recipe: Recipe, *, executor: str | None, workers: int | None, settings: Mapping[str, Any]) -> bool:
+    """Start the process that workers come from, if the run is likely to want some; returns whether it did."""
+    config = {**recipe.executor_config, **settings}
+    wanted = config.get("num_cpus") if workers is None else workers
+    if (executor or recipe.executor or "local") != "local" or wanted == 0:
+        return False
+    if not any(_is_large(entry.parameters.get("file_paths")) for entry in recipe.stages):
+        return False
+    from gristmill.backends.local.nursery import shared_nursery
+
+    shared_nursery(modules=_modules(recipe))
+    return True
+
+
+def _modules(recipe: Recipe) -> list[str]:
+    """Where the recipe's stages come from; unknown names are reported when the pipeline is built."""
+    from gristmill.backends.local.nursery import LIGHT_STAGES
+    from gristmill.recipes.registry import registered
+
+    found: dict[str, None] = {}
+    for entry in recipe.stages:
+        try:
+            module = registered(entry.name).module
+        except UnknownNameError:
+            continue
+        if module.startswith(LIGHT_STAGES):
+            found[f"{module}:{entry.name}"] = None
+    return list(found)
+
+
+def _is_large(paths: object) -> bool:
+    total = 0
+    for size in _sizes(paths):
+        total += size
+        if total > _WORTH_IT:
+            return True
+    return False
+
+
+def _sizes(paths: object) -> Iterator[int]:
+    """The sizes of local files that a reader's `file_paths` means, as far as they can be seen without looking deep."""
+    if isinstance(paths, list | tuple):
+        for path in paths:
+            yield from _sizes(path)
+    elif isinstance(paths, str) and "://" not in paths:
+        for path in [paths] if os.path.exists(paths) else glob.iglob(paths, recursive=True):
+            try:
+                if os.path.isdir(path):
+                    with os.scandir(path) as entries:
+                        yield from [entry.stat().st_size for entry in entries if entry.is_file()]
+                else:
+                    yield os.path.getsize(path)
+            except OSError:
+                # Whatever is wrong with the path, the reader says it better.
+                continue
