@@ -129,3 +129,7 @@ class ModelNotFoundError(GristmillError, FileNotFoundError):
 
 class InputChangedError(GristmillError, RuntimeError):
     """The input changed between the steps of a workflow, so that what was found before does not hold for it."""
+
+
+class StageResultError(StageFailedError, StageDefinitionError):
+    """A stage returned something that is no task: a defect of the stage, whatever the documents are."""

@@ -22,7 +22,7 @@ from gristmill.backends.base import BaseExecutor
 from gristmill.backends.in_process import run_in_process
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.work import Work
-from gristmill.errors import ResourcesError, StageFailedError, UnknownNameError
+from gristmill.errors import ResourcesError, StageFailedError, StageResultError, UnknownNameError
 from gristmill.ledger.verify import verify
 from gristmill.observe.events import PartitionCommitted, WorkerStopped
 from gristmill.pipeline import Pipeline
@@ -196,6 +196,20 @@ class ExecutorSuite:
         assert "no entry for document 50" in str(error)
         assert "RayTaskError" not in str(error)
 
+    @pytest.mark.parametrize("listed", [False, True])
+    def test_wrong_result(self, source: Path, tmp_path: Path, listed: bool) -> None:
+        """The stage is at fault, so that no document is named, and none can be set aside instead."""
+        with pytest.raises(StageResultError) as caught:
+            self.run(source, [stages.GivesTables(listed=listed)], tmp_path / "out", ignore_failures=listed)
+        error = caught.value
+        assert (error.stage, error.file, error.row) == ("tables", None, None)
+        assert error.returned == ("a list with a pyarrow.Table in it" if listed else "a pyarrow.Table")
+        assert "allowed is a task (a DocumentBatch, say), a list or an iterator of tasks, or None" in str(error)
+        assert "DocumentBatch(data=…)" in str(error)
+        assert " row " not in str(error)
+        assert "ignore_failures" not in str(error)
+        assert not list((tmp_path / "out").glob("*.jsonl"))
+
     def test_failing_setup(self, source: Path) -> None:
         with pytest.raises(StageFailedError, match=r"unready.*setup.*the weights are not there"):
             self.run(source, [stages.SetupFails()], None)
@@ -226,7 +240,8 @@ class ExecutorSuite:
         by_name = {stage.name: stage for stage in result.report.stages}
         assert sum(by_name["dies"].quarantined.values()) == 1
         assert result.report.rows_written == len([n for n in range(FILES * ROWS) if n % 3]) - 1
-        kept = {json.loads(line)["n"] for path in (tmp_path / "out").glob("*.jsonl") for line in path.open()}
+        lines = [line for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_bytes().splitlines()]
+        kept = {json.loads(line)["n"] for line in lines}
         assert 50 not in kept
         assert verify(str(tmp_path / "out")).ok
 
@@ -289,5 +304,5 @@ class ExecutorSuite:
         )
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.split()[-1] == str(FILES * ROWS)
-        first = json.loads((out / "part-0.jsonl").open(encoding="utf-8").readline())
+        first = json.loads((out / "part-0.jsonl").read_text(encoding="utf-8").splitlines()[0])
         assert first["text"] == "text 0 0 äß!"

@@ -186,3 +186,16 @@ class Sleeps(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         time.sleep(self.seconds)
         return task
+
+
+class GivesTables(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Returns what is no task: the table itself, or a list with one in it."""
+
+    name = "tables"
+
+    def __init__(self, *, listed: bool = False) -> None:
+        self.listed = listed
+
+    def process(self, task: DocumentBatch) -> Any:
+        table = task.to_pyarrow()
+        return [task, table] if self.listed else table

@@ -7,14 +7,14 @@ as dropped and created and marked `untracked`; nothing is ever matched by positi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.errors import ConservationError, StageDefinitionError
+from gristmill.errors import ConservationError, StageResultError
 from gristmill.ledger.trail import DROPPED, Decisions, Rows, StageCount, Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
 from gristmill.tasks.base import Task
@@ -282,20 +282,52 @@ def _notes(entry: Entry, exits: Sequence[Exit]) -> list[Note]:
     return found
 
 
-def check_given(stage: Stage, given: Any) -> list[Task[Any]]:
-    """The tasks that a stage returned, or an error that says what it should have returned."""
+def check_given(stage: Stage, given: Any, *, method: str = "process") -> list[Task[Any]]:
+    """The tasks that a stage returned.
+
+    Raises:
+        StageResultError: It returned something else.
+    """
+    return list(given_tasks(stage, given, method=method))
+
+
+def given_tasks(stage: Stage, given: Any, *, method: str = "process") -> Iterator[Task[Any]]:
+    """As `check_given`, for a result that is taken up piece by piece."""
     if given is None:
-        return []
-    tasks = [given] if isinstance(given, Task) else given
-    if not isinstance(tasks, list | tuple):
-        raise StageDefinitionError(
-            f"Stage {stage.name!r} returned {type(given).__name__}; process() gives a task, a list of tasks or None. "
-            "Wrap a frame or table as DocumentBatch(data=…)."
-        )
-    for task in tasks:
-        if task is not None and not isinstance(task, Task):
-            raise StageDefinitionError(
-                f"Stage {stage.name!r} returned a list with {type(task).__name__} in it; it must hold tasks. "
-                "Wrap a frame or table as DocumentBatch(data=…)."
-            )
-    return [task for task in tasks if task is not None]
+        return
+    if isinstance(given, Task):
+        yield given
+        return
+    if not isinstance(given, list | tuple | Iterator):
+        raise _wrong_result(stage, given, method, "")
+    for task in given:
+        if task is None:
+            continue
+        if not isinstance(task, Task):
+            raise _wrong_result(stage, task, method, f"{_kind(given)} with ")
+        yield task
+
+
+def _wrong_result(stage: Stage, found: Any, method: str, inside: str) -> StageResultError:
+    allowed = "a task (a DocumentBatch, say), a list or an iterator of tasks, or None"
+    returned = inside + _kind(found) + (" in it" if inside else "")
+    hint = "Return the task itself, changed or not."
+    if hasattr(found, "columns") or hasattr(found, "schema"):
+        hint = "Wrap the data: return DocumentBatch(data=…)."
+    return StageResultError(
+        f"Stage {stage.name!r} returned {returned} from {method}(); allowed is {allowed}. {hint} The stage is at "
+        "fault and not a document, so ignoring failures would not help. Committed output is intact: correct the stage "
+        "and run the same command again to go on.",
+        stage=stage.name,
+        returned=returned,
+        file=None,
+        row=None,
+    )
+
+
+def _kind(found: Any) -> str:
+    """The type of a value in words, with its module where the bare name may not say enough."""
+    kind = type(found)
+    package = kind.__module__.split(".")[0]
+    name = kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from gristmill.backends.accounting import Exit, account, check_given, enter, leave
+from gristmill.backends.accounting import Exit, account, check_given, enter, given_tasks, leave
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.failures import failed_stage, quarantined_row, raised_in
 from gristmill.backends.grouping import attribute, join_outputs
 from gristmill.backends.parts import Leaf, PartitionOutput, piece_leaf
 from gristmill.backends.plan import RunSettings, Segment
-from gristmill.errors import StageFailedError, UsageError
+from gristmill.errors import ConservationError, StageFailedError, UsageError
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.trail import StageTime, Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
@@ -32,6 +32,9 @@ Stage = ProcessingStage[Any, Any]
 T = TypeVar("T")
 
 Slices = Sequence[tuple[int, int]]
+
+_DEFECTS = (StageFailedError, ConservationError)
+"""Errors that no document is to blame for: they end the run, and no search for a document is made."""
 
 
 class Progress(Protocol):
@@ -245,7 +248,7 @@ class SegmentRunner:
         try:
             given = stage.process(task)
             single = isinstance(given, Task)
-            items: Iterator[Task[Any]] = iter([given] if isinstance(given, Task) else given or ())
+            items = given_tasks(stage, given)
             current = next(items, None)
         except Exception as error:
             raise failed_stage(stage, task, error) from error
@@ -266,7 +269,7 @@ class SegmentRunner:
             except Exception as error:
                 raise failed_stage(stage, task, error) from error
             entry = enter(task)
-            one = leave(entry, check_given(stage, current)[0])
+            one = leave(entry, current)
             counts = Trail()
             account(stage, entry, [one], counts)
             if self.first and isinstance(one.task, DocumentBatch):
@@ -293,7 +296,7 @@ class SegmentRunner:
         lineage = _lineage(task)
         try:
             outputs = self._call_stage(stage, task, lineage.trail)
-        except StageFailedError:
+        except _DEFECTS:
             raise
         except Exception as error:
             if not self.settings.ignore_failures:
@@ -308,7 +311,7 @@ class SegmentRunner:
         if not stage.validate_input(task):
             raise _invalid(stage, task)
         given = stage.process(task)
-        tasks = check_given(stage, list(given) if isinstance(given, Iterator) else given)
+        tasks = check_given(stage, given, method=_method(stage))
         seconds = time.perf_counter() - start
         exits = [leave(entry, one) for one in tasks]
         counts = Trail()
@@ -334,7 +337,7 @@ class SegmentRunner:
             if not stage.validate_input(task):
                 raise _invalid(stage, task)
         try:
-            given = check_given(stage, stage.process_batch(list(documents)))
+            given = check_given(stage, stage.process_batch(list(documents)), method="process_batch")
         except Exception as error:
             raise self._located_among(stage, documents, error) from error
         seconds = time.perf_counter() - start
@@ -374,7 +377,7 @@ class SegmentRunner:
                 piece = task.slice(start, end - start)
                 try:
                     outputs.append(self._call_stage(stage, piece, lineage.trail))
-                except StageFailedError:
+                except _DEFECTS:
                     raise
                 except Exception as error:
                     if not self.settings.ignore_failures:
@@ -393,7 +396,7 @@ class SegmentRunner:
             piece = task.slice(start, length)
             try:
                 outputs.append(self._call_stage(stage, piece, _lineage(task).trail))
-            except StageFailedError:
+            except _DEFECTS:
                 raise
             except Exception as problem:
                 piece = task.slice(start, length)
@@ -420,6 +423,8 @@ class SegmentRunner:
 
     def _located_among(self, stage: Stage, tasks: Sequence[DocumentBatch], error: Exception) -> StageFailedError:
         """As `_located`, for a call with several tasks."""
+        if isinstance(error, StageFailedError):
+            return error
         one_by_one = _OneByOne(stage)
         for task in tasks:
             problem = _problem(one_by_one, task, 0, task.num_items)
@@ -469,7 +474,7 @@ def _problem(stage: Stage, task: DocumentBatch, lo: int, hi: int) -> Exception |
     enter(piece)
     try:
         given = stage.process(piece)
-        check_given(stage, list(given) if isinstance(given, Iterator) else given)
+        check_given(stage, given, method=_method(stage))
     except Exception as error:
         return error
     return None
@@ -489,6 +494,10 @@ class _OneByOne(FusedStage):
 
     def validate_input(self, task: Any) -> bool:
         return self.stage.validate_input(task)
+
+
+def _method(stage: Stage) -> str:
+    return "process_batch" if isinstance(stage, _OneByOne) else "process"
 
 
 def _invalid(stage: Stage, task: Task[Any]) -> UsageError:

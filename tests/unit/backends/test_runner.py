@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from gristmill.backends.base import WorkerMetadata
 from gristmill.backends.plan import RunSettings, Segment
 from gristmill.backends.runner import Hints, SegmentRunner, _around, _by_time, _with_gaps
-from gristmill.errors import StageFailedError
+from gristmill.errors import ConservationError, StageFailedError, StageResultError
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.tasks import DocumentBatch
-from gristmill.tasks.base import Lineage, Task
+from gristmill.tasks.base import EmptyTask, Lineage, Task
 
 
 class Picky(ProcessingStage):
@@ -121,6 +121,76 @@ def test_a_failure_of_the_whole_batch_blames_no_row() -> None:
     with pytest.raises(StageFailedError, match="too many") as caught:
         list(runner(Picky(only_whole=True)).run([batch(0, 6)]))
     assert caught.value.row is None
+
+
+class Returns(ProcessingStage):
+    """Returns what it was made with."""
+
+    name = "returns"
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def process(self, task: Any) -> Any:
+        return self.given
+
+
+class ReturnsMany(Returns):
+    batch_size = 3
+
+    def process_batch(self, tasks: list[Any]) -> Any:
+        return self.given
+
+
+WRONG = [
+    ({}, "a dict"),
+    ("text", "a str"),
+    (0, "an int"),
+    (pa.table({"n": [1]}), "a pyarrow.Table"),
+    (["text"], "a list with a str in it"),
+    ((None, 5), "a tuple with an int in it"),
+]
+
+
+@pytest.mark.parametrize("ignore_failures", [False, True])
+@pytest.mark.parametrize(("wrong", "words"), WRONG)
+def test_a_wrong_result_is_the_fault_of_the_stage(wrong: Any, words: str, ignore_failures: bool) -> None:
+    source = EmptyTask()
+    source._lineage = Lineage(0, "p0")
+    for made, tasks, method in (
+        (runner(Returns(wrong), ignore_failures=ignore_failures), [batch(0, 4)], "process()"),
+        (runner(Returns(wrong), ignore_failures=ignore_failures), [source], "process()"),
+        (
+            runner(ReturnsMany(wrong), batch_size=3, ignore_failures=ignore_failures),
+            [batch(0, 4), batch(4, 6)],
+            "process_batch()",
+        ),
+    ):
+        with pytest.raises(StageResultError) as caught:
+            list(made.run(tasks))
+        assert (caught.value.stage, caught.value.returned, caught.value.row) == ("returns", words, None)
+        assert f"returned {words} from {method}; allowed is" in str(caught.value)
+        assert "ignore_failures" not in str(caught.value)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_nothing_between_the_tasks_of_a_source_ends_it_early() -> None:
+    source = EmptyTask()
+    source._lineage = Lineage(0, "p0")
+    results = list(runner(Returns([None, batch(0, 2), None, batch(2, 4)])).run([source]))
+    assert numbers(results) == [[0, 1], [2, 3]]
+
+
+def test_rows_that_do_not_add_up_blame_no_document() -> None:
+    class Liar(ProcessingStage):
+        name = "liar"
+
+        def process(self, task: Any) -> Any:
+            task.drop(np.ones(task.num_items, bool), reason="said_so")
+            return task
+
+    with pytest.raises(ConservationError, match="Use the batch that drop"):
+        list(runner(Liar(), ignore_failures=True).run([batch(0, 4)]))
 
 
 def test_a_failure_among_several_tasks_names_the_right_file_and_row() -> None:
