@@ -44,14 +44,15 @@ TERMINAL_RANGES = (
 PUNCTUATION_RANGES = "0.9 2.15 2.c 1 a.5 1 1a.6 1a.25 b 8 6 1f57.2 4 2.3 7 20f 2ca b8 a46 6.6 2.2 cef3 2.2 2 4 8.2 42"
 LINE_BREAKS = "\n\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 
-_METHODS: tuple[tuple[int, Callable[[str], bool]], ...] = (
-    (ALPHA, str.isalpha),
-    (ALNUM, str.isalnum),
-    (DECIMAL, str.isdecimal),
-    (DIGIT, str.isdigit),
-    (NUMERIC, str.isnumeric),
-    (UPPER, str.isupper),
-    (LOWER, str.islower),
+# numpy asks the running interpreter about each character, as the methods of `str` do.
+_METHODS: tuple[tuple[int, Callable[..., npt.NDArray[np.bool_]]], ...] = (
+    (ALPHA, np.strings.isalpha),
+    (ALNUM, np.strings.isalnum),
+    (DECIMAL, np.strings.isdecimal),
+    (DIGIT, np.strings.isdigit),
+    (NUMERIC, np.strings.isnumeric),
+    (UPPER, np.strings.isupper),
+    (LOWER, np.strings.islower),
 )
 
 
@@ -67,27 +68,6 @@ def decode_ranges(text: str) -> list[tuple[int, int]]:
     return ranges
 
 
-def _page_flags(page: str) -> npt.NDArray[np.uint16] | int:
-    """The flags of the `str` methods for one page, as a single number where all its characters agree."""
-    if not _WORDS_OR_CASE.search(page):
-        return 0
-    if page.isalpha() and page == page.swapcase() and not page.isupper() and not page.islower():
-        # Ideographs and syllables; a few ideographs are numeric, so the number classes are still asked for.
-        flags = np.full(PAGE, ALPHA | ALNUM, dtype=np.uint16)
-        numeric = np.fromiter(map(str.isnumeric, page), dtype=bool, count=PAGE)
-        flags[numeric] |= NUMERIC
-        return flags
-    flags = np.zeros(PAGE, dtype=np.uint16)
-    for flag, method in _METHODS:
-        flags[np.fromiter(map(method, page), dtype=bool, count=PAGE)] |= flag
-    return flags
-
-
-# Everything that any of the methods accepts is a word character for `re`, except the circled and squared letters,
-# which have case and are symbols.
-_WORDS_OR_CASE = re.compile("[\\w\u24b6-\u24e9\U0001f130-\U0001f189]")
-
-
 @lru_cache(maxsize=1)
 def class_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
     """The page number of every 256 code points, and the flags of every distinct page one after another.
@@ -95,10 +75,10 @@ def class_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
     The flags of code point `c` are `flags[pages[c >> 8] * 256 + (c & 255)]`.
     """
     flags = np.zeros((CODE_POINTS // PAGE, PAGE), dtype=np.uint16)
-    named = np.arange(_NAMED, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
-    for number in range(_NAMED // PAGE):
-        flags[number] = _page_flags(named[number * PAGE : (number + 1) * PAGE])
+    named = np.arange(_NAMED, dtype=np.uint32)
     flat = flags.reshape(-1)
+    for flag, method in _METHODS:
+        flat[:_NAMED] |= method(named.view("U1")) * np.uint16(flag)
     for ranges, flag in (
         (ALPHABETIC_RANGES, ALPHABETIC),
         (TERMINAL_RANGES, TERMINAL | PUNCTUATION),
@@ -106,7 +86,7 @@ def class_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
     ):
         for start, end in decode_ranges(ranges):
             flat[start:end] |= flag
-    for match in re.finditer(r"\s", named[:0x3001]):
+    for match in re.finditer(r"\s", "".join(map(chr, range(0x3001)))):
         flat[match.start()] |= SPACE
     for character in LINE_BREAKS:
         flat[ord(character)] |= LINE_BREAK

@@ -54,8 +54,14 @@ def _compilations(module: ModuleType) -> int:
 
 
 def load_cached() -> int:
-    """Load what the cache on disk has of the kernels that this process imported; returns how many were loaded."""
+    """Load what the cache on disk has of the kernels that this process imported; returns how many were loaded.
+
+    The tables of character classes that some of them look into are made too.
+    """
     loaded = 0
+    tables = sys.modules.get(f"{package.__name__}.unicode_classes")
+    if tables is not None:
+        tables.class_tables()
     for value in _imported():
         cache = getattr(getattr(value, "_cache", None), "_cache_file", None)
         if cache is None or value.signatures:
