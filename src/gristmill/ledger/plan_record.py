@@ -1,7 +1,8 @@
 """The plan that made an output, kept as `plan.json`, and what differs between two plans in words.
 
 A description is a plain dictionary: `name`, `version` (of the package), `stages` in order, each with `name`, `type`,
-`parameters` and, where the source of user code can be seen, `code` (a digest of it); anything else is compared too.
+`parameters` and, where the source of user code can be seen, `code` (a digest of it); `variables` are those of a recipe,
+which change nothing by themselves but explain what did; anything else is compared too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from gristmill.storage.atomic import write_json_atomic
 
 _SHORT = 40
 # Do not change a single byte of output.
-_NO_EFFECT = ("description", "created")
+_NO_EFFECT = ("description", "created", "variables")
+_LISTED = 2
+"""Stages with the same difference that are written out; more are said in one line."""
+_NAMED = 5
 
 
 def plan_digest(description: Mapping[str, Any]) -> str:
@@ -92,16 +96,15 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Every difference between two plans as a sentence, and what it means for the work already done."""
     before, after = _stages(old), _stages(new)
     names_before, names_after = list(before), list(after)
-    found = [f"stage {name!r} was removed" for name in names_before if name not in after]
+    found = _variables(old.get("variables") or {}, new.get("variables") or {})
+    found += [f"stage {name!r} was removed" for name in names_before if name not in after]
     for name in names_after:
         if name not in before:
             place = names_after.index(name)
             where = f"after {names_after[place - 1]!r}" if place else "at the beginning"
             found.append(f"stage {name!r} was added {where}")
     found += _moved(names_before, names_after)
-    for name in names_after:
-        if name in before:
-            found += _stage_differences(name, before[name], after[name])
+    found += _grouped({name: _stage_differences(before[name], after[name]) for name in names_after if name in before})
     for key in sorted({*old, *new}.difference(("stages", *_NO_EFFECT))):
         missing = object()
         was, now = old.get(key, missing), new.get(key, missing)
@@ -136,21 +139,47 @@ def _moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
     return found
 
 
-def _stage_differences(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _variables(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The variables of a recipe that have another value; those that came or went are seen by what they change."""
+    return [
+        f"variable {name} changed from {_shown(old[name])} to {_shown(new[name])}"
+        for name in sorted({*old} & {*new})
+        if old[name] != new[name]
+    ]
+
+
+def _grouped(differences: Mapping[str, Sequence[str]]) -> list[str]:
+    """The differences of all stages, those that many stages share in one line."""
+    stages: dict[str, list[str]] = {}
+    for name, lines in differences.items():
+        for line in lines:
+            stages.setdefault(line, []).append(name)
+    found: list[str] = []
+    for name, lines in differences.items():
+        for line in lines:
+            sharing = stages[line]
+            if len(sharing) <= _LISTED:
+                found.append(f"stage {name!r}: {line}")
+            elif name == sharing[0]:
+                found.append(f"stage {name!r}: {line}, and {len(sharing) - 1} more stages with the same change")
+    return found
+
+
+def _stage_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for key in sorted({*old, *new}.difference(("name", "parameters", "code"))):
         if old.get(key) != new.get(key):
-            found += _value_differences(f"stage {name!r}: {key}", old.get(key), new.get(key))
+            found += _value_differences(key, old.get(key), new.get(key))
     was, now = old.get("parameters") or {}, new.get("parameters") or {}
     for key in sorted({*was, *now}):
         if key not in was:
-            found.append(f"stage {name!r}: parameter {key} is new, {_shown(now[key])}")
+            found.append(f"parameter {key} is new, {_shown(now[key])}")
         elif key not in now:
-            found.append(f"stage {name!r}: parameter {key} is gone, it was {_shown(was[key])}")
+            found.append(f"parameter {key} is gone, it was {_shown(was[key])}")
         elif was[key] != now[key]:
-            found += _value_differences(f"stage {name!r}: parameter {key}", was[key], now[key])
+            found += _value_differences(f"parameter {key}", was[key], now[key])
     if old.get("code") != new.get("code"):
-        found.append(f"stage {name!r}: its code changed")
+        found.append("its code changed")
     return found
 
 
@@ -182,14 +211,14 @@ def _what_stays(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | No
     names, new_names = list(before), list(after)
     same = 0
     for old, new in zip(names, new_names, strict=False):
-        if old != new or _stage_differences(old, before[old], after[new]):
+        if old != new or _stage_differences(before[old], after[new]):
             break
         same += 1
     if not same:
         return None
     # The writer ends every plan, so stages added before it are added at the end as far as documents are concerned.
     if same == len(names) - 1 and len(new_names) > len(names) and new_names[-1] == names[-1]:
-        added = ", ".join(map(repr, new_names[same:-1]))
+        added = _some(new_names[same:-1])
         return (
             f"all earlier stages are unchanged and {added} only came after them: run just the new stages with this "
             "output as their input to keep the work already done"
@@ -198,8 +227,14 @@ def _what_stays(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | No
     changed = new_names[same:-1] if new_names[-1] == names[-1] else new_names[same:]
     if same < 2 or not changed:  # nothing but the reader is the same
         return unchanged + (f"; only {new_names[same]!r} and what follows changed" if same < len(new_names) else "")
-    listed = ", ".join(map(repr, changed))
+    listed = _some(changed)
     return (
         f"{unchanged}; only {listed} changed. Where the new stages keep nothing that the old ones dropped, the work "
         f"already done can be kept: run a pipeline of just {listed} with this output as its input, into another folder"
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    if len(names) > _NAMED:
+        return f"{names[0]!r} to {names[-1]!r} ({len(names)} stages)"
+    return ", ".join(map(repr, names))

@@ -40,13 +40,21 @@ _MAX_DEPTH = 6
 """How far descriptions follow values into each other; this also ends circles."""
 
 
-def describe_plan(stages: Sequence[ProcessingStage[Any, Any]], **settings: Any) -> dict[str, Any]:
-    """The stages (composites expanded, nothing fused) and settings that decide what comes out."""
-    return {
+def describe_plan(
+    stages: Sequence[ProcessingStage[Any, Any]], *, variables: Mapping[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """The stages (composites expanded, nothing fused) and settings that decide what comes out.
+
+    `variables` are those of the recipe: they decide nothing beyond the stages, but explain why these changed.
+    """
+    described = {
         "version": __version__,
         "stages": [describe_stage(stage) for stage in stages],
         "settings": dict(settings),
     }
+    if variables:
+        described["variables"] = _value(variables, 0)
+    return described
 
 
 def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:

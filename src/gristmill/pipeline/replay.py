@@ -119,7 +119,13 @@ def replay(
     recorded = (read_plan(folder) or {}).get("settings") or {}
     id_field, url_field = recorded.get("id_field", "id"), recorded.get("url_field", "url")
     scores = recorded.get("scores", "decisive")
-    description = describe_plan(sketch.stages, scores=scores, id_field=id_field, url_field=url_field)
+    description = describe_plan(
+        sketch.stages,
+        variables=pipeline.config.get("variables"),
+        scores=scores,
+        id_field=id_field,
+        url_field=url_field,
+    )
     report = ReplayReport(plan_changes=_plan_changes(folder, description, sketch))
     manifest = Manifest(folder)
     found: dict[int, _Partition] = {}

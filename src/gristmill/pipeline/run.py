@@ -78,6 +78,7 @@ def prepare(
     sink = sketch.sink
     description = describe_plan(
         sketch.stages,
+        variables=pipeline.config.get("variables"),
         scores=options.scores,
         id_field=options.id_field,
         url_field=options.url_field,

@@ -71,7 +71,17 @@ class Recipe:
             if stage is not None:
                 stages.append(stage)
         problems.raise_if_any()
-        return Pipeline(name=self.name, description=self.description, stages=stages)
+        return Pipeline(
+            name=self.name, description=self.description, stages=stages, config={"variables": self.plain_variables()}
+        )
+
+    def plain_variables(self) -> dict[str, Any]:
+        """The variables that may be written down: no secrets, and not where the input and the output are."""
+        return {
+            name: value
+            for name, value in sorted(self.variables.items())
+            if name not in ("input_path", "output_path") and "token" not in name.split("_")
+        }
 
     def without_secrets(self) -> Recipe:
         """A copy that can be kept beside the output: values of parameters that hold a token are left out."""

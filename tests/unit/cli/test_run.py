@@ -216,3 +216,16 @@ def test_a_process_ends_with_the_exit_code(recipe: Path, source: Path, output: P
     assert code("run", recipe, source, output, "--workers", 0, "--quiet") == 3
     assert code("verify", source.parent) == 1
     assert code("run", "no-such-recipe") == 2
+
+
+def test_another_variable_is_named_once_and_not_for_every_stage(tmp_path: Path, output: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"id": "a", "text": "one", "body": "two"}) + "\n", encoding="utf-8")
+    assert run("run", "english", source, output, "--workers", 0).exit_code == 0
+    result = run("run", "english", source, output, "--workers", 0, "--set", "text_field=body")
+    assert result.exit_code == 1
+    lines = [line for line in result.output.splitlines() if line.startswith("  - ")]
+    assert lines[0] == '  - variable text_field changed from "text" to "body"'
+    assert "and 27 more stages with the same change" in lines[1]
+    assert len(lines) == 3
+    assert "--fresh" in result.output

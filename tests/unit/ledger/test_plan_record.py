@@ -94,3 +94,32 @@ def test_moves_are_found_for_any_order() -> None:
         assert found
         assert all("was moved" in line for line in found)
         assert (old_plan, new_plan) == before
+
+
+def test_a_change_of_many_stages_is_said_once() -> None:
+    names = [f"filter_{number}" for number in range(28)]
+    old, new = plan("read", *names, "write"), plan("read", *names, "write")
+    for before, after in zip(old["stages"][1:29], new["stages"][1:29], strict=True):
+        before["parameters"], after["parameters"] = {"text_field": "text"}, {"text_field": "body"}
+    new["stages"][3]["parameters"]["max"] = 5
+    old["variables"], new["variables"] = {"text_field": "text", "x": 1}, {"text_field": "body", "x": 1}
+    change = 'parameter text_field changed from "text" to "body"'
+    assert compare(old, new) == [
+        'variable text_field changed from "text" to "body"',
+        f"stage 'filter_0': {change}, and 27 more stages with the same change",
+        "stage 'filter_2': parameter max is new, 5",
+        "the first 1 stages up to 'read' are unchanged; only 'filter_0' and what follows changed",
+    ]
+    for stage in new["stages"][3:]:
+        stage["parameters"] = {"text_field": "text"} if "filter" in stage["name"] else {}
+    assert compare(old, new)[1:3] == [f"stage 'filter_0': {change}", f"stage 'filter_1': {change}"]
+
+
+def test_the_offer_to_keep_work_names_no_endless_list() -> None:
+    names = [f"filter_{number}" for number in range(28)]
+    found = compare(plan("read", "a", "b", *names, "write"), plan("read", "a", "B", *names, "write"))
+    assert "only 'B' to 'filter_27' (29 stages) changed" in found[-1]
+
+
+def test_variables_alone_change_nothing() -> None:
+    assert plan_digest({**plan("a"), "variables": {"x": 1}}) == plan_digest({**plan("a"), "variables": {"x": 2}})
