@@ -77,7 +77,7 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
                 "To write twice, run two pipelines.",
                 stage=stage.name,
             )
-    source = flat[0] if isinstance(flat[0], SourceStage) else None
+    source = own_copy(flat[0]) if isinstance(flat[0], SourceStage) else None
     if source is not None and has_initial_tasks:
         raise PlanningError("The pipeline has a reader and was given initial_tasks; give it one of the two.")
     rest = [own_copy(stage) for stage in (flat[1:] if source is not None else flat)]

@@ -57,41 +57,79 @@ def open_parquet(path: str, *, storage_options: StorageOptions = None) -> Iterat
             yield opened
 
 
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    """What planning needs of a footer; the whole of it would be large for files with many row groups."""
+
+    schema: pa.Schema
+    stored_bytes: tuple[int, ...]
+
+
+class Footers:
+    """Footers of many files, each read once, however often planning asks for it."""
+
+    def __init__(self, *, storage_options: StorageOptions = None) -> None:
+        self.storage_options = storage_options
+        self._read: dict[str, _Footer | Exception] = {}
+        self._schemas: dict[pa.Schema, pa.Schema] = {}
+        self._unified: tuple[list[str], pa.Schema] | None = None
+
+    def read(self, path: str) -> _Footer | Exception:
+        """The footer of the file, or what is wrong with it."""
+        found = self._read.get(path)
+        if found is None:
+            try:
+                with open_parquet(path, storage_options=self.storage_options) as opened:
+                    metadata = opened.metadata
+                    sizes = (_stored_bytes(metadata.row_group(at)) for at in range(metadata.num_row_groups))
+                    # Most files have the same schema: one of them is kept for all.
+                    schema = self._schemas.setdefault(opened.schema_arrow, opened.schema_arrow)
+                    found = _Footer(schema, tuple(sizes))
+            except _DAMAGE as error:
+                _raise_unless_damage(error)
+                found = error
+            self._read[path] = found
+        return found
+
+    def unified(self, files: Iterable[InputFile | FileRange]) -> pa.Schema:
+        """As `unified_schema`."""
+        ordered = sorted({file.path: file for file in files}.values(), key=lambda file: file.relative)
+        paths = [file.path for file in ordered]
+        if self._unified is None or self._unified[0] != paths:
+            self._unified = paths, _unified(paths, self)
+        return self._unified[1]
+
+
 def unified_schema(files: Iterable[InputFile | FileRange], *, storage_options: StorageOptions = None) -> pa.Schema:
     """The schema that all `files` can be read as, from their footers alone.
 
-    Files whose footer is damaged take no part; reading reports them.
+    Files whose footer is damaged take no part; reading reports them. A footer is read a second time only where a column
+    holds integers in one file and floats in another.
 
     Raises:
         SchemaConflictError: Two files give a column types that no type holds exactly.
         InputError: Not one footer can be read.
     """
-    ordered = sorted({file.path: file for file in files}.values(), key=lambda file: file.relative)
-    threads = 1 if all(is_local(file.path) for file in ordered) else _REMOTE_FOOTER_THREADS
+    return Footers(storage_options=storage_options).unified(files)
+
+
+def _unified(paths: Sequence[str], footers: Footers) -> pa.Schema:
+    threads = 1 if all(is_local(path) for path in paths) else _REMOTE_FOOTER_THREADS
     problem: tuple[str, Exception] | None = None
     schemas: list[tuple[str, pa.Schema]] = []
-
-    def read(file: InputFile | FileRange) -> pa.Schema | Exception:
-        try:
-            with open_parquet(file.path, storage_options=storage_options) as opened:
-                return opened.schema_arrow
-        except _DAMAGE as error:
-            _raise_unless_damage(error)
-            return error
-
     with ThreadPoolExecutor(threads) as pool:
-        for file, result in zip(ordered, pool.map(read, ordered), strict=True):
+        for path, result in zip(paths, pool.map(footers.read, paths), strict=True):
             if isinstance(result, Exception):
-                problem = problem or (file.path, result)
+                problem = problem or (path, result)
             else:
-                schemas.append((file.path, result))
+                schemas.append((path, result.schema))
     if not schemas and problem is not None:
         raise InputError(
-            f"None of the {len(ordered)} Parquet inputs has a footer that can be read; the first, {problem[0]!r}: "
+            f"None of the {len(paths)} Parquet inputs has a footer that can be read; the first, {problem[0]!r}: "
             f"{_first_line(problem[1])} Check that these are Parquet files.",
             path=problem[0],
         )
-    return merge_schemas(schemas, exact=lambda path, column: _exact_as_floats(path, column, storage_options))
+    return merge_schemas(schemas, exact=lambda path, column: _exact_as_floats(path, column, footers.storage_options))
 
 
 def _exact_as_floats(path: str, column: str, storage_options: StorageOptions) -> bool:
@@ -114,25 +152,23 @@ def _exact_as_floats(path: str, column: str, storage_options: StorageOptions) ->
     return True
 
 
-def row_group_cuts(path: str, *, block_bytes: int, storage_options: StorageOptions = None) -> list[int]:
+def row_group_cuts(
+    path: str, *, block_bytes: int, storage_options: StorageOptions = None, footers: Footers | None = None
+) -> list[int]:
     """Row group numbers at which the file is cut into parts of about `block_bytes` stored bytes.
 
     The first is 0 and the last the number of row groups; empty where the footer is damaged.
     """
-    try:
-        with open_parquet(path, storage_options=storage_options) as opened:
-            metadata = opened.metadata
-            sizes = [_stored_bytes(metadata.row_group(at)) for at in range(metadata.num_row_groups)]
-    except _DAMAGE as error:
-        _raise_unless_damage(error)
+    footer = (footers or Footers(storage_options=storage_options)).read(path)
+    if isinstance(footer, Exception):
         return []
     cuts, filled = [0], 0
-    for at, size in enumerate(sizes):
+    for at, size in enumerate(footer.stored_bytes):
         if filled and filled + size > block_bytes:
             cuts.append(at)
             filled = 0
         filled += size
-    return [*cuts, len(sizes)] if sizes else []
+    return [*cuts, len(footer.stored_bytes)] if footer.stored_bytes else []
 
 
 def _stored_bytes(group: Any) -> int:

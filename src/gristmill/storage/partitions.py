@@ -7,12 +7,15 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.errors import UsageError
 from gristmill.storage.files import COMPRESSED_SUFFIXES, InputFile
 from gristmill.storage.remote import StorageOptions
 from gristmill.storage.sizes import parse_size
+
+if TYPE_CHECKING:
+    from gristmill.storage.parquet_blocks import Footers
 
 Format = Literal["jsonl", "parquet"]
 
@@ -94,6 +97,7 @@ def make_partitions(
     blocksize: str | int | None = None,
     limit: int | None = None,
     storage_options: StorageOptions = None,
+    footers: Footers | None = None,
 ) -> list[Partition]:
     """Partitions of `files`, the same for any order of them.
 
@@ -105,6 +109,7 @@ def make_partitions(
             neither option each file is a partition, and files above 128 MB are split. Compressed files never are.
         limit: Keep only the first `limit` partitions.
         storage_options: Handed to fsspec where Parquet footers must be read.
+        footers: Where footers are read and kept, for a caller that needs them again.
 
     Raises:
         UsageError: Both sizes are given, or one is not positive.
@@ -146,7 +151,7 @@ def make_partitions(
                 pending.append(file)
                 pending_bytes += file.size
             else:
-                groups += _blocks(file, format, block_bytes or DEFAULT_BLOCKSIZE, storage_options)
+                groups += _blocks(file, format, block_bytes or DEFAULT_BLOCKSIZE, storage_options, footers)
         if pending:
             groups.append(_file_group(pending, format))
     if limit is not None:
@@ -175,7 +180,7 @@ def _file_group(files: Sequence[InputFile], kind: Format) -> tuple[str, tuple[Fi
 
 
 def _blocks(
-    file: InputFile, kind: Format, block_bytes: int, storage_options: StorageOptions
+    file: InputFile, kind: Format, block_bytes: int, storage_options: StorageOptions, footers: Footers | None
 ) -> list[tuple[str, tuple[FileRange, ...]]]:
     stem = partition_stem(file.relative, format=kind)
     cuts: list[int] = []
@@ -185,7 +190,7 @@ def _blocks(
         else:
             from gristmill.storage.parquet_blocks import row_group_cuts
 
-            cuts = row_group_cuts(file.path, block_bytes=block_bytes, storage_options=storage_options)
+            cuts = row_group_cuts(file.path, block_bytes=block_bytes, storage_options=storage_options, footers=footers)
     if len(cuts) <= 2:
         return [(stem, (_whole(file, kind),))]
     return [

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, StageDefinitionError, UsageError
@@ -14,8 +17,9 @@ from gristmill.pipeline.planner import draft, expand
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.resources import Resources
-from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
+from gristmill.storage import parquet_blocks
 from gristmill.tasks import DocumentBatch, EmptyTask
 from tests.unit.pipeline.jobs import here, write_lines
 
@@ -255,3 +259,26 @@ def test_functions_become_stages_once_and_stay_callable(tmp_path: Path) -> None:
     assert upper(DocumentBatch(data=__import__("pandas").DataFrame({"text": ["a"]}))).to_pandas()["text"][0] == "A"
     _job(tmp_path, upper).run(executor=here())
     assert (tmp_path / "out" / "a.jsonl").read_text() == '{"id": 1, "text": "ONE"}\n'
+
+
+@pytest.mark.parametrize("cut", [{}, {"blocksize": "2KB"}, {"files_per_partition": 2}])
+def test_planning_opens_each_parquet_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: dict[str, Any]
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        table = pa.table({"id": list(range(200)), "text": [f"text {number} {row}" for row in range(200)]})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet", row_group_size=20)
+    (tmp_path / "in" / "broken.parquet").write_bytes(b"PAR1 and nothing else PAR1")
+    opened: Counter[str] = Counter()
+    open_parquet = parquet_blocks.open_parquet
+
+    def counting(path: str, **options: Any) -> Any:
+        opened[Path(path).name] += 1
+        return open_parquet(path, **options)
+
+    monkeypatch.setattr(parquet_blocks, "open_parquet", counting)
+    stages = [ParquetReader(str(tmp_path / "in"), **cut), Tag(), ParquetWriter(str(tmp_path / "out"))]
+    shown = Pipeline("job", stages=stages).explain(here())
+    assert ("Input: 4 partitions" in shown) == (not cut)
+    assert opened == {"0.parquet": 1, "1.parquet": 1, "2.parquet": 1, "broken.parquet": 1}

@@ -12,7 +12,7 @@ from gristmill.stages.ends import SourceColumns, SourceStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.io.reader.peek import jsonl_columns, parquet_columns
 from gristmill.storage.files import list_files
-from gristmill.storage.parquet_blocks import unified_schema
+from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import Partition, make_partitions
 from gristmill.storage.remote import is_local, local_path
 
@@ -63,11 +63,13 @@ class FilePartitioningStage(SourceStage):
         self.limit = limit
         self.format = format or _format_of(self.file_extensions)
         self.fields = None if fields is None else tuple(fields)
+        self._footers = Footers(storage_options=self.storage_options)
 
     def num_workers(self) -> int | None:
         return 1
 
     def partitions(self) -> list[Partition]:
+        self._footers = Footers(storage_options=self.storage_options)
         files = list_files(
             self.file_paths,
             extensions=self.file_extensions or EXTENSIONS[self.format],
@@ -80,6 +82,7 @@ class FilePartitioningStage(SourceStage):
             blocksize=self.blocksize,
             limit=self.limit,
             storage_options=self.storage_options,
+            footers=self._footers,
         )
 
     def searched_folders(self) -> list[str]:
@@ -89,7 +92,7 @@ class FilePartitioningStage(SourceStage):
 
     def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
         if self.format == "parquet":
-            found = parquet_columns(partitions, storage_options=self.storage_options)
+            found = parquet_columns(partitions, self._footers)
         else:
             looked_for = wanted if self.fields is None else self.fields
             found = jsonl_columns(partitions, looked_for, storage_options=self.storage_options)
@@ -111,7 +114,7 @@ class FilePartitioningStage(SourceStage):
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
         if self.format == "parquet" and hasattr(reader, "schema") and partitions:
             pieces = list({piece.path: piece for partition in partitions for piece in partition.ranges}.values())
-            reader.schema = unified_schema(pieces, storage_options=self.storage_options)
+            reader.schema = self._footers.unified(pieces)
 
 
 def _format_of(extensions: Sequence[str] | None) -> Format:

@@ -9,7 +9,7 @@ from typing import Any
 from gristmill.stages.ends import SourceColumns
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import read_blocks
-from gristmill.storage.parquet_blocks import unified_schema
+from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import Partition
 
 _PEEK_BYTES = 1 << 20
@@ -18,14 +18,12 @@ _SEARCH_SECONDS = 0.7
 """How long to go on looking for a key that is not in the first records, before it is called missing."""
 
 
-def parquet_columns(
-    partitions: Sequence[Partition], *, storage_options: Mapping[str, Any] | None
-) -> SourceColumns | None:
+def parquet_columns(partitions: Sequence[Partition], footers: Footers) -> SourceColumns | None:
     """The columns of all Parquet files together."""
     files = list({piece.path: piece for partition in partitions for piece in partition.ranges}.values())
     if not files:
         return None
-    schema = unified_schema(files, storage_options=storage_options)
+    schema = footers.unified(files)
     return SourceColumns(tuple(schema.names), complete=True, looked_at=f"the footers of {len(files)} files")
 
 
