@@ -405,7 +405,7 @@ class SubstringFilter(ColumnFilter):
                 f"position={position!r} is not one of {', '.join(valid)}.{did_you_mean(str(position), valid)}",
                 position=position,
             )
-        super().__init__("SubstringFilter", lower=1, upper=1)
+        super().__init__("SubstringFilter", lower=1)
         self._substring = substring
         self._place = {"prefix": PREFIX, "suffix": SUFFIX, "any": ANYWHERE}[position]
 
