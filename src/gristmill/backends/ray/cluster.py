@@ -120,6 +120,16 @@ def connected(
         ray.shutdown()
 
 
+def present(*, ignore_head_node: bool = False) -> Cluster:
+    """The cluster that this process is connected to, as it is now."""
+    return _look(ignore_head_node=ignore_head_node, started_here=False)
+
+
+def alive_nodes() -> frozenset[str]:
+    """The ids of the nodes that answer."""
+    return frozenset(info["NodeID"] for info in ray.nodes() if info.get("Alive"))
+
+
 def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capacity:
     """What the cluster has; where one would be started here, what this machine has, without starting it."""
     if ray.is_initialized() or address_of(config) is not None:
@@ -157,7 +167,7 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _unreachable(address, error) from error
         return
-    with _variables({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **environment}):
+    with set_meanwhile({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **environment}):
         ray.init(
             address="local",
             num_cpus=config.num_cpus,
@@ -256,7 +266,8 @@ def _quiet_logs() -> None:
 
 
 @contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
+def set_meanwhile(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables that are set for a while, where nobody has set them."""
     before = {name: os.environ.get(name) for name in values}
     for name, value in values.items():
         os.environ.setdefault(name, value)

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gristmill.backends.code import pickled
 from gristmill.backends.plan import ExecutionPlan, Segment
-from gristmill.backends.ray.cluster import Cluster
+from gristmill.backends.ray.cluster import Cluster, alive_nodes
 from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_spec
 from gristmill.backends.ray.watch import Watch
 from gristmill.backends.ray.worker import Order, overrides
@@ -25,6 +25,8 @@ from gristmill.observe.events import Notice
 _TICK_S = 1.0
 _FAREWELL_S = 30.0
 """How long the end of a run waits for workers to tear down."""
+_ABANDON_S = 5.0
+"""How long a round that was given up waits for them."""
 
 
 class Run:
@@ -104,6 +106,29 @@ class Run:
             self._problem = problems[0]
         return dict(workers)
 
+    def lost_nodes(self) -> frozenset[str]:
+        """The nodes of this round that are gone."""
+        return frozenset(node.id for node in self.cluster.nodes) - alive_nodes()
+
+    def begin_again(self, cluster: Cluster) -> None:
+        """Go on with the nodes that are left; tasks that were under way are not blamed for it."""
+        gone = len(self.lost_nodes())
+        self.cluster = cluster
+        ray.get(self.watch.release_all.remote())
+        message = f"{gone} node(s) of the cluster were lost; what was under way there is done again on the others."
+        self._events.emit(Notice(message, "warning"))
+
+    def end_workers(self) -> None:
+        """End workers that nobody waits for any more, also those that cannot tear down."""
+        deadline = time.monotonic() + _ABANDON_S
+        while (workers := self._look()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for name, handle in workers.items():
+            if handle is not None:
+                ray.kill(handle)
+            ray.get(self.watch.lost.remote(name))
+        self._look()
+
     def wait_for_workers(self) -> None:
         """Wait until every worker has torn down.
 
@@ -127,7 +152,8 @@ def watched(
     watch: type[Watch] = Watch,
 ) -> Iterator[Run]:
     """A run with its watch, which ends with it."""
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    # Beside the driver, without which the run is over anyway: no other node may take the watch with it.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(watch).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
     handle = actor.remote()
     try:

@@ -79,7 +79,8 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     if scale < 1:
         note = (
             f"The workers of this plan ask for {sum(asked):g} CPUs at once and there are {total:g} on {len(nodes)} "
-            f"node(s), one of which may be lost: each is booked with {scale:.0%} of its request, and they take turns."
+            f"node(s){', one of which may be lost' if rest else ''}: each is booked with {scale:.0%} of its request, "
+            "and they take turns."
         )
     shares = []
     for demand in demands:

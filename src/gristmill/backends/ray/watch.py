@@ -99,6 +99,11 @@ class Watch:
         if case is not None:
             case.running = False
 
+    def release_all(self) -> None:
+        """All workers were ended from outside: no task is to blame."""
+        for case in self._cases.values():
+            case.running = False
+
     # --- nodes ---
 
     def node(self, node: str, segment: int, worker: str) -> str:

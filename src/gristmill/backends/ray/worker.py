@@ -62,7 +62,11 @@ class SegmentWorker:
         self.failure: GristmillError | None = None
         self._lock = threading.RLock()
         self._ended = False
-        segment, settings = cloudpickle.loads(order.code)
+        try:
+            segment, settings = cloudpickle.loads(order.code)
+        except (ImportError, AttributeError) as error:
+            self.failure = _not_here(error)
+            return
         self.segment: Segment = segment
         self.settings: RunSettings = settings
         self.place = _Places(segment, order.watch)
@@ -79,6 +83,8 @@ class SegmentWorker:
 
     def start(self, allocation: Any = None) -> None:
         """Set the node and the stages up; an error is kept and reported with the first parcel."""
+        if self.failure is not None:
+            return
         try:
             prepare_node(self.segment, self.order.watch)
             gpus = tuple(ray.get_gpu_ids()) if allocation is None else allocation
@@ -93,7 +99,7 @@ class SegmentWorker:
     def end(self, cause: str = "finished") -> None:
         """Tear the stages down and say goodbye; does nothing the second time."""
         with self._lock:
-            if self._ended:
+            if self._ended or not hasattr(self, "runner"):
                 return
             self._ended = True
             problem: GristmillError | None = None
@@ -231,6 +237,15 @@ class _Places:
             _ask(self._watch.overdue.remote(key, place))
         finally:
             os._exit(1)
+
+
+def _not_here(error: Exception) -> WorkerError:
+    return WorkerError(
+        f"The code of the stages cannot be loaded on node {ray.get_runtime_context().get_node_id()}: "
+        f"{type(error).__name__}: {error}. What stages import must be on every node: install it there, or send it "
+        'along with config={"runtime_env": {"working_dir": "."}} (or "py_modules").',
+        cause=str(error),
+    )
 
 
 def prepare_node(segment: Segment, watch: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from gristmill.backends.base import Capacity
 from gristmill.backends.config import parse_config
 from gristmill.backends.plan import ExecutionPlan
+from gristmill.backends.ray.cluster import Cluster
 from gristmill.backends.ray.driver import Run
 from gristmill.backends.ray_data import RayDataExecutor
 from gristmill.backends.ray_data.config import RayDataConfig
@@ -85,5 +86,11 @@ class RayActorPoolExecutor(RayDataExecutor):
 
     def _stream(self, plan: ExecutionPlan, work: Work, run: Run) -> None:
         run.all_stay = True
-        run.cluster = run.cluster.without(self.settings.reserved_cpus, self.settings.reserved_gpus)
+        run.cluster = self._unreserved(run.cluster)
         super()._stream(plan, work, run)
+
+    def _present_cluster(self) -> Cluster:
+        return self._unreserved(super()._present_cluster())
+
+    def _unreserved(self, cluster: Cluster) -> Cluster:
+        return cluster.without(self.settings.reserved_cpus, self.settings.reserved_gpus)

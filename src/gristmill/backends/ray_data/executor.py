@@ -16,6 +16,11 @@ from gristmill.backends.ray.shares import Demand, Share, fit
 from gristmill.backends.ray_data.config import RayDataConfig
 from gristmill.backends.work import Work
 
+_PATIENCE_S = 20.0
+"""Seconds without any result after the loss of a node, until what is not finished is begun anew."""
+_STAGE_PATIENCE_S = 600.0
+"""The same where stages run one after the other: there, results come only from the last one."""
+
 
 class RayDataExecutor(BaseExecutor):
     """Runs pipelines on a Ray cluster with Ray Data.
@@ -48,18 +53,21 @@ class RayDataExecutor(BaseExecutor):
             self._stream(plan, work, run)
 
     def _stream(self, plan: ExecutionPlan, work: Work, run: Run) -> None:
-        import ray
-
         from gristmill.backends.ray_data.flow import Flow
+        from gristmill.backends.ray_data.rounds import play
 
-        shares = self._shares(plan, run)
-        flow = Flow(plan, work, run, shares, self.settings, one_at_a_time=self.one_stage_at_a_time)
         delivery = Delivery(work)
-        with flow.opened() as blocks:
-            for reference in blocks:
-                for receipt in flow.receipts(ray.get(reference)):
-                    delivery.take(receipt)
-                run.tick()
+        one_by_one = self.one_stage_at_a_time
+        while True:
+            shares = self._shares(plan, run)
+            flow = Flow(plan, work, run, shares, self.settings, one_at_a_time=one_by_one, without=delivery.done)
+            if play(flow, delivery, run, patience_s=_STAGE_PATIENCE_S if one_by_one else _PATIENCE_S):
+                return
+            run.begin_again(self._present_cluster())
+
+    def _present_cluster(self) -> clusters.Cluster:
+        """The cluster as it is now, after a node was lost."""
+        return clusters.present(ignore_head_node=self.ignore_head_node)
 
     def _shares(self, plan: ExecutionPlan, run: Run) -> list[Share]:
         demands = [

@@ -13,11 +13,13 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Dataset, TaskPoolStrategy
 
 from gristmill.backends.plan import ExecutionPlan, Segment
+from gristmill.backends.ray.cluster import set_meanwhile
 from gristmill.backends.ray.driver import Run
 from gristmill.backends.ray.parcels import Receipt, pack
 from gristmill.backends.ray.shares import Share
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
 from gristmill.backends.ray_data.config import RayDataConfig
+from gristmill.backends.ray_data.pump import Pump
 from gristmill.backends.work import Work
 
 _MOST_BATCHES = 8
@@ -31,7 +33,10 @@ _CALLS_PER_WORKER = 4
 
 
 class Flow:
-    """Builds and runs the dataset of one run; one segment after the other if `one_at_a_time`."""
+    """Builds and runs the dataset of one round; one segment after the other if `one_at_a_time`.
+
+    The partitions in `without` are left out: an earlier round has finished them.
+    """
 
     def __init__(
         self,
@@ -42,6 +47,7 @@ class Flow:
         settings: RayDataConfig,
         *,
         one_at_a_time: bool = False,
+        without: frozenset[int] = frozenset(),
     ) -> None:
         self._plan = plan
         self._work = work
@@ -49,19 +55,21 @@ class Flow:
         self._shares = shares
         self._settings = settings
         self._one_at_a_time = one_at_a_time
+        self._without = without
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Iterator[Any]]:
-        """The references of the blocks that come out, as they come; at the end all workers have torn down."""
-        with _context():
-            blocks = _references(self._dataset())
-            try:
-                yield blocks
-            finally:
-                blocks.close()
-                del blocks
-                gc.collect()
+    def opened(self) -> Iterator[Pump]:
+        """A pump that gives the references of the blocks as they come; at the end all workers have torn down."""
+        try:
+            with Pump(self._blocks).running() as pump:
+                yield pump
+        finally:
+            gc.collect()
         self._run.wait_for_workers()
+
+    def _blocks(self) -> Generator[Any, None, None]:
+        with _context():
+            yield from _references(self._dataset())
 
     @staticmethod
     def receipts(frame: Any) -> list[Receipt]:
@@ -81,6 +89,8 @@ class Flow:
         size = self._partitions_per_call()
         group: list[Any] = []
         for task in self._work.tasks():
+            if task._lineage is not None and task._lineage.partition in self._without:
+                continue
             group.append(pack(task, 0))
             if len(group) == size:
                 yield group
@@ -187,7 +197,9 @@ def _context() -> Iterator[None]:
     for name in before:
         setattr(context, name, wanted[name])
     try:
-        yield
+        # Ray's figures about its own use would take a process more on every cluster.
+        with set_meanwhile({"RAY_DATA_USAGE_DISABLED": "1"}):
+            yield
     finally:
         for name, value in before.items():
             setattr(context, name, value)

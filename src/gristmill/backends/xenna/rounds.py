@@ -88,8 +88,9 @@ class Rounds:
         """
         mailbox = self._run.watch
         ray.get(mailbox.open.remote())
-        pipeline = _Thread(self._specification(parcels, mailbox, careful=careful))
-        with _adapted():
+        specification = self._specification(parcels, mailbox, careful=careful)
+        pipeline = _Thread(specification)
+        with _adapted(self._limits(specification)):
             pipeline.start()
             try:
                 while pipeline.is_alive():
@@ -126,6 +127,16 @@ class Rounds:
             ray.kill(handle)
         for name in self._run.workers():
             ray.get(self._run.watch.lost.remote(name))
+
+    def _limits(self, specification: Any) -> dict[str, int]:
+        """The most workers of each stage, by the name that Xenna gives it."""
+        limits = {}
+        for number, (segment, stage) in enumerate(zip(self._plan.segments, specification.stages, strict=True)):
+            given = (self._settings.max_workers_per_stage, self._run.specs[segment.index].ray.max_workers)
+            wanted = [limit for limit in given if limit is not None]
+            if wanted and self._run.fixed_workers(segment) is None:
+                limits[stage.name(number)] = max(1, min(wanted))
+        return limits
 
     def _specification(self, parcels: list[Parcel], mailbox: Any, *, careful: bool) -> Any:
         settings = self._settings
@@ -169,8 +180,6 @@ class Rounds:
         if interval is None:
             interval = self._settings.worker_restart_interval_m
         fixed = self._run.fixed_workers(segment)
-        if fixed is None and self._settings.max_workers_per_stage == 1:
-            fixed = 1
         return xenna.StageSpec(
             stage,
             num_workers=fixed,
@@ -224,15 +233,16 @@ def _farewell(worker: Any) -> None:
 
 
 @contextlib.contextmanager
-def _adapted() -> Iterator[None]:
-    """Three changes to Xenna while it runs.
+def _adapted(limits: dict[str, int]) -> Iterator[None]:
+    """Four changes to Xenna while it runs.
 
     Every worker is torn down before Xenna kills it, which it does without a word. And a cluster that was not started
     for Xenna refuses its question for very long lists of actors, or has no dashboard that could answer: its own figures
-    then lack them, instead of the run ending. Its monitor, a process on every node, is left out.
+    then lack them, instead of the run ending. Its monitor, a process on every node, is left out. And a stage gets no
+    more workers than `limits` says: Xenna takes a fixed number or none, and skips a worker that finds no place.
     """
     kill, list_actors = actor_pool._kill_actor_and_reap, monitoring.get_ray_actors
-    monitor = monitoring.RayResourceMonitor
+    monitor, add = monitoring.RayResourceMonitor, actor_pool.ActorPool._add_worker_group
 
     def end(actor: Any, node: str, label: str) -> None:
         with contextlib.suppress(ray.exceptions.RayError):
@@ -245,13 +255,18 @@ def _adapted() -> Iterator[None]:
         except Exception:
             return []
 
+    def add_within_limit(pool: Any, worker: Any) -> bool:
+        limit = limits.get(pool.name)
+        return False if limit is not None and len(pool._worker_groups) >= limit else bool(add(pool, worker))
+
     actor_pool._kill_actor_and_reap, monitoring.get_ray_actors = end, actors
+    actor_pool.ActorPool._add_worker_group = add_within_limit
     monitoring.RayResourceMonitor = _NoMonitor
     try:
         yield
     finally:
         actor_pool._kill_actor_and_reap, monitoring.get_ray_actors = kill, list_actors
-        monitoring.RayResourceMonitor = monitor
+        monitoring.RayResourceMonitor, actor_pool.ActorPool._add_worker_group = monitor, add
 
 
 class _NoMonitor:
