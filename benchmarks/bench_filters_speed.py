@@ -1,9 +1,11 @@
-"""The English cascade of 28 filters, files to files on two processors, against NeMo Curator on its Ray Data executor.
+"""Files to files on two processors: the English cascade against NeMo Curator, the published sets against datatrove.
 
-    python benchmarks/bench_filters_speed.py --files 'CORPUS/*.jsonl' [--peer PYTHON_WITH_NEMO_CURATOR]
+    python benchmarks/bench_filters_speed.py --files 'CORPUS/*.jsonl' [--nemo PYTHON] [--datatrove PYTHON]
 
-Wall time from the start of a process to its exit, best of the rounds (the peer runs once); kernels are compiled before.
-The peer's interpreter may also be named by NEMO_PYTHON. Without one, only our side is measured.
+Wall time from the start of a process to its exit, best of the rounds (each peer runs once), with compiled kernels.
+NeMo Curator 1.4.0 runs on its Ray Data executor, datatrove 0.10.1 with two workers; each in its own environment, whose
+interpreter may also be named by NEMO_PYTHON and DATATROVE_PYTHON. Without one, only our side is measured. The kept
+documents are compared too: for the cascade they are to be the same but for ties among n-grams.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +32,14 @@ RESULT = ROOT / "benchmarks" / "results" / "filters_speed.json"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", required=True)
-    parser.add_argument("--peer", default=os.environ.get("NEMO_PYTHON"))
+    parser.add_argument("--nemo", default=os.environ.get("NEMO_PYTHON"))
+    parser.add_argument("--datatrove", default=os.environ.get("DATATROVE_PYTHON"))
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--role", choices=["driver", "peer"], default="driver")
+    parser.add_argument("--role", choices=["driver", *PEERS], default="driver")
     parser.add_argument("--output", default="")
     options = parser.parse_args()
-    if options.role == "peer":
-        run_peer(options.files, options.output)
+    if options.role != "driver":
+        PEERS[options.role](options.files, options.output)
         return
     size = sum(os.path.getsize(path) for path in glob.glob(options.files))
     result: dict[str, Any] = {"bytes": size, "files": len(glob.glob(options.files)), "machine": machine()}
@@ -51,11 +55,12 @@ def main() -> None:
             best = min(times[1:])
             result[recipe] = {"seconds": [round(value, 3) for value in times], "best": round(best, 3)}
             result[recipe]["mb_per_s"] = round(size / 1e6 / best, 1)
-        if options.peer:
-            command = [options.peer, __file__, "--role", "peer", "--files", options.files, "--output", f"{folder}/peer"]
-            seconds = timed(command)
-            result["nemo_curator"] = {"seconds": round(seconds, 2), "executor": "RayDataExecutor"}
-            result["english"]["times_nemo_curator"] = round(seconds / result["english"]["best"], 1)
+        for peer, python, recipe in (("nemo", options.nemo, "english"), ("datatrove", options.datatrove, "web")):
+            if python:
+                output = f"{folder}/{peer}"
+                seconds = timed([python, __file__, "--role", peer, "--files", options.files, "--output", output])
+                result[peer] = {"seconds": round(seconds, 2), "times_ours": round(seconds / result[recipe]["best"], 1)}
+                result[peer].update(compare(f"{folder}/{recipe}", output))
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 
@@ -66,12 +71,29 @@ def timed(command: list[str]) -> float:
     return time.perf_counter() - begun
 
 
+def compare(ours: str, theirs: str) -> dict[str, int]:
+    """How many documents each side kept, and how many only one of them did."""
+    import orjson
+
+    def ids(folder: str) -> Counter[str]:
+        paths = [path for path in Path(folder).rglob("*.jsonl") if "_gristmill" not in path.parts]
+        return Counter(str(orjson.loads(line)["id"]) for path in paths for line in path.read_bytes().splitlines())
+
+    here, there = ids(ours), ids(theirs)
+    return {
+        "kept_here": here.total(),
+        "kept_there": there.total(),
+        "only_here": (here - there).total(),
+        "only_there": (there - here).total(),
+    }
+
+
 def machine() -> dict[str, Any]:
     return {"cpus": os.cpu_count(), "load_1m": round(os.getloadavg()[0], 1), "python": platform.python_version()}
 
 
-def run_peer(files: str, output: str) -> None:
-    """The same cascade by the peer, built from our recipe's list of filters."""
+def run_nemo(files: str, output: str) -> None:
+    """The English cascade by NeMo Curator, built from our recipe's list of filters."""
     import importlib
 
     from nemo_curator.backends.ray_data import RayDataExecutor
@@ -80,7 +102,9 @@ def run_peer(files: str, output: str) -> None:
     from nemo_curator.stages.text.io.reader import JsonlReader
     from nemo_curator.stages.text.io.writer import JsonlWriter
 
-    module = importlib.import_module("nemo_curator.stages.text.filters.heuristic")
+    parts = ("string", "repetition")
+    modules = [importlib.import_module(f"nemo_curator.stages.text.filters.heuristic.{part}") for part in parts]
+    known = {name: value for module in modules for name, value in vars(module).items()}
     pipeline = Pipeline(name="cascade")
     pipeline.add_stage(JsonlReader(file_paths=sorted(glob.glob(files)), files_per_partition=1))
     recipe = (ROOT / "src/gristmill/recipes/shipped/english.yaml").read_text()
@@ -89,9 +113,40 @@ def run_peer(files: str, output: str) -> None:
         plain = {
             key: json.loads(value.lower()) for key, value in values.items() if key not in ("text_field", "score_field")
         }
-        pipeline.add_stage(ScoreFilter(getattr(module, name)(**plain)))
+        pipeline.add_stage(ScoreFilter(known[name](**plain)))
     pipeline.add_stage(JsonlWriter(path=output))
     pipeline.run(executor=RayDataExecutor())
+
+
+def run_datatrove(files: str, output: str) -> None:
+    """Gopher, C4 and FineWeb by datatrove, in the order of our recipe."""
+    from datatrove.executor import LocalPipelineExecutor
+    from datatrove.pipeline.filters import (
+        C4QualityFilter,
+        FineWebQualityFilter,
+        GopherQualityFilter,
+        GopherRepetitionFilter,
+    )
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.writers import JsonlWriter
+
+    folder, pattern = os.path.split(files)
+    LocalPipelineExecutor(
+        pipeline=[
+            JsonlReader(folder, glob_pattern=pattern),
+            GopherRepetitionFilter(),
+            GopherQualityFilter(),
+            C4QualityFilter(),
+            FineWebQualityFilter(),
+            JsonlWriter(f"{output}/data", compression=None),
+        ],
+        logging_dir=f"{output}/logs",
+        tasks=len(glob.glob(files)),
+        workers=2,
+    ).run()
+
+
+PEERS = {"nemo": run_nemo, "datatrove": run_datatrove}
 
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gristmill.backends.local.config import SMALL_INPUT
 from gristmill.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from gristmill.recipes import Recipe
-
-_WORTH_IT = 8 << 20
-"""With so many bytes of input there will be workers, whatever the stages are."""
 
 
 def start_early(recipe: Recipe, *, executor: str | None, workers: int | None, settings: Mapping[str, Any]) -> bool:
@@ -54,7 +52,7 @@ def _is_large(paths: object) -> bool:
     total = 0
     for size in _sizes(paths):
         total += size
-        if total > _WORTH_IT:
+        if total > SMALL_INPUT:
             return True
     return False
 

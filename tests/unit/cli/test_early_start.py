@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.cli.early_start import _WORTH_IT, start_early
+from gristmill.backends.local.config import SMALL_INPUT
+from gristmill.cli.early_start import start_early
 from gristmill.recipes import parse_recipe
 
 PROGRAM = """
@@ -29,7 +30,7 @@ print(sorted(before), nursery.wait_ready()["missing"], nursery.wait_ready()["fai
 def large(tmp_path: Path) -> Path:
     path = tmp_path / "large.jsonl"
     with path.open("wb") as file:
-        file.truncate(_WORTH_IT + 1)
+        file.truncate(SMALL_INPUT + 1)
     return path
 
 
