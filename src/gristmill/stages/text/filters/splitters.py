@@ -54,6 +54,8 @@ def _library(module: str, package: str, purpose: str) -> Any:
 
 def _jieba() -> Splitter:
     library = _library("jieba", "jieba", "Splitting Chinese text into words")
+    # It tells how long its dictionary took to load, in every worker.
+    library.setLogLevel("WARNING")
     return lambda text: list(library.cut(text.strip()))
 
 
@@ -61,8 +63,14 @@ def _mecab() -> Splitter:
     tagger = _library("MeCab", "mecab-python3", "Splitting Japanese text into words").Tagger()
 
     def split(text: str) -> list[str]:
-        lines = tagger.parse(text.strip()).strip().split("\n")
-        return [line.split("\t")[0] for line in lines if line and line != "EOS"]
+        words = []
+        node = tagger.parseToNode(text.strip())
+        while node:
+            # The first and the last node stand for the ends of the text.
+            if node.surface:
+                words.append(node.surface)
+            node = node.next
+        return words
 
     return split
 
