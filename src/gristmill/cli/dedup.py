@@ -17,11 +17,11 @@ from gristmill.cli.edge import (
 )
 from gristmill.cli.recipe_options import error_budget_option, executor_options
 
-KINDS = ("exact", "fuzzy")
+KINDS = ("exact", "fuzzy", "semantic")
 
 
 @click.command("dedup")
-@click.argument("kind", metavar="exact|fuzzy", type=click.Choice(KINDS))
+@click.argument("kind", metavar="exact|fuzzy|semantic", type=click.Choice(KINDS))
 @click.argument("input_path", metavar="INPUT")
 @click.argument("output_path", metavar="OUTPUT")
 @executor_options
@@ -41,9 +41,7 @@ KINDS = ("exact", "fuzzy")
     "--keep",
     "survivor",
     type=click.Choice(["first", "longest", "best", "priority"]),
-    default="first",
-    show_default=True,
-    help="Which document of a group stays.",
+    help="Which document of a group stays [default: first; for semantic as --which-to-keep says].",
 )
 @click.option("--score-field", metavar="COLUMN", help="With --keep best: the column whose highest value stays.")
 @click.option(
@@ -66,6 +64,23 @@ KINDS = ("exact", "fuzzy")
     "[default: pairs].",
 )
 @click.option("--char-ngrams", type=int, metavar="N", help="fuzzy: shingles of N characters instead of 5 words.")
+@click.option("--eps", type=float, help="semantic: how far apart duplicates may be, as 1 - cosine [default: 0.01].")
+@click.option(
+    "--max-eps",
+    type=float,
+    help="semantic: pairs up to so far apart are kept, for a later run with another --eps [default: 0.1].",
+)
+@click.option(
+    "--which-to-keep",
+    type=click.Choice(["hard", "easy", "random"]),
+    help="semantic: keep what is far from the centre of its cluster, near to it, or any, instead of --keep "
+    "[default: hard].",
+)
+@click.option("--n-clusters", type=int, metavar="N", help="semantic: clusters [default: the square root of documents].")
+@click.option("--model", metavar="NAME", help="semantic: the sentence model [default: all-MiniLM-L6-v2].")
+@click.option(
+    "--embedding-field", metavar="COLUMN", help="semantic: take embeddings from this column instead of a model."
+)
 @common_options
 @click.pass_context
 def command(
@@ -88,12 +103,14 @@ def command(
     """Remove duplicate documents.
 
     exact keeps one document of every group of equal texts; fuzzy also finds texts that share most of their word
-    sequences. Every removal is in the ledger of OUTPUT with its survivor and similarity (see 'gristmill why').
-    Interrupt a run at any time: the same command takes it up where it stopped.
+    sequences; semantic finds texts that mean nearly the same, by embeddings. Every removal is in the ledger of OUTPUT
+    with its survivor and similarity (see 'gristmill why'). Interrupt a run at any time: the same command takes it up
+    where it stopped. For semantic, the same command with another --eps chooses anew without embedding again.
 
     \b
     gristmill dedup exact crawl/ unique/
     gristmill dedup fuzzy unique/ clean/ --threshold 0.75 --keep longest
+    gristmill dedup semantic clean/ distinct/ --eps 0.05
     """
     engine = make_engine(executor, workers, memory_budget)
     with before_the_run():
@@ -127,22 +144,55 @@ def make_engine(executor: str | None, workers: int | None, memory_budget: str | 
         return get_executor(name, config)
 
 
+OWN_OPTIONS = {
+    "fuzzy": ("threshold", "verify", "char_ngrams"),
+    "semantic": ("eps", "max_eps", "which_to_keep", "n_clusters", "model", "embedding_field"),
+}
+"""The options that are for one kind only."""
+
+
 def make_workflow(kind: str, input_path: str, output_path: str, **options: Any) -> Any:
     """The workflow that the options describe."""
     from gristmill.errors import UsageError
     from gristmill.stages.deduplication import ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow
 
-    fuzzy = {name: options.pop(name) for name in ("threshold", "verify", "char_ngrams")}
-    given = {name: value for name, value in fuzzy.items() if value is not None}
+    given: dict[str, Any] = {}
+    for owner, names in OWN_OPTIONS.items():
+        for name in names:
+            value = options.pop(name)
+            if value is None:
+                continue
+            if owner != kind:
+                raise UsageError(f"--{name.replace('_', '-')} is for 'gristmill dedup {owner}', not for {kind}.")
+            given[name] = value
     options["input_blocksize"] = options.pop("blocksize")
+    if kind == "semantic":
+        if options.pop("merge_empty"):
+            raise UsageError("--merge-empty is for exact and fuzzy: an empty text has no meaning to compare.")
+        return _semantic(input_path, output_path, given, options)
+    options["survivor"] = options["survivor"] or "first"
     if kind == "exact":
-        if given:
-            name = next(iter(given)).replace("_", "-")
-            raise UsageError(f"--{name} is for 'gristmill dedup fuzzy'; equal texts need none.")
         return ExactDeduplicationWorkflow(output_path, input_path, **options)
     if given.get("verify") == "none":
         given["verify"] = None
     return FuzzyDeduplicationWorkflow(output_path=output_path, input_path=input_path, **options, **given)
+
+
+def _semantic(input_path: str, output_path: str, given: dict[str, Any], options: dict[str, Any]) -> Any:
+    from gristmill.errors import UsageError
+    from gristmill.stages.deduplication import SemanticDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
+
+    if "which_to_keep" in given and options["survivor"] is not None:
+        raise UsageError("--keep and --which-to-keep are two ways to say which document stays: give one.")
+    given.setdefault("eps", 0.01)
+    model = given.pop("model", None)
+    if "embedding_field" not in given:
+        named = {} if model is None else {"model_identifier": model}
+        return TextSemanticDeduplicationWorkflow(input_path, output_path, **options, **given, **named)
+    if model is not None:
+        raise UsageError("--model and --embedding-field: embeddings are made by the one or taken from the other.")
+    options["id_field"] = options["id_field"] or "id"
+    return SemanticDeduplicationWorkflow(input_path, output_path, **options, **given)
 
 
 def run_workflow(workflow: Any, engine: Any, *, show: bool, fresh: bool, error_budget: Any) -> dict[str, Any]:
@@ -189,6 +239,9 @@ def summary(facts: dict[str, Any]) -> list[str]:
     lines = [f"{facts['documents']} documents read, {found} found in {facts['total_time']:.1f} s"]
     if facts["num_removed"]:
         lines.append(f"{kept} documents kept")
+    by_eps = facts.get("duplicates_by_eps")
+    if by_eps:
+        lines.append("duplicates by eps: " + ", ".join(f"{eps} → {count}" for eps, count in by_eps.items()))
     for name in ("precision", "recall"):
         share = facts.get(name) or {}
         if share.get("value") is not None:

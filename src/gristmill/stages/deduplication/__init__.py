@@ -8,13 +8,23 @@ if TYPE_CHECKING:
     from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
     from gristmill.stages.deduplication.fuzzy.workflow import FuzzyDeduplicationWorkflow
     from gristmill.stages.deduplication.removal_workflow import TextDuplicatesRemovalWorkflow
+    from gristmill.stages.deduplication.semantic.text_workflow import TextSemanticDeduplicationWorkflow
+    from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
 
-__all__ = ["ExactDeduplicationWorkflow", "FuzzyDeduplicationWorkflow", "TextDuplicatesRemovalWorkflow"]
+__all__ = [
+    "ExactDeduplicationWorkflow",
+    "FuzzyDeduplicationWorkflow",
+    "SemanticDeduplicationWorkflow",
+    "TextDuplicatesRemovalWorkflow",
+    "TextSemanticDeduplicationWorkflow",
+]
 
 _HOMES = {
     "ExactDeduplicationWorkflow": "exact.workflow",
     "FuzzyDeduplicationWorkflow": "fuzzy.workflow",
+    "SemanticDeduplicationWorkflow": "semantic.workflow",
     "TextDuplicatesRemovalWorkflow": "removal_workflow",
+    "TextSemanticDeduplicationWorkflow": "semantic.text_workflow",
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
 from gristmill.errors import UsageError, did_you_mean
+from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.manifest import Manifest
 from gristmill.observe.events import Listener, Notice
@@ -20,7 +21,7 @@ from gristmill.pipeline.result import RunResult
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
-from gristmill.stages.deduplication.forecast import Forecast, forecast
+from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, forecast
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, range_count
 from gristmill.stages.deduplication.removal import DuplicateRemoval
 from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, column, open_run, runs_of
@@ -31,6 +32,8 @@ from gristmill.storage.atomic import write_json_atomic
 from gristmill.storage.partitions import Partition
 
 RECORD = "deduplication.json"
+CHOICE = "removals"
+"""The file that says by which removal list an output was made."""
 
 Stage = ProcessingStage[Any, Any]
 
@@ -97,13 +100,19 @@ class DeduplicationWorkflow(WorkflowBase):
     # --- what a kind of deduplication adds ---
 
     @abstractmethod
-    def _find(self, steps: Steps) -> RunFiles:
-        """Run the steps that find duplicates; gives the removal lists."""
+    def _find(self, steps: Steps) -> RunFiles | None:
+        """Run the steps that find duplicates; gives the removal lists, or None where nothing is to be chosen yet."""
 
     @abstractmethod
     def _first_stage(self) -> Stage:
         """The stage that turns documents into signatures."""
 
+    def _first_stages(self) -> list[Stage]:
+        """The stages of the first step, between reader and writer."""
+        return [self._first_stage()]
+
+    sample_bytes = SAMPLE_BYTES
+    """How much of the input a forecast looks at."""
     bytes_per_document = 0.0
     """About how many bytes of intermediate files a document takes."""
     bytes_per_text_byte = 0.0
@@ -119,12 +128,13 @@ class DeduplicationWorkflow(WorkflowBase):
         found = forecast(
             source,
             source.partitions(),
-            self._first_stage(),
+            self._first_stages(),
             output=self.cache_path or self.output_path,
             bytes_per_document=self.bytes_per_document,
             bytes_per_text_byte=self.bytes_per_text_byte,
             workers=int(as_executor(executor).capacity().cpus),
             notes=self._notes(),
+            sample_bytes=self.sample_bytes,
         )
         found.check(self.output_path)
         return found
@@ -167,14 +177,8 @@ class DeduplicationWorkflow(WorkflowBase):
         steps.begin()
         removals = self._find(steps)
         steps.check_input()
-        if self.perform_removal:
-            steps.run("removal", self._removal(steps, removals), output=self.output_path, url_field="url")
-        else:
-            path = f"{self.output_path.rstrip('/')}/{self.ids_folder}"
-            ids = DuplicateIds(steps.partition_ids, id_field=self.id_field)
-            source = KeyRanges(removals, document_cuts(removals, range_count(removals.size)))
-            steps.run("duplicate_ids", [source, ids, ParquetWriter(path)], output=path)
-            write_id_generator(self._in_output(self.id_generator_file), steps.source, steps.partitions)
+        if removals is not None:
+            self._write(steps, removals)
         result = steps.result
         result.extend_metadata(self._facts(steps, removals))
         result.add_metadata("total_time", time.monotonic() - begun)
@@ -185,19 +189,32 @@ class DeduplicationWorkflow(WorkflowBase):
         )
         return result
 
+    def _write(self, steps: Steps, removals: RunFiles) -> None:
+        """Write the documents that stay, or the list of those to remove."""
+        if self.perform_removal:
+            steps.clear_other_choice(self.output_path, removals)
+            steps.run("removal", self._removal(steps, removals), output=self.output_path, url_field="url")
+            return
+        path = self._in_output(self.ids_folder)
+        steps.clear_other_choice(path, removals)
+        ids = DuplicateIds(steps.partition_ids, id_field=self.id_field)
+        source = KeyRanges(removals, document_cuts(removals, range_count(removals.size)))
+        writer = ParquetWriter(path, {"storage_options": self.storage_options} if self.storage_options else None)
+        steps.run("duplicate_ids", [source, ids, writer], output=path)
+        write_id_generator(self._in_output(self.id_generator_file), steps.source, steps.partitions)
+
     def _removal(self, steps: Steps, removals: RunFiles) -> list[Stage]:
         kind = self.output_filetype or steps.source.filetype
         writer = (ParquetWriter if kind == "parquet" else JsonlWriter)(self.output_path, self.write_kwargs)
         removal = DuplicateRemoval(removals, steps.partition_ids, reason=self.reason)
         return [steps.source.reader(), removal, writer]
 
-    def _facts(self, steps: Steps, removals: RunFiles) -> dict[str, Any]:
+    def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
         first = Manifest(steps.folder(self.first_step)).load().values()
-        clusters = 0
         removed = 0
         seen: list[Any] = []
-        for file in removals.files:
-            table = open_run(file.path, storage_options=removals.storage_options)
+        for file in () if removals is None else removals.files:
+            table = open_run(file.path, storage_options=self.storage_options)
             removed += table.num_rows
             seen.append(np.unique(column(table, "survivor")))
         clusters = len(np.unique(np.concatenate(seen))) if seen else 0
@@ -297,6 +314,20 @@ class Steps:
     def check_input(self) -> None:
         """Refuse to go on with an input that is not what the first step has read."""
         check_unchanged(self.source.partitions(), self.folder(self.workflow.first_step), complete=True)
+
+    def clear_other_choice(self, output: str, removals: RunFiles) -> None:
+        """Clear an output for which another removal list was chosen from the same search.
+
+        The choice is recorded before anything is written, so that an output never holds a mixture of two.
+        """
+        folder = RunFolder(output, storage_options=self.workflow.storage_options)
+        place, choice = folder.join(f"{RECORD_FOLDER}/{CHOICE}"), removals.digest.encode()
+        if folder.exists(place) and folder.read(place) != choice:
+            manifest = Manifest(folder)
+            for name in [*manifest.load(), *manifest.pending]:
+                remove_partition(folder, name)
+            folder.remove(folder.plan_file)
+        folder.write(place, choice)
 
     def run(self, step: str, stages: Sequence[Stage], *, output: str | None = None, **options: Any) -> RunResult:
         """Run one pipeline, and keep its tasks and its time."""

@@ -41,7 +41,11 @@ class DuplicateIds(RangeReader):
         if not table.num_rows:
             return
         table = sorted_by_key(table)
-        names = self._assigned(table, "document") if self.id_field is None else table.column("id").to_pylist()
+        names: list[str | None] = [*self._assigned(table, "document")]
+        if self.id_field is not None:
+            # A document without an id of its own is called by its place.
+            own = table.column("id").to_pylist()
+            names = [place if name is None else name for name, place in zip(own, names, strict=True)]
         yield pa.table(
             {
                 "id": pa.array(names, pa.large_string()),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.errors import OutputError
+from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.source import DocumentSource
 from gristmill.stages.ends import ReaderStage
@@ -71,16 +72,17 @@ class Forecast:
 def forecast(
     source: DocumentSource,
     partitions: list[Partition],
-    stage: ProcessingStage[Any, Any],
+    stages: Sequence[ProcessingStage[Any, Any]],
     *,
     output: str,
     bytes_per_document: float,
     bytes_per_text_byte: float,
     workers: int,
     notes: list[str],
+    sample_bytes: int = SAMPLE_BYTES,
 ) -> Forecast:
-    """Run the first stage on the beginning of the input and project from it."""
-    read, documents, text, seconds = _sample(source, partitions, stage)
+    """Run the stages of the first step on the beginning of the input and project from it."""
+    read, documents, text, seconds = _sample(source, partitions, _ready(stages), sample_bytes)
     total = sum(
         piece.size if piece.end < 0 or piece.whole else piece.end - piece.start
         for p in partitions
@@ -100,34 +102,61 @@ def forecast(
     )
 
 
+def _ready(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
+    """The stages without composites, set up as a worker would."""
+    flat = expand(list(stages))
+    for stage in flat:
+        stage.setup_on_node(None, None)
+        stage.setup(None)
+    return flat
+
+
 def _sample(
-    source: DocumentSource, partitions: list[Partition], stage: ProcessingStage[Any, Any]
+    source: DocumentSource, partitions: list[Partition], stages: list[ProcessingStage[Any, Any]], sample_bytes: int
 ) -> tuple[int, int, int, float]:
     """Stored bytes, documents and bytes of text of a sample, and the seconds that reading and hashing it took."""
     files, reader, *_ = source.reader().decompose()  # type: ignore[attr-defined]
     assert isinstance(reader, ReaderStage)
     documents = text = 0
-    begun = time.perf_counter()
+    begun, idle = time.perf_counter(), 0.0
     for partition in partitions:
         files.prepare(reader, partitions[:1])
         task = files.task(partition)
         size = sum(
             piece.size if piece.end < 0 or piece.whole else piece.end - piece.start for piece in partition.ranges
         )
-        in_partition = 0
         for batch in _batches(reader.process(task)):
             batch._lineage = Lineage(partition.index, partition.id)
-            stage.process(batch)
-            documents += batch.num_items
-            in_partition += batch.columns.nbytes
-            text += batch.columns.nbytes
-            if text >= SAMPLE_BYTES:
-                break
+            room = sample_bytes - text
+            rows = batch.num_items if batch.columns.nbytes <= room else batch.num_items * room // batch.columns.nbytes
+            nbytes = batch.columns.nbytes * max(1, rows) // max(1, batch.num_items)
+            if not documents and batch.num_items:
+                # The first call loads compiled code, or compiles it: no part of what a long run takes.
+                paused = time.perf_counter()
+                _process(stages, batch.slice(0, 1))
+                idle = time.perf_counter() - paused
+            _process(stages, batch.slice(0, max(1, rows)) if batch.num_items else batch)
+            documents += min(batch.num_items, max(1, rows))
+            text += nbytes
+            if text >= sample_bytes or rows < batch.num_items:
+                # Of a compressed file only a part was read; its share is told by the bytes that came out of it.
+                return max(1, min(size, text)), documents, text, time.perf_counter() - begun - idle
         if text:
-            # Of a compressed file only a part was read; its share is told by the bytes that came out of it.
-            share = 1.0 if text < SAMPLE_BYTES else min(1.0, in_partition / max(size, 1))
-            return max(1, round(size * share)), documents, text, time.perf_counter() - begun
+            return max(1, size), documents, text, time.perf_counter() - begun - idle
     return 1, 0, 0, 0.0
+
+
+def _process(stages: list[ProcessingStage[Any, Any]], batch: DocumentBatch) -> None:
+    """Pass a batch through the stages, and forget it."""
+    current: list[Any] = [batch]
+    for stage in stages:
+        given = [stage.process(one) for one in current if one.num_items]
+        current = []
+        for result in given:
+            kept = [result] if isinstance(result, DocumentBatch) else list(result or ())
+            for one in kept:
+                one._lineage = batch._lineage
+            current.extend(kept)
 
 
 def _batches(given: Any) -> Iterator[DocumentBatch]:

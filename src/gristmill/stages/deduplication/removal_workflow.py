@@ -270,7 +270,9 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
     def _generator(self) -> dict[str, Any]:
         folder = self.ids_to_remove_path.rstrip("/").rpartition("/")[0]
         places = [self.id_generator_path] if self.id_generator_path else []
-        places += [f"{folder}/{name}_id_generator.json" for name in ("exact", "fuzzy")] if not places else []
+        places += (
+            [f"{folder}/{name}_id_generator.json" for name in ("exact", "fuzzy", "semantic")] if not places else []
+        )
         for place in places:
             try:
                 return read_id_generator(str(place))

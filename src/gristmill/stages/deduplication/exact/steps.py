@@ -86,22 +86,8 @@ class EqualHashes(RangeReader):
 
 def removals_of_equals(table: pa.Table) -> pa.Table:
     """The removal list of a table of hashes, sorted by document."""
-    first, second = column(table, "hash"), column(table, "hash_2")
-    order = np.argsort(first, kind="stable")
-    equal = first[order][1:] == first[order][:-1]
-    # Nearly all hashes are alone; only what shares its first half is looked at further.
-    kept = np.zeros(len(order), bool)
-    kept[1:] |= equal
-    kept[:-1] |= equal
-    table = table.take(pa.array(order[kept]))
-    first, second = column(table, "hash"), column(table, "hash_2")
-    rank, document = column(table, "rank"), column(table, "document")
-    order = np.lexsort((document, rank, second, first))
-    head = _heads(first[order], second[order])
-    survivor = order[head]
-    gone = np.flatnonzero(head != np.arange(len(order)))
-    removed, kept_by = order[gone], survivor[gone]
-    ids = table.column("id")
+    removed, kept_by = equal_rows(table)
+    document, ids = column(table, "document"), table.column("id")
     columns = [
         pa.array(document[removed]),
         pa.array(document[kept_by]),
@@ -110,6 +96,24 @@ def removals_of_equals(table: pa.Table) -> pa.Table:
         pa.array(np.ones(len(removed))),
     ]
     return pa.table(columns, schema=REMOVALS)
+
+
+def equal_rows(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The rows of a table of hashes that go because another row has the same hash, and for each the row that stays."""
+    first, second = column(table, "hash"), column(table, "hash_2")
+    order = np.argsort(first, kind="stable")
+    equal = first[order][1:] == first[order][:-1]
+    # Nearly all hashes are alone; only what shares its first half is looked at further.
+    shared = np.zeros(len(order), bool)
+    shared[1:] |= equal
+    shared[:-1] |= equal
+    rows = order[shared]
+    first, second = first[rows], second[rows]
+    rank, document = column(table, "rank")[rows], column(table, "document")[rows]
+    within = np.lexsort((document, rank, second, first))
+    head = _heads(first[within], second[within])
+    gone = np.flatnonzero(head != np.arange(len(within)))
+    return rows[within[gone]], rows[within[head[gone]]]
 
 
 def _heads(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

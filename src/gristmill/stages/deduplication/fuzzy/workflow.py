@@ -213,7 +213,8 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         steps.run("clusters", [KeyRanges(edges, hash_cuts(1)), clusters, steps.writer("clusters")], id_field=None)
         return steps.runs("clusters")
 
-    def _facts(self, steps: Steps, removals: RunFiles) -> dict[str, Any]:
+    def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
+        assert removals is not None
         compared = _column_of(steps.runs("pairs"), "similarity")
         alike = _column_of(removals, "similarity")
         differing = compared[compared < 1.0]

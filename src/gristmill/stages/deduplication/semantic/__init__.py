@@ -1,0 +1,1 @@
+"""Semantic deduplication: documents whose embeddings point in nearly the same direction."""

@@ -1,0 +1,152 @@
+"""The steps that gather like vectors: centroids from a sample, then every vector under its clusters.
+
+A vector near the border of its cluster may have its nearest neighbour on the other side, so it also visits the
+clusters beyond the borders that are near.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.kernels.vector_search import Vectors, squared_lengths, visited_clusters
+from gristmill.stages.deduplication.exact.steps import equal_rows
+from gristmill.stages.deduplication.key_ranges import RangeReader
+from gristmill.stages.deduplication.semantic.kmeans import BLOCK, spherical_kmeans
+from gristmill.stages.deduplication.semantic.vectors import scale, vector_array, vectors_of
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+
+MOST_VISITS = 6
+_REACH = 0.33
+SAMPLE_BYTES = 96 << 20
+"""How many bytes of vectors k-means learns from at the most."""
+SAMPLE_PER_CLUSTER = 96
+"""How many vectors of the sample each centroid stands for, where memory allows."""
+
+
+def border_width(least: float) -> float:
+    """Within which distance of a border a vector visits the other side, to meet neighbours of at least this cosine.
+
+    Vectors of that cosine are `sqrt(2 - 2 cosine)` apart, but only a part of it points across the border. Chosen by
+    measuring: see `benchmarks/bench_dedup_semantic.py`.
+    """
+    return _REACH * math.sqrt(1.0 - least)
+
+
+def sample_size(count: int, clusters: int, dimensions: int) -> int:
+    """Of how many vectors k-means learns: enough for each centroid, within a fixed memory."""
+    wanted = max(20_000, SAMPLE_PER_CLUSTER * clusters)
+    return min(count, wanted, max(clusters, SAMPLE_BYTES // (2 * dimensions)))
+
+
+class Centroids(RangeReader):
+    """Gives the centroids of the vectors of a range of hashes; a range of hashes is a random sample.
+
+    Args:
+        clusters: How many centroids.
+        seed: Chooses the vectors to begin with.
+        max_iter: The most rounds.
+        tol: When to stop.
+    """
+
+    name = "centroids"
+
+    def __init__(self, clusters: int, *, seed: int, max_iter: int, tol: float) -> None:
+        super().__init__()
+        self.clusters = clusters
+        self.seed = seed
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
+        table = distinct_vectors(self.runs.read(low, high))
+        # Chance may give a smaller sample than there are to be clusters.
+        count = min(self.clusters, table.num_rows)
+        if not count:
+            return
+        # Files hold the hashes of one partition each; sorted, the sample is the same however documents were cut.
+        table = table.take(pa.array(np.lexsort((column(table, "hash_2"), column(table, "hash")))))
+        found = spherical_kmeans(vectors_of(table), count, seed=self.seed, max_iter=self.max_iter, tol=self.tol)
+        yield pa.table({"cluster": np.arange(len(found), dtype=np.uint64), "vector": vector_array(found)})
+
+
+class ClusterMembers(RangeReader):
+    """Gives the vectors of a range of hashes under the cluster of each, and again under those that it visits.
+
+    Of equal vectors only the one that stays goes on. `centrality` is the cosine with the own centroid.
+
+    Args:
+        centroids: What `Centroids` has left.
+        least: The least cosine of neighbours that are to be found.
+    """
+
+    name = "cluster_members"
+
+    def __init__(self, centroids: RunFiles, *, least: float) -> None:
+        super().__init__()
+        self._centroids = centroids
+        self.centroids = centroids.digest
+        self.least = least
+        self._matrix: Vectors | None = None
+
+    def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
+        table = distinct_vectors(self.runs.read(low, high))
+        if not table.num_rows:
+            return
+        if self._matrix is None:
+            self._matrix = np.ascontiguousarray(vectors_of(self._centroids.read()))
+        centroids = self._matrix
+        across = centroids.astype(np.float32).T
+        lengths = squared_lengths(centroids)
+        margin = border_width(self.least) * scale(centroids.shape[1])
+        for start in range(0, table.num_rows, BLOCK):
+            block = table.slice(start, BLOCK)
+            vectors = np.ascontiguousarray(vectors_of(block))
+            scores = vectors.astype(np.float32) @ across
+            visited = visited_clusters(scores, centroids, MOST_VISITS, margin)
+            home = visited[:, 0]
+            product = scores[np.arange(len(vectors)), home].astype(np.float64)
+            central = product / np.sqrt((squared_lengths(vectors) * lengths[home]).astype(np.float64))
+            rows, places = np.nonzero(visited >= 0)
+            yield pa.table(
+                {
+                    "cluster": visited[rows, places].astype(np.uint64),
+                    "visitor": places > 0,
+                    "document": column(block, "document")[rows],
+                    "hash": column(block, "hash")[rows],
+                    "rank": column(block, "rank")[rows],
+                    "centrality": central[rows],
+                    "id": block.column("id").combine_chunks().take(pa.array(rows)),
+                    "vector": vector_array(vectors[rows]),
+                }
+            )
+
+
+def distinct_vectors(table: pa.Table) -> pa.Table:
+    """The table with only the first of equal vectors, by rank and then in source order."""
+    if not table.num_rows:
+        return table
+    gone, _ = equal_rows(table)
+    if not len(gone):
+        return table
+    kept = np.ones(table.num_rows, bool)
+    kept[gone] = False
+    return table.filter(pa.array(kept))
+
+
+def cluster_cuts(runs: RunFiles, clusters: int, range_bytes: int) -> list[int]:
+    """Where ranges of whole clusters begin and end, so that each holds about `range_bytes`."""
+    counts = np.zeros(clusters + 1, np.int64)
+    for file in runs.files:
+        keys = column(open_run(file.path, storage_options=runs.storage_options), "cluster")
+        counts += np.searchsorted(keys, np.arange(clusters + 1, dtype=np.uint64))
+    per_row = runs.size / max(1, int(counts[-1]))
+    cuts = [0]
+    for cluster in range(1, clusters):
+        # The first cut at or after the point where a range is full.
+        if (counts[cluster] - counts[cuts[-1]]) * per_row >= range_bytes:
+            cuts.append(cluster)
+    return [*cuts, 1 << 64]

@@ -1,0 +1,162 @@
+"""The steps from vectors to pairs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.errors import InputError, UsageError
+from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
+from gristmill.stages.deduplication.semantic.clusters import Centroids, ClusterMembers, cluster_cuts, sample_size
+from gristmill.stages.deduplication.semantic.neighbours import (
+    ClusterNeighbours,
+    EqualVectors,
+    NearestPairs,
+    WhichToKeep,
+    check_which_to_keep,
+)
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+
+if TYPE_CHECKING:
+    from gristmill.stages.deduplication.deduplication_workflow import Steps
+
+MEMBERS_RANGE_BYTES = 64 << 20
+DEFAULT_MAX_EPS = 0.1
+# What a forecast reckons with; measured by benchmarks/bench_dedup_semantic.py.
+_ROUNDS = 15
+_VISITS = 2.0
+_OPERATIONS_PER_SECOND = 3e10
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How pairs are looked for.
+
+    Attributes:
+        n_clusters: How many clusters; None takes the square root of the number of different vectors.
+        max_iter: The most rounds of k-means.
+        tol: When k-means stops.
+        seed: For everything random.
+        which_to_keep: The preference; None leaves it to the survivor rule.
+        max_eps: Pairs up to so far apart are kept, so that any smaller `eps` can be chosen afterwards.
+    """
+
+    n_clusters: int | None = None
+    max_iter: int = 300
+    tol: float = 1e-4
+    seed: int = 42
+    which_to_keep: WhichToKeep | None = "hard"
+    max_eps: float = DEFAULT_MAX_EPS
+
+    def __post_init__(self) -> None:
+        if self.n_clusters is not None and self.n_clusters < 1:
+            raise UsageError(f"n_clusters={self.n_clusters!r}: give at least 1, or None to have it derived.")
+        if self.max_iter < 1 or self.tol < 0:
+            raise UsageError(
+                f"max_iter={self.max_iter!r} and tol={self.tol!r}: give at least 1 round, and no negative."
+            )
+        if self.which_to_keep is not None:
+            check_which_to_keep(self.which_to_keep)
+        if not 0 <= self.max_eps < 1:
+            raise UsageError(f"max_eps={self.max_eps!r}: a distance (1 - cosine) of pairs lies from 0 to below 1.")
+
+    @property
+    def least(self) -> float:
+        """The least cosine of pairs that are kept."""
+        return 1.0 - self.max_eps
+
+    def clusters(self, vectors: int) -> int:
+        """How many clusters so many different vectors are put into."""
+        wanted = round(math.sqrt(vectors)) if self.n_clusters is None else self.n_clusters
+        return max(1, min(wanted, vectors))
+
+
+def find_pairs(steps: Steps, vectors: RunFiles, settings: SearchSettings) -> RunFiles:
+    """Run the steps between vectors and pairs; each document that has a near preferred one has one row."""
+    count, dimensions = _shape(vectors)
+    every = hash_cuts(range_count(vectors.size))
+    steps.run("twins", [KeyRanges(vectors, every), EqualVectors(), steps.writer("twins")], id_field=None)
+    twins = steps.runs("twins")
+    different = count - _rows(twins)
+    clusters = settings.clusters(different)
+    share = sample_size(different, clusters, dimensions) / max(1, different)
+    sampled = KeyRanges(vectors, [0, min(1 << 64, math.ceil((1 << 64) * share))])
+    kmeans = Centroids(clusters, seed=settings.seed, max_iter=settings.max_iter, tol=settings.tol)
+    steps.run("centroids", [sampled, kmeans, steps.writer("centroids")], id_field=None)
+    members = ClusterMembers(steps.runs("centroids"), least=settings.least)
+    steps.run("members", [KeyRanges(vectors, every), members, steps.writer("members")], id_field=None)
+    grouped = steps.runs("members")
+    source = KeyRanges(grouped, cluster_cuts(grouped, clusters, MEMBERS_RANGE_BYTES))
+    search = ClusterNeighbours(least=settings.least, which_to_keep=settings.which_to_keep, seed=settings.seed)
+    steps.run("neighbours", [source, search, steps.writer("neighbours")], id_field=None)
+    found = steps.runs("neighbours")
+    both = RunFiles((*twins.files, *found.files), found.storage_options)
+    source = KeyRanges(both, document_cuts(both, range_count(both.size)))
+    steps.run("pairs", [source, NearestPairs(), steps.writer("pairs")], id_field=None)
+    steps.result.extend_metadata({"vectors": count, "dimensions": dimensions, "n_clusters": clusters})
+    return steps.runs("pairs")
+
+
+def _rows(runs: RunFiles) -> int:
+    return sum(open_run(file.path, storage_options=runs.storage_options).num_rows for file in runs.files)
+
+
+def _shape(runs: RunFiles) -> tuple[int, int]:
+    """How many vectors there are, and of how many numbers.
+
+    Raises:
+        InputError: They are not all of the same length.
+    """
+    rows, widths = 0, set()
+    for file in runs.files:
+        table = open_run(file.path, storage_options=runs.storage_options)
+        rows += table.num_rows
+        widths.add(int(table.schema.field("vector").type.list_size))
+    if len(widths) > 1:
+        raise InputError(
+            f"Embeddings must all have the same length, but there are some of {min(widths)} and some of "
+            f"{max(widths)} numbers. Embed all documents with the same model.",
+            lengths=sorted(widths),
+        )
+    return rows, widths.pop() if widths else 1
+
+
+def histogram(pairs: RunFiles, least: float) -> dict[str, int]:
+    """How many documents would go at each of a few values of `eps`."""
+    marks = [
+        eps for eps in (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3) if eps <= 1 - least + 1e-12
+    ]
+    totals = np.zeros(len(marks), np.int64)
+    for file in pairs.files:
+        alike = column(open_run(file.path, storage_options=pairs.storage_options), "similarity")
+        totals += [int(np.count_nonzero(alike >= 1.0 - eps)) for eps in marks]
+    return {f"{eps:g}": int(total) for eps, total in zip(marks, totals, strict=True)}
+
+
+@dataclass(frozen=True)
+class SearchForecast:
+    """What clustering and search will need."""
+
+    bytes: int
+    memory: int
+    seconds: float
+    note: str
+
+
+def search_forecast(documents: int, dimensions: int, settings: SearchSettings, *, workers: int) -> SearchForecast:
+    """What the steps between vectors and pairs will need for so many documents."""
+    clusters = settings.clusters(max(1, documents))
+    sample = sample_size(max(1, documents), clusters, dimensions)
+    learning = _ROUNDS * sample * clusters
+    assigning = documents * clusters
+    searching = documents * (0.5 + _VISITS) * documents / clusters
+    operations = 2.0 * dimensions * (learning + (assigning + searching) / workers)
+    return SearchForecast(
+        bytes=round(documents * (1 + _VISITS) * (2 * dimensions + 64)),
+        memory=2 * sample * dimensions + 4 * clusters * dimensions,
+        seconds=operations / _OPERATIONS_PER_SECOND,
+        note=f"search: {clusters} clusters; pairs up to a distance of {settings.max_eps:g} are kept",
+    )

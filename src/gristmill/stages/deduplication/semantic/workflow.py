@@ -1,0 +1,262 @@
+"""`SemanticDeduplicationWorkflow`: removes documents whose embeddings nearly agree with that of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.backends.registry import as_executor
+from gristmill.errors import UsageError
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Stage, Steps
+from gristmill.stages.deduplication.forecast import Forecast
+from gristmill.stages.deduplication.key_ranges import KeyRanges, hash_cuts
+from gristmill.stages.deduplication.semantic.search import (
+    DEFAULT_MAX_EPS,
+    SearchSettings,
+    find_pairs,
+    histogram,
+    search_forecast,
+)
+from gristmill.stages.deduplication.semantic.survivors import SemanticSurvivors
+from gristmill.stages.deduplication.semantic.vectors import DocumentVectors
+from gristmill.stages.deduplication.sorted_runs import RunFiles
+
+METRICS = ("cosine", "l2")
+DIMENSIONS = 384
+"""Of how many numbers a forecast takes embeddings to be when it has seen none."""
+
+
+class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
+    """Finds documents whose embeddings point in nearly the same direction, as SemDeDup does (Abbas et al. 2023).
+
+    k-means gathers like vectors; in every cluster, and across the borders that are near, each vector looks for the
+    nearest one that is preferred to it. A document goes when that one has a cosine of at least 1 - `eps`. These pairs
+    stay in files: running again with another `eps` (up to `max_eps`) chooses anew, without embeddings or search.
+
+    All vectors are rounded to whole numbers whose products are exact, so the result is the same on any number of
+    workers and on any machine. Documents without an embedding are compared with nothing, and stay.
+
+    Args:
+        input_path: A file, a folder, a glob, a URL, or a list of these.
+        output_path: Where the documents that stay are written; without `perform_removal` the ids of the others, in
+            `duplicates/`.
+        n_clusters: How many clusters; by default the square root of the number of vectors.
+        cache_path: Where intermediate files go; by default below the output, in `_gristmill/steps`.
+        id_field: The column with the documents' ids.
+        embedding_field: The column with the embeddings: lists of numbers, all of the same length.
+        metadata_fields: Accepted; the output has all columns.
+        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
+        input_file_extensions: Which files of a folder to take.
+        max_iter: The most rounds of k-means.
+        tol: k-means stops when the mean cosine with the centroids grows by less than this share.
+        random_state: Chooses the vectors k-means begins with, and the order for which_to_keep="random".
+        init: Accepted; k-means begins with random vectors of its sample.
+        n_init: Accepted; k-means runs once.
+        oversampling_factor: For GPUs; has no effect.
+        max_samples_per_batch: For GPUs; has no effect.
+        fit_data_fraction: Accepted; k-means learns from a random sample that fits the memory.
+        distance_metric: "cosine" or "l2", which prefer the same, since all vectors have the same length.
+        which_to_keep: Which one of near documents stays: "hard" keeps those far from their centroid, "easy" those
+            near to it, "random" any.
+        ranking_strategy: Accepted only as None; rules of your own are `survivor="best"` with a `score_field`.
+        pairwise_batch_size: For GPUs; has no effect.
+        eps: How far apart duplicates may be, as 1 - cosine; None only finds and keeps the pairs.
+        read_kwargs: As in the readers.
+        cache_kwargs: Accepted; intermediate files use the options of `write_kwargs`.
+        write_kwargs: As in the writers.
+        clear_output: Accepted; `run(fresh=True)` starts over.
+        verbose: Accepted; has no effect.
+        pairwise_compute_dtype: For GPUs; has no effect.
+        kmeans_embedding_output_dtype: For GPUs; has no effect.
+        perform_removal: Write the documents that stay; else only the ids of those to remove.
+        max_eps: Pairs up to so far apart are kept, so that `eps` can be changed up to it.
+        input_blocksize: As `blocksize` of the readers.
+        files_per_partition: As in the readers, instead of `input_blocksize`.
+        output_filetype: "jsonl" or "parquet"; by default as the input.
+        survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" by `score_field`, or by
+            "priority" of sources.
+        score_field: The column of numbers for survivor="best"; the highest stays.
+        source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
+        text_field: The column with the text, for survivor="longest".
+
+    Example:
+        >>> workflow = SemanticDeduplicationWorkflow("embedded/", "unique/", eps=0.01, perform_removal=True)
+        >>> workflow.run().get_metadata("num_removed")
+        >>> workflow.with_eps(0.05).run().get_metadata("num_removed")
+    """
+
+    name = "semantic_deduplication"
+    reason = "semantic_duplicate"
+    ids_folder = "duplicates"
+    id_generator_file = "semantic_id_generator.json"
+    first_step = "vectors"
+
+    def __init__(
+        self,
+        input_path: str | Sequence[str] | None,
+        output_path: str,
+        n_clusters: int | None = None,
+        cache_path: str | None = None,
+        id_field: str | None = "id",
+        embedding_field: str = "embeddings",
+        metadata_fields: Sequence[str] | None = None,
+        input_filetype: str | None = None,
+        input_file_extensions: Sequence[str] | None = None,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        random_state: int = 42,
+        init: str | None = None,
+        n_init: int | str | None = None,
+        oversampling_factor: float | None = None,
+        max_samples_per_batch: int | None = None,
+        fit_data_fraction: float | None = None,
+        distance_metric: str = "cosine",
+        which_to_keep: str = "hard",
+        ranking_strategy: None = None,
+        pairwise_batch_size: int | None = None,
+        eps: float | None = None,
+        read_kwargs: Mapping[str, Any] | None = None,
+        cache_kwargs: Mapping[str, Any] | None = None,
+        write_kwargs: Mapping[str, Any] | None = None,
+        clear_output: bool | None = None,
+        verbose: bool | None = None,
+        pairwise_compute_dtype: str | None = None,
+        kmeans_embedding_output_dtype: str | None = None,
+        *,
+        perform_removal: bool = False,
+        max_eps: float | None = None,
+        input_blocksize: int | str | None = None,
+        files_per_partition: int | None = None,
+        output_filetype: str | None = None,
+        survivor: str | None = None,
+        score_field: str | None = None,
+        source_priority: Sequence[str] | None = None,
+        text_field: str = "text",
+    ) -> None:
+        kind = type(self).__name__
+        if ranking_strategy is not None:
+            raise UsageError(f"{kind}(ranking_strategy=…): give which_to_keep, or survivor='best' with a score_field.")
+        if distance_metric not in METRICS:
+            raise UsageError(f"{kind}(distance_metric={distance_metric!r}): give 'cosine' or 'l2'.")
+        if survivor is not None and which_to_keep != "hard":
+            raise UsageError(f"{kind}(which_to_keep={which_to_keep!r}, survivor={survivor!r}): give one of the two.")
+        if perform_removal and eps is None:
+            raise UsageError(f"{kind}(perform_removal=True, eps=None): say in eps how far apart duplicates may be.")
+        super().__init__(
+            input_path=input_path,
+            output_path=output_path,
+            cache_path=cache_path,
+            input_filetype=input_filetype,
+            input_blocksize=input_blocksize,
+            input_file_extensions=input_file_extensions,
+            files_per_partition=files_per_partition,
+            output_filetype=output_filetype,
+            text_field=text_field,
+            id_field=id_field,
+            assign_id=None,
+            perform_removal=perform_removal,
+            survivor=survivor or "first",
+            score_field=score_field,
+            source_priority=source_priority,
+            merge_empty=False,
+            read_kwargs=read_kwargs,
+            write_kwargs=write_kwargs,
+            gpu_only={
+                "cache_kwargs": cache_kwargs,
+                "clear_output": clear_output,
+                "fit_data_fraction": fit_data_fraction,
+                "init": init,
+                "kmeans_embedding_output_dtype": kmeans_embedding_output_dtype,
+                "max_samples_per_batch": max_samples_per_batch,
+                "metadata_fields": metadata_fields,
+                "n_init": n_init,
+                "oversampling_factor": oversampling_factor,
+                "pairwise_batch_size": pairwise_batch_size,
+                "pairwise_compute_dtype": pairwise_compute_dtype,
+                "verbose": verbose,
+            },
+        )
+        self.embedding_field = embedding_field
+        self.eps = eps
+        self.settings = SearchSettings(
+            n_clusters=n_clusters,
+            max_iter=max_iter,
+            tol=tol,
+            seed=random_state,
+            which_to_keep=which_to_keep if survivor is None else None,  # type: ignore[arg-type]
+            max_eps=max(DEFAULT_MAX_EPS, eps or 0.0) if max_eps is None else max_eps,
+        )
+        self._check_eps(eps)
+
+    def with_eps(self, eps: float) -> SemanticDeduplicationWorkflow:
+        """The same workflow with another `eps`; its run chooses anew among the pairs that this one has found."""
+        import copy
+
+        self._check_eps(eps)
+        other = copy.copy(self)
+        other.eps = eps
+        return other
+
+    def _check_eps(self, eps: float | None) -> None:
+        if eps is not None and not 0 <= eps <= self.settings.max_eps:
+            raise UsageError(
+                f"eps={eps!r}: it is a distance (1 - cosine) from 0 to max_eps={self.settings.max_eps:g}. Pairs "
+                "further apart are not kept; for a larger eps give a larger max_eps and start over.",
+                eps=eps,
+            )
+
+    # --- the steps ---
+
+    def _first_stage(self) -> Stage:
+        return DocumentVectors(
+            self.embedding_field, text_field=self.text_field, id_field=self.id_field or "id", rule=self.rule
+        )
+
+    def _columns(self) -> list[str]:
+        """The columns that the first step reads."""
+        text = [self.text_field] if self.rule.survivor == "longest" else []
+        return [self.embedding_field, self.id_field or "id", *text, *self.rule.columns]
+
+    def _find(self, steps: Steps) -> RunFiles | None:
+        reader = steps.source.reader(self._columns())
+        steps.run("vectors", [reader, *self._first_stages(), steps.writer("vectors")])
+        steps.check_input()
+        vectors = steps.runs("vectors")
+        pairs = find_pairs(steps, vectors, self.settings)
+        if self.eps is None:
+            return None
+        step = f"survivors-{self.eps!r}"
+        source = KeyRanges(pairs, hash_cuts(1))
+        steps.run(step, [source, SemanticSurvivors(vectors, eps=self.eps), steps.writer(step)], id_field=None)
+        return steps.runs(step)
+
+    def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
+        facts = super()._facts(steps, removals)
+        facts.update(
+            eps=self.eps,
+            max_eps=self.settings.max_eps,
+            duplicates_by_eps=histogram(steps.runs("pairs"), self.settings.least),
+            which_to_keep=self.settings.which_to_keep,
+            survivor=self.rule.survivor if self.settings.which_to_keep is None else self.settings.which_to_keep,
+        )
+        return facts
+
+    # --- the forecast ---
+
+    bytes_per_document = 64.0 + 2.0 * DIMENSIONS
+
+    def plan(self, executor: BaseExecutor | str | None = None) -> Forecast:
+        found = super().plan(executor)
+        workers = max(1, int(as_executor(executor).capacity().cpus))
+        more = search_forecast(found.documents, DIMENSIONS, self.settings, workers=workers)
+        found = replace(
+            found,
+            steps_bytes=found.steps_bytes + more.bytes,
+            memory_bytes=found.memory_bytes + more.memory,
+            seconds=found.seconds + more.seconds,
+            notes=[*found.notes, more.note],
+        )
+        found.check(self.output_path)
+        return found
