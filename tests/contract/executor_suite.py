@@ -23,6 +23,7 @@ from gristmill.backends.in_process import run_in_process
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.work import Work
 from gristmill.errors import ResourcesError, StageFailedError, StageResultError, UnknownNameError
+from gristmill.ledger import Ledger
 from gristmill.ledger.verify import verify
 from gristmill.observe.events import PartitionCommitted, WorkerStopped
 from gristmill.pipeline import Pipeline
@@ -182,6 +183,52 @@ class ExecutorSuite:
         sizes = [int(path.name.split(".")[0]) for path in notes.iterdir()]
         assert max(sizes) == 3
         assert sum(task.num_items for task in result) == len([n for n in range(FILES * ROWS) if n % 3])
+
+    def test_documents_that_are_something_else_in_between(self, source: Path, tmp_path: Path, notes: Path) -> None:
+        """Documents become files and documents again; those with an id are followed through it."""
+
+        def middle() -> list[ProcessingStage[Any, Any]]:
+            put = stages.PutAway(notes, drop=9)
+            return [put, stages.Untouched(), stages.TakeOut(without=(2,), add=True), stages.DropEveryThird()]
+
+        self.run(source, middle(), tmp_path / "here", on=InProcess())
+        result = self.run(source, middle(), tmp_path / "there")
+        assert contents(tmp_path / "here") == contents(tmp_path / "there")
+        report = verify(str(tmp_path / "there"))
+        assert report.ok, report
+        by_name = {stage.name: stage for stage in result.report.stages}
+        tenth = FILES * ROWS // 10
+        assert by_name["put_away"].dropped == {"unwanted": tenth}
+        assert (by_name["untouched"].rows_in, by_name["untouched"].rows_out) == (9 * tenth, 9 * tenth)
+        back = by_name["take_out"]
+        assert (back.rows_in, back.created, back.untracked, back.rows_out) == (
+            9 * tenth,
+            FILES,
+            FILES,
+            8 * tenth + FILES,
+        )
+        assert back.dropped == {"untracked": tenth}
+        ledger = Ledger(str(tmp_path / "there"))
+        assert ledger.why("1-5").fates[0].verdicts[0].stage == "third"
+        assert ledger.why("1-2").fates[0].verdicts[0].stage == "take_out"
+        assert ledger.why("1-9").fates[0].verdicts[0].reason == "unwanted"
+        assert ledger.why("1-3").fates[0].status == "kept"
+        assert self.run(source, middle(), tmp_path / "there").report.partitions_done_before == FILES
+
+    def test_failed_task(self, source: Path, tmp_path: Path, notes: Path) -> None:
+        """A partition for which a stage gave a FailedTask is left for the next run; the others are committed."""
+        out = tmp_path / "out"
+        middle = [stages.DropEveryThird(), stages.FailsOnce(notes, 50)]
+        with pytest.raises(StageFailedError, match="'fails_once' gave a FailedTask for part-1") as caught:
+            self.run(source, middle, out)
+        assert caught.value.partitions == ["part-1"]
+        assert sorted(path.name for path in out.glob("*.jsonl")) == ["part-0.jsonl", "part-2.jsonl", "part-3.jsonl"]
+        (notes / "mended").touch()
+        again = self.run(source, middle, out)
+        assert again.report.partitions_done_before == FILES - 1
+        assert verify(str(out)).ok
+        self.run(source, middle, tmp_path / "here", on=InProcess())
+        assert contents(out) == contents(tmp_path / "here")
 
     # --- failures ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,8 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from gristmill.stages.base import CompositeStage, ProcessingStage
-from gristmill.tasks import DocumentBatch
+from gristmill.tasks import DocumentBatch, FailedTask, FileGroupTask
 
 
 class Shout(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -199,3 +203,66 @@ class GivesTables(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process(self, task: DocumentBatch) -> Any:
         table = task.to_pyarrow()
         return [task, table] if self.listed else table
+
+
+class PutAway(ProcessingStage[DocumentBatch, FileGroupTask]):
+    """Writes documents to a file and hands its path on, in a worker of its own."""
+
+    name = "put_away"
+    needs_own_worker = True
+
+    def __init__(self, folder: Path, *, drop: int | None = None) -> None:
+        self.folder = folder
+        self.drop = drop
+
+    def process(self, task: DocumentBatch) -> FileGroupTask:
+        if self.drop is not None:
+            task = task.drop(np.array(task.column("n").to_pylist()) % 10 == self.drop, reason="unwanted")
+        path = self.folder / f"{task.task_id.replace('/', '_')}.json"
+        path.write_text(json.dumps(task.to_pyarrow().to_pylist()))
+        return FileGroupTask(data=[str(path)])
+
+
+class Untouched(ProcessingStage[FileGroupTask, FileGroupTask]):
+    """Makes a new task of the same files."""
+
+    name = "untouched"
+
+    def process(self, task: FileGroupTask) -> FileGroupTask:
+        return FileGroupTask(data=list(task.data))
+
+
+class TakeOut(ProcessingStage[FileGroupTask, DocumentBatch]):
+    """Reads the documents again, but for some, in two batches and in another order; adds one that is new."""
+
+    name = "take_out"
+
+    def __init__(self, *, without: tuple[int, ...] = (), add: bool = False, anonymous: bool = False) -> None:
+        self.without = without
+        self.add = add
+        self.anonymous = anonymous
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        rows = [row for row in json.loads(Path(task.data[0]).read_text()) if row["n"] % 10 not in self.without]
+        if self.anonymous:
+            rows = [{"text": row["text"], "n": row["n"]} for row in rows]
+        rows = rows[::-1]
+        half = len(rows) // 2
+        yield DocumentBatch(data=pa.Table.from_pylist(rows[:half]))
+        added = [{**rows[-1], "id": "new"}] if self.add else []
+        yield DocumentBatch(data=pa.Table.from_pylist([*rows[half:], *added]))
+
+
+class FailsOnce(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Gives a FailedTask for one document until a file is there."""
+
+    name = "fails_once"
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = folder
+        self.number = number
+
+    def process(self, task: DocumentBatch) -> Any:
+        if self.number in task.column("n").to_pylist() and not (self.folder / "mended").exists():
+            return FailedTask()
+        return task

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.backends.carrying import UNTRACKED, carries, load
 from gristmill.errors import ConservationError, StageResultError
 from gristmill.ledger.trail import DROPPED, Decisions, Rows, StageCount, Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
@@ -24,7 +25,6 @@ from gristmill.tasks.matching import match_rows
 from gristmill.tasks.table_door import polars_memory, restore_json, shares_rows
 
 Stage = ProcessingStage[Any, Any]
-UNTRACKED = "untracked"
 
 
 @dataclass(slots=True)
@@ -37,6 +37,7 @@ class Entry:
     rows: Rows | None
     items: int
     note: Note | None
+    id_field: str | None = None
 
     @property
     def is_documents(self) -> bool:
@@ -44,7 +45,7 @@ class Entry:
         return self.columns is not None
 
 
-def enter(task: Task[Any], *, all_scores: bool = False) -> Entry:
+def enter(task: Task[Any], *, all_scores: bool = False, id_field: str | None = None) -> Entry:
     """Remember what goes into a stage, and mark the task so that what is derived from it can be recognised."""
     if not isinstance(task, DocumentBatch):
         return Entry(task, object(), None, None, task.num_items, None)
@@ -52,7 +53,7 @@ def enter(task: Task[Any], *, all_scores: bool = False) -> Entry:
     task._token = token
     task._positions = None
     task._note = Note(all_scores=all_scores)
-    return Entry(task, token, task.columns, task.rows, task.num_items, task._note)
+    return Entry(task, token, task.columns, task.rows, task.num_items, task._note, id_field)
 
 
 @dataclass(slots=True)
@@ -148,18 +149,13 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> 
         _account_source(stage, entry, exits, trail, notes, out_items)
         return
     seen = np.zeros(entry.items, bool)
-    untracked = 0
+    untracked = rows_out = 0
     for one in exits:
-        positions = one.positions
-        if positions is None:
-            if not isinstance(one.task, DocumentBatch):
-                seen[:] = True
-            continue
-        known = positions[positions >= 0]
-        seen[known] = True
-        untracked += len(positions) - len(known)
-    documents_out = any(isinstance(one.task, DocumentBatch) for one in exits) or not exits
-    rows_out = out_items if documents_out else int(seen.sum())
+        if one.positions is not None:
+            known = one.positions[one.positions >= 0]
+            seen[known] = True
+            untracked += len(one.positions) - len(known)
+            rows_out += len(one.positions)
     decisions = [decision for note in notes for decision in note.decisions]
     for decision in decisions:
         decision.stage = decision.stage or stage.name
@@ -170,11 +166,41 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> 
             f"Stage {stage.name!r} says that it dropped {explained} rows of {entry.task.task_id or 'a batch'}, but "
             f"only {missing} of {entry.items} are gone. Use the batch that drop() returns."
         )
-    if explained < missing:
+    carriers = [one.task for one in exits if carries(one.task)]
+    if carriers:
+        left = _carry(entry, seen, decisions, quarantined, carriers)
+        rows_out, missing = rows_out + left, missing - left
+    elif explained < missing:
         decisions.append(_unexplained(stage, entry, seen, decisions, quarantined, untracked))
     created = rows_out - (entry.items - missing)
     _write(stage, entry, decisions, quarantined, rows_out, created, untracked, trail)
     _write_rest(stage, notes, trail, entry, exits)
+
+
+def _carry(
+    entry: Entry,
+    seen: npt.NDArray[np.bool_],
+    decisions: Sequence[Decisions],
+    quarantined: Sequence[Any],
+    carriers: Sequence[Task[Any]],
+) -> int:
+    """Let tasks of other kinds carry the documents that are gone without a word; gives their number."""
+    assert entry.rows is not None
+    assert entry.columns is not None
+    gone = np.flatnonzero(~seen)
+    told = _told(decisions, quarantined)
+    left = gone[~np.isin(entry.rows[gone], told)] if len(told) else gone
+    number = len(gone) - len(told)
+    if len(left) != number:  # origins that repeat (pieces of one document): keep the number right
+        left = gone[:number]
+    load(carriers, entry.columns, entry.rows, left, id_field=entry.id_field)
+    return number
+
+
+def _told(decisions: Sequence[Decisions], quarantined: Sequence[Any]) -> Rows:
+    """The rows for which something was decided."""
+    told = [np.array([record.row for record in quarantined], np.int64), *(decision.rows for decision in decisions)]
+    return np.concatenate(told)
 
 
 def _unexplained(
@@ -188,8 +214,7 @@ def _unexplained(
     """The rows that are gone without a word: dropped by the stage, or lost to sight where new rows turned up."""
     assert entry.rows is not None
     gone = entry.rows[~seen]
-    told = np.concatenate([np.array([], np.int64), *(decision.rows for decision in decisions)])
-    told = np.concatenate([told, np.array([record.row for record in quarantined], np.int64)])
+    told = _told(decisions, quarantined)
     number = int((~seen).sum()) - len(told)
     left = gone[~np.isin(gone, told)] if len(told) else gone
     if len(left) != number:  # origins that repeat (pieces of one document): keep the number right

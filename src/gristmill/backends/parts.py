@@ -14,7 +14,7 @@ from gristmill.backends.plan import RunSettings
 from gristmill.ledger.commit import commit_partition
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import ManifestEntry
-from gristmill.ledger.trail import Trail
+from gristmill.ledger.trail import Trail, join_sources
 from gristmill.stages.ends import PartFile, SinkStage
 from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.partitions import Partition
@@ -30,6 +30,8 @@ class Leaf:
         piece: The staged file with its rows, where there is a writer.
         task: The task itself, where there is none.
         entry: The manifest entry, when the worker has already committed the whole partition.
+        source: The way to the task of which its documents were made, within the partition.
+        failed: The stage that gave a FailedTask: the partition is not finished, and is done again by the next run.
     """
 
     partition: int
@@ -39,6 +41,8 @@ class Leaf:
     piece: WrittenFile | None = None
     task: Task[Any] | None = None
     entry: ManifestEntry | None = None
+    source: tuple[int, ...] = ()
+    failed: str | None = None
 
     @property
     def size(self) -> int:
@@ -61,7 +65,12 @@ class PartitionOutput:
         self._file: PartFile | None = None
         self._size = 0
         self._rows = 0
-        self.trail = Trail()
+        self._trails: dict[tuple[int, ...], Trail] = {}
+        self.failed: str | None = None
+
+    def note(self, lineage: Lineage) -> None:
+        """Take over the trail of a task that has come to its end."""
+        self._trails.setdefault(lineage.source, Trail()).merge(lineage.trail)
 
     def append(self, batch: DocumentBatch) -> int:
         """Write the batch behind what is there; gives the number of bytes before compression."""
@@ -73,13 +82,17 @@ class PartitionOutput:
         return int(payload.nbytes)
 
     def commit(self, task: Task[Any]) -> Leaf:
-        """Finish the file and commit the partition."""
+        """Finish the file and commit the partition, unless a task of it failed."""
+        trail = join_sources(self._trails) if self._trails else Trail()
+        trail.output_rows = self._rows
+        if self.failed is not None:
+            self.abort()
+            return Leaf(self._lineage.partition, self._lineage.partition_id, (), trail, failed=self.failed)
         files = [] if self._file is None else self._file.close()
         self._file = None
-        self.trail.output_rows = self._rows
         partition: Partition = task._metadata["partition"]
-        entry = commit(self._sink, self._settings, partition, files, self.trail)
-        return Leaf(self._lineage.partition, self._lineage.partition_id, (), self.trail, entry=entry)
+        entry = commit(self._sink, self._settings, partition, files, trail)
+        return Leaf(self._lineage.partition, self._lineage.partition_id, (), trail, entry=entry)
 
     def abort(self) -> None:
         """Remove what was written."""
@@ -104,7 +117,7 @@ def piece_leaf(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) -> 
         part.abort()
         raise
     lineage.trail.output_rows += batch.num_items
-    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, piece=written)
+    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, written, source=lineage.source)
 
 
 def join_pieces(

@@ -15,13 +15,14 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from gristmill.backends.accounting import Exit, account, check_given, enter, given_tasks, leave
+from gristmill.backends.accounting import Entry, Exit, account, check_given, enter, given_tasks, leave
 from gristmill.backends.base import NodeInfo, WorkerMetadata
+from gristmill.backends.carrying import Return
 from gristmill.backends.failures import failed_stage, quarantined_row, raised_in
 from gristmill.backends.grouping import attribute, join_outputs
 from gristmill.backends.parts import Leaf, PartitionOutput, piece_leaf
 from gristmill.backends.plan import RunSettings, Segment
-from gristmill.errors import ConservationError, StageFailedError, UsageError
+from gristmill.errors import ConservationError, StageFailedError, StageResultError, UsageError
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.trail import StageTime, Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
@@ -152,10 +153,12 @@ class SegmentRunner:
         output = PartitionOutput(sink, self.settings, lineage)
         try:
             for item in self._advance([task], 0):
-                assert isinstance(item, DocumentBatch | NoneTask), item
-                if isinstance(item, DocumentBatch):
+                assert isinstance(item, Task)
+                if isinstance(item, FailedTask):
+                    output.failed = _failing_stage(item)
+                elif isinstance(item, DocumentBatch):
                     self._append(output, item)
-                output.trail.merge(_lineage(item).trail)
+                output.note(_lineage(item))
             self._at_sink()
             return output.commit(task)
         except BaseException:
@@ -193,6 +196,8 @@ class SegmentRunner:
         stage = stages[place]
         if stage is self.segment.sink:
             for task in live:
+                if not isinstance(task, DocumentBatch):
+                    raise _not_writable(stage, task)
                 yield task if self.whole_partitions else self._piece(task)
             return
         together = stage.supports_batch_processing() and (len(live) > 1 or self.segment.batch_size > 1)
@@ -202,16 +207,23 @@ class SegmentRunner:
 
     def _husk(self, lineage: Lineage, origin: Task[Any]) -> Task[Any] | Leaf:
         """What stands for a task of which nothing is left: it only carries its trail to the commit."""
+        failed = _failing_stage(origin) if isinstance(origin, FailedTask) else None
         if self.settings.output is None or not self.whole_partitions:
-            return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail)
-        husk = NoneTask(origin.dataset_name)
+            return Leaf(
+                lineage.partition,
+                lineage.partition_id,
+                lineage.path,
+                lineage.trail,
+                source=lineage.source,
+                failed=failed,
+            )
+        husk = NoneTask(origin.dataset_name) if failed is None else origin
         husk._lineage = lineage
         return husk
 
-    def _piece(self, task: Task[Any]) -> Leaf:
+    def _piece(self, task: DocumentBatch) -> Leaf:
         sink = self.segment.sink
         assert sink is not None
-        assert isinstance(task, DocumentBatch)
         self._at_sink()
         start = time.perf_counter()
         leaf = piece_leaf(sink, self.settings, task)
@@ -245,6 +257,10 @@ class SegmentRunner:
         clock = time.perf_counter
         start = clock()
         self.progress.at(call, place, 0, 0)
+        carried = task._carried
+        back = None if carried is None else Return(stage, carried, id_field=self.settings.id_field)
+        if back is None:
+            lineage.source = tuple(step.index for step in lineage.path)
         try:
             given = stage.process(task)
             single = isinstance(given, Task)
@@ -252,11 +268,13 @@ class SegmentRunner:
             current = next(items, None)
         except Exception as error:
             raise failed_stage(stage, task, error) from error
-        seconds, index = clock() - start, 0
+        seconds, index, row = clock() - start, 0, 0
         if current is None:
             trail = lineage.trail
             counts = Trail()
             account(stage, enter(task), [], counts)
+            if back is not None:
+                back.account(None, counts, last=True)
             self._record(stage, counts, trail, seconds, 0)
             yield _with_lineage(NoneTask(task.dataset_name), lineage)
             return
@@ -269,11 +287,22 @@ class SegmentRunner:
             except Exception as error:
                 raise failed_stage(stage, task, error) from error
             entry = enter(task)
-            one = leave(entry, current)
             counts = Trail()
-            account(stage, entry, [one], counts)
-            if self.first and isinstance(one.task, DocumentBatch):
-                self._note_identity(one.task, counts)
+            if back is not None:
+                back.take(current)
+                one = leave(entry, current)
+                back.account(one.task, counts, last=following is None)
+            else:
+                if isinstance(current, FailedTask) and self.first and place == 0:
+                    raise UsageError(
+                        f"Stage {stage.name!r} is the source and gave a FailedTask, but there is nothing that could be "
+                        "tried again. Raise an error instead, or give nothing."
+                    )
+                row = _numbered(current, row)
+                one = leave(entry, current)
+                account(stage, entry, [one], counts)
+                if isinstance(one.task, DocumentBatch):
+                    self._note_identity(one.task, counts)
             seconds += clock() - start
             own = lineage.trail if index == 0 else Trail()
             self._record(stage, counts, own, seconds, one.task.num_items)
@@ -304,9 +333,12 @@ class SegmentRunner:
             outputs = self._bisected(stage, task, error)
         yield from _children(outputs, lineage, task)
 
+    def _enter(self, task: Task[Any]) -> Entry:
+        return enter(task, all_scores=self.settings.scores == "all", id_field=self.settings.id_field)
+
     def _call_stage(self, stage: Stage, task: DocumentBatch, trail: Trail) -> list[Task[Any]]:
         """One call, accounted for in `trail`; the stage's own exceptions pass."""
-        entry = enter(task, all_scores=self.settings.scores == "all")
+        entry = self._enter(task)
         start = time.perf_counter()
         if not stage.validate_input(task):
             raise _invalid(stage, task)
@@ -331,7 +363,7 @@ class SegmentRunner:
             yield from self._each(_OneByOne(stage), place, tasks)
             return
         self.progress.at(call, place, 0, sum(task.num_items for task in tasks))
-        entries = [enter(task, all_scores=self.settings.scores == "all") for task in documents]
+        entries = [self._enter(task) for task in documents]
         start = time.perf_counter()
         for task in documents:
             if not stage.validate_input(task):
@@ -514,6 +546,24 @@ def _invalid(stage: Stage, task: Task[Any]) -> UsageError:
     )
 
 
+def _failing_stage(task: Task[Any]) -> str:
+    """The stage that gave the task: the last one that has left a record on it."""
+    return task._stage_perf[-1].stage_name if task._stage_perf else "unknown"
+
+
+def _not_writable(sink: Stage, task: Task[Any]) -> StageResultError:
+    kind = type(task).__name__
+    maker = task._stage_perf[-1].stage_name if task._stage_perf else "before it"
+    return StageResultError(
+        f"Writer {sink.name!r} writes documents, but stage {maker!r} gave it a {kind}. Add a stage that makes a "
+        f"DocumentBatch of it, or leave the writer out: Pipeline.run() then returns the tasks themselves.",
+        stage=maker,
+        returned=kind,
+        file=None,
+        row=None,
+    )
+
+
 def _lineage(task: Task[Any]) -> Lineage:
     assert task._lineage is not None, task
     return task._lineage
@@ -541,6 +591,15 @@ def _children(outputs: Sequence[Task[Any]], lineage: Lineage, parent: Task[Any])
         last = index == len(outputs) - 1
         trail = lineage.trail if index == 0 else Trail()
         yield _with_lineage(task, lineage.child(index, last=last, trail=trail))
+
+
+def _numbered(task: Task[Any], row: int) -> int:
+    """Number the documents that a source has just made, unless it has done so; gives the next number."""
+    if not isinstance(task, DocumentBatch) or not task.num_items:
+        return row
+    if task._rows is None:
+        task._rows = np.arange(row, row + task.num_items)
+    return max(row, int(task._rows.max()) + 1)
 
 
 def _groups(items: Iterator[T], size: int) -> Iterator[list[T]]:

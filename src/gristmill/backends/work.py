@@ -10,10 +10,10 @@ from typing import Any
 from gristmill.backends.parts import Leaf, join_pieces
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.tree import TaskTree
-from gristmill.errors import ConservationError, ErrorBudgetExceededError
+from gristmill.errors import ConservationError, ErrorBudgetExceededError, StageFailedError
 from gristmill.ledger.commit import source_rows
 from gristmill.ledger.manifest import ManifestEntry
-from gristmill.ledger.trail import Trail
+from gristmill.ledger.trail import Trail, join_sources
 from gristmill.observe.events import EventStream, PartitionCommitted, RecordsQuarantined
 from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.partitions import Partition
@@ -28,7 +28,8 @@ class _Open:
     """A partition on its way."""
 
     tree: TaskTree = field(default_factory=TaskTree)
-    trail: Trail = field(default_factory=Trail)
+    trails: dict[tuple[int, ...], Trail] = field(default_factory=dict)
+    failed: str | None = None
     pieces: list[tuple[tuple[int, ...], WrittenFile]] = field(default_factory=list)
     tasks: list[tuple[tuple[int, ...], Task[Any]]] = field(default_factory=list)
 
@@ -106,6 +107,7 @@ class Work:
         self._pending = pending
         self._partitions = {partition.index: partition for partition, _ in pending}
         self._open: dict[int, _Open] = {}
+        self._failures: dict[str, str] = {}
         self._done = 0
         self._lock = threading.Lock()
 
@@ -135,26 +137,39 @@ class Work:
         if leaf.entry is not None:
             self._committed(leaf.partition, leaf.partition_id, leaf.entry, leaf.trail)
             return
+        if leaf.failed is not None and leaf.path == ():
+            self._failed(leaf.partition_id, leaf.failed)
+            return
         state = self._open.setdefault(leaf.partition, _Open())
         if leaf.piece is not None:
             state.pieces.append((leaf.order, leaf.piece))
         if leaf.task is not None:
             state.tasks.append((leaf.order, leaf.task))
-        state.trail.merge(leaf.trail)
+        state.failed = state.failed or leaf.failed
+        state.trails.setdefault(leaf.source, Trail()).merge(leaf.trail)
         if not state.tree.close(leaf.path):
             return
         del self._open[leaf.partition]
         partition = self._partitions[leaf.partition]
+        if state.failed is not None:
+            self._failed(partition.id, state.failed)
+            return
+        trail = join_sources(state.trails)
         sink = self.plan.sink
         if sink is not None:
             pieces = [piece for _, piece in sorted(state.pieces, key=lambda pair: pair[0])]
-            entry = join_pieces(sink, self.plan.settings, partition, pieces, state.trail)
-            self._committed(partition.index, partition.id, entry, state.trail)
+            entry = join_pieces(sink, self.plan.settings, partition, pieces, trail)
+            self._committed(partition.index, partition.id, entry, trail)
             return
         self.results[partition.index] = [task for _, task in sorted(state.tasks, key=lambda pair: pair[0])]
         if self._keep_trails:
-            self.trails[partition.index] = state.trail
-        self._count(partition.index, state.trail)
+            self.trails[partition.index] = trail
+        self._count(partition.index, trail)
+
+    def _failed(self, name: str, stage: str) -> None:
+        """A partition with a task that failed by the word of a stage: it is left for the next run."""
+        self._done += 1
+        self._failures[name] = stage
 
     def _committed(self, number: int, name: str, entry: ManifestEntry, trail: Trail) -> None:
         self.entries[name] = entry
@@ -182,6 +197,7 @@ class Work:
 
         Raises:
             ConservationError: A partition was handed out and never came to an end.
+            StageFailedError: Stages gave a FailedTask for some partitions.
         """
         if self._open or self._done != len(self):
             names = [self._partitions[number].id for number in self._open]
@@ -189,6 +205,19 @@ class Work:
                 f"{len(self) - self._done} of {len(self)} partitions did not come to an end: {', '.join(names[:5])}."
             )
         self.budget.check(final=True)
+        if self._failures:
+            names = list(self._failures)
+            stages = ", ".join(sorted({repr(stage) for stage in self._failures.values()}))
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise StageFailedError(
+                f"{len(names)} of {len(self)} partitions failed: stage {stages} gave a FailedTask for "
+                f"{', '.join(names[:5])}{more}. Everything else is done and committed; run the same command again to "
+                "try just these once more.",
+                stage=next(iter(self._failures.values())),
+                file=None,
+                row=None,
+                partitions=names,
+            )
 
 
 def _range_bytes(piece: Any) -> int:

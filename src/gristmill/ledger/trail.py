@@ -6,7 +6,7 @@ empty; at the commit all trails of a partition are merged, so nothing depends on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -204,3 +204,40 @@ class Trail:
         for trail in trails:
             whole.merge(trail)
         return whole
+
+
+def join_sources(trails: Mapping[tuple[int, ...], Trail]) -> Trail:
+    """The trail of a whole partition, from those of the tasks of which its documents were made.
+
+    Each of these numbers its rows from 0; in the partition they follow each other, in the order of the tasks.
+    """
+    if len(trails) == 1:
+        return next(iter(trails.values()))
+    whole, first = Trail(), 0
+    for source in sorted(trails):
+        trail = trails[source]
+        rows = _row_numbers(trail)
+        _move_rows(trail, first)
+        whole.merge(trail)
+        first += rows
+    return whole
+
+
+def _blocks(trail: Trail) -> list[Decisions | Changes | Scores | Identity]:
+    return [*trail.decisions, *trail.changes, *trail.scores, *trail.identities]
+
+
+def _row_numbers(trail: Trail) -> int:
+    blocks = _blocks(trail)
+    highest = [int(block.rows.max()) for block in blocks if len(block.rows)]
+    return max((-1, *highest, *(record.row for record in trail.quarantine))) + 1
+
+
+def _move_rows(trail: Trail, by: int) -> None:
+    if not by:
+        return
+    for block in _blocks(trail):
+        block.rows = np.where(block.rows >= 0, block.rows + by, block.rows)
+    for record in trail.quarantine:
+        if record.row >= 0:
+            record.row += by

@@ -98,8 +98,8 @@ def _begins(stage: Stage) -> bool:
         return True
     for base in getattr(type(stage), "__orig_bases__", ()):
         kinds = typing.get_args(base)
-        if kinds:
-            return isinstance(kinds[0], type) and issubclass(kinds[0], EmptyTask)
+        if kinds and isinstance(kinds[0], type):
+            return issubclass(kinds[0], EmptyTask)
     try:
         hints = typing.get_type_hints(type(stage).process)
     except (NameError, TypeError):

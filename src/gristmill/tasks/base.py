@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gristmill.ledger.performance import StagePerfStats
-from gristmill.ledger.trail import Trail
+from gristmill.ledger.trail import Rows, Trail
 
 T = TypeVar("T")
 
@@ -24,12 +24,16 @@ class Step:
 
 @dataclass(slots=True)
 class Lineage:
-    """Where a task comes from: its partition and the way down from it. Owned by the runner."""
+    """Where a task comes from: its partition and the way down from it. Owned by the runner.
+
+    `source` is the way down to the task from which the documents were made; rows are numbered from there.
+    """
 
     partition: int
     partition_id: str
     path: tuple[Step, ...] = ()
     trail: Trail = field(default_factory=Trail)
+    source: tuple[int, ...] = ()
 
     @property
     def task_id(self) -> str:
@@ -38,7 +42,22 @@ class Lineage:
 
     def child(self, index: int, *, last: bool, trail: Trail) -> Lineage:
         """The lineage of the child number `index`."""
-        return Lineage(self.partition, self.partition_id, (*self.path, Step(index, last)), trail)
+        return Lineage(self.partition, self.partition_id, (*self.path, Step(index, last)), trail, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The documents that were turned into a task of another kind.
+
+    Attributes:
+        rows: Their row numbers.
+        id_hashes: The hashes of their ids, where they have any.
+        shared: Whether there are other tasks that may hold some of them.
+    """
+
+    rows: Rows
+    id_hashes: Any = None
+    shared: bool = False
 
 
 class Task(ABC, Generic[T]):
@@ -70,6 +89,7 @@ class Task(ABC, Generic[T]):
         self.validate()
 
     data: T
+    _carried: Carried | None = None
 
     @property
     @abstractmethod
