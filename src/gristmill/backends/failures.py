@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import StageFailedError
+from gristmill.errors import GristmillError, StageFailedError
 from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage
 from gristmill.tasks.base import Task
@@ -22,6 +22,13 @@ def user_traceback(error: BaseException) -> str:
     shown = [frame for frame, keep in zip(frames, own, strict=True) if keep]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(shown)]
     return "".join([*(lines if shown else []), *traceback.format_exception_only(error)]).rstrip()
+
+
+def _explains_itself(error: BaseException) -> bool:
+    """Whether an error is one of ours from code of ours, whose message says all there is to know."""
+    return isinstance(error, GristmillError) and all(
+        str(Path(frame.filename)).startswith(_HERE) for frame in traceback.extract_tb(error.__traceback__)
+    )
 
 
 def raised_in(stage: ProcessingStage[Any, Any], error: BaseException, *, doing: str = "process()") -> StageFailedError:
@@ -44,14 +51,16 @@ def failed_stage(
     file, number = _origin(task, row)
     place = f" on row {number} of {file}" if number is not None else f" on {file}"
     trace = user_traceback(error)
+    clear = _explains_itself(error)
+    told = f"{error}\n\n" if clear else f"{type(error).__name__}: {error}\n\n{trace}\n\n"
     return StageFailedError(
-        f"Stage {stage.name!r} failed{place}: {type(error).__name__}: {error}\n\n{trace}\n\n"
+        f"Stage {stage.name!r} failed{place}: {told}"
         "Committed output is intact: fix the cause and run the same command again to go on. "
         "To set such documents aside instead, run with ignore_failures (--ignore-failures).",
         stage=stage.name,
         file=file,
         row=number,
-        traceback=trace,
+        traceback=None if clear else trace,
     )
 
 

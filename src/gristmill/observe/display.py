@@ -229,13 +229,12 @@ def _line(progress: Progress) -> str:
 
 
 def _last_line(progress: Progress) -> str:
-    """How it ended."""
+    """How it ended; what went wrong is told by the error that ends the run."""
     elapsed = progress.elapsed_s
     parts = _totals(progress, per_second=progress.rows_read / elapsed if elapsed > 0 else 0.0)
     if progress.peak_memory_bytes:
         parts.append(f"at most {format_size(progress.peak_memory_bytes)} of memory")
-    line = f"{progress.pipeline or 'run'} {progress.status}: {' · '.join([*parts, duration(elapsed)])}"
-    return f"{line}: {progress.error}" if progress.error else line
+    return f"{progress.pipeline or 'run'} {progress.status}: {' · '.join([*parts, duration(elapsed)])}"
 
 
 def _totals(progress: Progress, *, per_second: float) -> list[str]:

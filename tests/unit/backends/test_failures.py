@@ -1,0 +1,38 @@
+"""What is told about a stage that raised."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from gristmill.backends.failures import failed_stage
+from gristmill.errors import MissingColumnError
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.tasks import DocumentBatch
+
+
+@pytest.fixture
+def batch() -> DocumentBatch:
+    return DocumentBatch(data=pa.table({"body": ["a"]}))
+
+
+def test_an_error_of_ours_needs_no_traceback(batch: DocumentBatch) -> None:
+    stage = ScoreFilter(WordCountFilter())
+    with pytest.raises(MissingColumnError) as caught:
+        stage.process(batch)
+    # The frame of this test is the only one that is not ours.
+    ours = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    error = failed_stage(stage, batch, ours)
+    assert error.traceback is None
+    assert "Traceback" not in error.message
+    assert "There is no column 'text'" in error.message
+    assert "Committed output is intact" in error.message
+
+
+def test_an_error_that_passed_through_other_code_shows_it(batch: DocumentBatch) -> None:
+    stage = ScoreFilter(WordCountFilter())
+    with pytest.raises(MissingColumnError) as caught:
+        stage.process(batch)
+    error = failed_stage(stage, batch, caught.value)
+    assert "test_failures.py" in error.traceback
+    assert error.traceback in error.message
