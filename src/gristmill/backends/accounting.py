@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.backends.carrying import UNTRACKED, carries, load
+from gristmill.backends.changes import find_changes
 from gristmill.errors import ConservationError, StageResultError
 from gristmill.ledger.trail import DROPPED, Decisions, Rows, StageCount, Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
@@ -174,7 +175,24 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> 
         decisions.append(_unexplained(stage, entry, seen, decisions, quarantined, untracked))
     created = rows_out - (entry.items - missing)
     _write(stage, entry, decisions, quarantined, rows_out, created, untracked, trail)
+    _note_changes(stage, entry, exits, notes, trail)
     _write_rest(stage, notes, trail, entry, exits)
+
+
+def _note_changes(stage: Stage, entry: Entry, exits: Sequence[Exit], notes: Sequence[Note], trail: Trail) -> None:
+    """Add what the stage changed without saying so to the note of the entry."""
+    assert entry.columns is not None
+    assert entry.rows is not None
+    assert entry.note is not None
+    noted = frozenset(change.field for note in notes for change in note.changes)
+    for one in exits:
+        if one.positions is None or not isinstance(one.task, DocumentBatch):
+            continue
+        changes, touched = find_changes(stage, entry.columns, one.task.columns, one.positions, entry.rows, noted)
+        entry.note.changes.extend(changes)
+        if touched:
+            members = stage.members if isinstance(stage, FusedStage) else [stage]
+            trail.count(members[-1].name).touched += touched
 
 
 def _carry(

@@ -55,11 +55,12 @@ def find_alarms(
                     f"({count.dropped[reason]}); more than {limits.max_dropped_share:.0%} is rarely meant."
                 )
         ends = name in (names[0], names[-1]) or name in quiet_stages
-        idle = not gone and not count.created and not count.changed and not count.quarantined
+        effect = gone or count.created or count.changed or count.touched or count.quarantined
+        idle = not effect
         if limits.no_effect_rows is not None and not ends and idle and count.rows_in >= limits.no_effect_rows:
             found.append(
-                f"Stage {name!r} had no effect on {count.rows_in} rows: it dropped and changed none. Check its field "
-                "and its thresholds."
+                f"Stage {name!r} had no effect on {count.rows_in} rows: it dropped none and changed nothing in them. "
+                "Check its field and its thresholds."
             )
     for key, what in (("source_bytes", "bytes"), ("partitions", "partitions"), ("rows_read", "rows")):
         now, before = (run or {}).get(key), (previous or {}).get(key)

@@ -29,7 +29,8 @@ class StageCount:
     """The rows of one stage: `rows_in + created == rows_out + dropped + quarantined`.
 
     `untracked` tells how many of the created rows could not be matched with a row that went in; as many of the
-    dropped ones may be the same documents.
+    dropped ones may be the same documents. `changed` counts texts that are different now, `touched` rows that got or
+    lost a column, or have another value in a column that holds no text.
     """
 
     rows_in: int = 0
@@ -39,6 +40,7 @@ class StageCount:
     quarantined: dict[str, int] = field(default_factory=dict)
     untracked: int = 0
     changed: int = 0
+    touched: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
 
@@ -54,6 +56,7 @@ class StageCount:
         self.created += other.created
         self.untracked += other.untracked
         self.changed += other.changed
+        self.touched += other.touched
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
         for mine, theirs in ((self.dropped, other.dropped), (self.quarantined, other.quarantined)):
@@ -70,6 +73,7 @@ class StageCount:
             "quarantined": dict(sorted(self.quarantined.items())),
             "untracked": self.untracked,
             "changed": self.changed,
+            "touched": self.touched,
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
         }

@@ -35,13 +35,14 @@ def shares_rows(before: pa.Table, after: pa.Table) -> bool:
     if before.num_rows != after.num_rows or not before.num_rows:
         return False
     return any(
-        _same_memory(before.column(name), after.column(name))
+        same_memory(before.column(name), after.column(name))
         for name in after.column_names
         if name in before.column_names
     )
 
 
-def _same_memory(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
+def same_memory(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
+    """Whether two columns are the very same memory."""
     if left.type != right.type or left.num_chunks != right.num_chunks:
         return False
     places = [(_place(a), _place(b)) for a, b in zip(left.chunks, right.chunks, strict=True)]

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill.errors import (
@@ -22,13 +23,15 @@ from gristmill.errors import (
     StageFailedError,
     UsageError,
 )
+from gristmill.ledger import Ledger
 from gristmill.ledger.verify import verify
 from gristmill.observe.events import PartitionCommitted, RunFinished, RunStarted, TaskFinished
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.function_decorators import processing_stage
-from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
+from gristmill.stages.text.modules import AddId
 from gristmill.tasks import DocumentBatch, EmptyTask, FileGroupTask, Task
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, run_lines, write_lines
 
@@ -545,3 +548,67 @@ def test_an_error_of_teardown_is_not_swallowed(tmp_path: Path) -> None:
     _three_files(tmp_path)
     with pytest.raises(StageFailedError, match="left the lights on"):
         _pipeline(tmp_path, Sloppy()).run(executor=here())
+
+
+def _text_and_number(kind: str) -> Any:
+    """A stage of a user that changes the text of even rows and drops the last one."""
+
+    @processing_stage(name=kind)
+    def stage(batch: DocumentBatch) -> DocumentBatch:
+        if kind == "pandas":
+            frame = batch.to_pandas()
+            frame["text"] = [text + "!?" if int(text[5:]) % 2 == 0 else text for text in frame["text"]]
+            return DocumentBatch(data=frame[frame["n"] != 9])
+        if kind == "polars":
+            frame = batch.to_polars().filter(pl.col("n") != 9)
+            even = pl.col("n") % 2 == 0
+            return DocumentBatch(data=frame.with_columns(pl.when(even).then(pl.col("text") + "!?").otherwise("text")))
+        texts = [text + "!?" if int(text[5:]) % 2 == 0 else text for text in batch.column("text").to_pylist()]
+        changed = batch.with_column("text", pa.array(texts, pa.large_string()))
+        return changed.take([row for row in range(batch.num_items) if row != 9])
+
+    return stage
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "methods"])
+@pytest.mark.parametrize("reader", [JsonlReader, ParquetReader])
+def test_changes_of_text_by_user_code_are_in_the_report_and_the_ledger(tmp_path: Path, kind: str, reader: Any) -> None:
+    rows = [{"id": f"d{row}", "n": row, "text": f"text {row}"} for row in range(10)]
+    write_lines(tmp_path / "in" / "a.jsonl", rows)
+    source = tmp_path / "in"
+    if reader is ParquetReader:
+        source = tmp_path / "in.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), source)
+    writer = JsonlWriter(str(tmp_path / "out"))
+    stages = [reader(str(source)), _text_and_number(kind), writer]
+    report = Pipeline("job", stages=stages).run(executor=here()).report
+    assert (report.stages[1].changed, report.dropped) == (5, 1)
+    assert verify(str(tmp_path / "out")).ok
+    ledger = Ledger(str(tmp_path / "out"))
+    changes = ledger.why("d4").fates[0].changes
+    assert [(change.stage, change.field, change.characters) for change in changes] == [(kind, "text", 2)]
+    assert ledger.why("d5").fates[0].changes == []
+
+
+def _counting(name: str, work: Any) -> Any:
+    @processing_stage(name=name)
+    def stage(batch: DocumentBatch) -> DocumentBatch:
+        return DocumentBatch(data=work(batch.to_pandas()))
+
+    return stage
+
+
+def test_only_a_stage_that_really_does_nothing_is_called_without_effect(tmp_path: Path) -> None:
+    rows = [{"id": f"d{row}", "n": row, "text": f"text {row}"} for row in range(10_000)]
+    stages = [
+        _counting("texts", lambda frame: frame.assign(text=frame["text"].str.upper())),
+        _counting("numbers", lambda frame: frame.assign(n=frame["n"] + 1)),
+        _counting("adds", lambda frame: frame.assign(more=1)),
+        _counting("removes", lambda frame: frame.drop(columns="more")),
+        _counting("idle", lambda frame: frame),
+        AddId("own_id"),
+    ]
+    report = run_lines(tmp_path, rows, stages).report
+    assert [alarm.split("'")[1] for alarm in report.alarms] == ["idle"]
+    changed = {stage.name: stage.changed for stage in report.stages}
+    assert (changed["texts"], changed["numbers"], changed["idle"]) == (10_000, 0, 0)
