@@ -137,10 +137,11 @@ class Columns(ABC):
 class TableColumns(Columns):
     """Columns that are an Arrow table, as Parquet gives them and as user code returns them."""
 
-    __slots__ = ("_table",)
+    __slots__ = ("_nbytes", "_table")
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
+        self._nbytes = -1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,7 +153,9 @@ class TableColumns(Columns):
 
     @property
     def nbytes(self) -> int:
-        return int(self._table.nbytes)
+        if self._nbytes < 0:
+            self._nbytes = int(self._table.nbytes)
+        return self._nbytes
 
     def column(self, name: str) -> Array:
         if name not in self._table.column_names:

@@ -378,7 +378,7 @@ class Engine:
 
     def _done(self, number: int, worker: Worker, hand: Hand, message: Done) -> None:
         numbers = hand.groups.pop(message.group, ())
-        self.state.done(number, message.group)
+        self.state.done(number, message.group, message.seconds)
         jobs = [self._jobs.pop(job) for job in numbers]
         for job in jobs:
             self._release(job.parcel)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gristmill.backends.base import BaseExecutor, Capacity
 from gristmill.backends.config import parse_config
 from gristmill.backends.in_process import run_in_process
-from gristmill.backends.local.config import LocalConfig
+from gristmill.backends.local.config import SMALL_INPUT, LocalConfig
 from gristmill.backends.local.memory import available_memory, cpu_count, measure_tree
 from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment
@@ -21,8 +21,6 @@ from gristmill.backends.work import Work
 from gristmill.errors import PlanningError
 from gristmill.storage.sizes import format_size
 
-_SMALL_INPUT = 4 << 20
-"""Below so many bytes the built-in stages are done before worker processes would be up."""
 _NURSERY_BYTES = 110 << 20
 _WORKER_BYTES = 70 << 20
 """What a nursery and a worker need at least, measured; together with the driver the idle floor of a budget."""
@@ -96,7 +94,7 @@ class LocalExecutor(BaseExecutor):
             for stage in segment.stages
         )
         plain = all(segment.workers is None and segment.time_limit_s is None for segment in plan.segments)
-        return ours and plain and bool(work.input_bytes) and work.input_bytes <= _SMALL_INPUT
+        return ours and plain and bool(work.input_bytes) and work.input_bytes <= SMALL_INPUT
 
     def _cpus(self) -> float:
         if self.settings.num_cpus is not None:
@@ -130,7 +128,7 @@ class LocalExecutor(BaseExecutor):
                 fixed_workers=segment.workers,
                 max_workers=self._most_workers(segment, cpus, gpus),
                 queue_limit=queue_limit,
-                prefetch=0 if segment.index == 0 else 1,
+                prefetch=1,
                 warm=segment.index > 0,
                 max_lifetime_s=60 * (self._minutes(segment, "worker_max_lifetime_m") or 0) or None,
                 restart_interval_s=60 * (self._minutes(segment, "worker_restart_interval_m") or 0),
@@ -140,6 +138,7 @@ class LocalExecutor(BaseExecutor):
         return State(
             segments=segments,
             cpus=cpus,
+            overlap=cpus if cpus >= 0.9 * cpu_count() else 0.0,
             free_gpus=[1.0] * gpus,
             batch_mode=batch_mode,
             budget=budget,

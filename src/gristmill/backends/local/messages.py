@@ -76,13 +76,13 @@ class Ended:
 
 @dataclass(slots=True)
 class Done:
-    """A group is finished: what it cost, and how much memory the worker has now."""
+    """A group is finished: what it cost, and how much memory the worker has when this is sent."""
 
     group: int
     seconds: float
     counts: dict[str, StageCount]
     times: dict[str, StageTime]
-    rss: int
+    rss: int = 0
 
 
 @dataclass(slots=True)

@@ -2,8 +2,12 @@
 
 Processors are counted for workers that work; one that is idle or waits for room costs none. What is nearest to the end
 goes first, so that data leaves memory as soon as it can, and the segment that limits the whole is always served: the
-others wait for it when its queue is full. That balances processors, and it is work-conserving. GPUs are held by workers
-even when those are idle, so they are taken from an idle one where another segment has none.
+others wait for it when its queue is full. That balances processors, and it is work-conserving.
+
+Between two short tasks a worker waits for the driver longer than is good. So workers have their next task ahead, and
+where the run has the whole machine (`State.overlap`) more of them work at a time than there are processors: the
+kernel then fills the pauses of one with another. GPUs are held by workers even when those are idle, so they are taken
+from an idle one where another segment has none.
 """
 
 from __future__ import annotations
@@ -92,7 +96,21 @@ def _cpu_for(state: State, segment: SegmentState) -> bool:
     if segment.fixed_workers is not None:
         return True
     used = state.cpus_used
-    return used + segment.cpus <= state.cpus + 1e-9 or used == 0
+    most = state.cpus + (state.overlap if _may_overlap(state, segment) else 0.0)
+    return used + segment.cpus <= most + 1e-9 or used == 0
+
+
+def _may_overlap(state: State, segment: SegmentState) -> bool:
+    """Whether more workers than processors are of use here."""
+    return segment.short and not state.memory_is_short and _is_waited_for(state, segment)
+
+
+def _is_waited_for(state: State, segment: SegmentState) -> bool:
+    """Whether what this segment gives is soon taken up, and would not only lie in memory."""
+    if segment.index + 1 == len(state.segments) or state.batch_mode:
+        return True
+    following = state.segments[segment.index + 1]
+    return following.waiting < 2 * following.max_workers * following.batch_size
 
 
 def _may_produce(state: State, segment: SegmentState) -> bool:
@@ -103,6 +121,10 @@ def _may_produce(state: State, segment: SegmentState) -> bool:
         # Something must be in the works, or nothing would ever be freed.
         return not any(worker.hands for worker in state.workers.values())
     return True
+
+
+def _working(state: State, segment: SegmentState) -> int:
+    return sum(worker.working for worker in state.of(segment.index))
 
 
 def _group(state: State, segment: SegmentState) -> int:
@@ -149,7 +171,7 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
     if idle and _cpu_for(state, segment):
         return Give(min(idle, key=lambda worker: worker.number).number, count)
     # Who must be alone needs the place of a worker that has nothing more to do.
-    if segment.alone or not _others_are_busy(state, segment):
+    if segment.alone or not _prefetches(state, segment, groups) or not _others_are_busy(state, segment):
         return None
     ahead = [
         worker
@@ -160,6 +182,19 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
     if ahead:
         return Give(min(ahead, key=lambda worker: (len(worker.hands), worker.number)).number, count)
     return None
+
+
+def _prefetches(state: State, segment: SegmentState, groups: int) -> bool:
+    """Whether a worker should have a task ahead, so that it need not wait between two.
+
+    Where tasks are long it would gain nothing, and one that lies with a busy worker may miss an idle one: hence not at
+    the very end, when there are fewer tasks than workers.
+    """
+    if segment.gpus and not state.upstream_done(segment.index):
+        return True
+    if groups < _working(state, segment):
+        return False
+    return bool(segment.gpus) or (segment.short and _is_waited_for(state, segment))
 
 
 def _coming(workers: list[Worker]) -> int:
@@ -251,25 +286,49 @@ def _make_way(state: State, active: list[SegmentState]) -> Action | None:
     for segment in reversed(active):
         if not segment.gpus or not segment.waiting or _gpus_for(state, segment) is not None:
             continue
-        if any(worker.life is Life.LEAVING and worker.gpus for worker in state.workers.values()):
-            return None  # a device will be free in a moment
         workers = state.of(segment.index)
         rested = state.now - state.moved_at >= state.autoscale_interval_s
         limits = segment.full and len(workers) < segment.max_workers and rested
         if workers and not limits:
             continue
-        for other in state.segments:
-            others = state.of(other.index)
-            idle = [worker for worker in others if worker.idle and worker.gpus]
-            if other is segment or not idle or (workers and len(others) < 2):
-                continue
-            return Stop(idle[0].number)
-    if _stuck(state):
-        # Whoever could make room waits for something that a blocked worker holds: that one must come to an end first.
-        blocked = [worker for worker in state.workers.values() if worker.blocked and worker.hands]
-        if blocked:
-            return Unblock(max(blocked, key=lambda worker: worker.segment).number)
-    return None
+        leaving = [worker for worker in state.workers.values() if worker.life is Life.LEAVING and worker.gpus]
+        if _gpus_after(state, segment, leaving) is not None:
+            continue  # a device will be free in a moment
+        idle = [
+            worker
+            for other in state.segments
+            if other is not segment and (not workers or len(state.of(other.index)) > 1)
+            for worker in state.of(other.index)
+            if worker.idle and worker.gpus
+        ]
+        # Only where it helps: one that is stopped in vain is started again, and so on for ever.
+        devices = _gpus_after(state, segment, leaving + idle) or ()
+        for worker in idle:
+            if set(worker.gpus) & set(devices):
+                return Stop(worker.number)
+    return _let_one_end(state)
+
+
+def _gpus_after(state: State, segment: SegmentState, going: list[Worker]) -> tuple[int, ...] | None:
+    """The devices that the segment could have once the workers in `going` are gone."""
+    free = list(state.free_gpus)
+    for worker in going:
+        for device in worker.gpus:
+            free[device] += min(1.0, state.segments[worker.segment].gpus)
+    return pick_gpus(free, segment.gpus)
+
+
+def _let_one_end(state: State) -> Action | None:
+    """Where everything stands still: let a worker finish what it has in hand, although there is no room for it.
+
+    A segment that waits for the very GPU which a blocked worker holds can make no room before that worker has ended.
+    """
+    if not _stuck(state):
+        return None
+    blocked = [worker for worker in state.workers.values() if worker.blocked and worker.hands]
+    if not blocked:
+        return None
+    return Unblock(max(blocked, key=lambda worker: (bool(worker.gpus), worker.segment)).number)
 
 
 def _release(state: State) -> Action | None:

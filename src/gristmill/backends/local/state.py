@@ -8,6 +8,8 @@ from enum import Enum
 
 WINDOW = 2
 """How many results a worker may send before it is told that there is room for more."""
+SHORT_S = 1.0
+"""Beside tasks below this the way from the driver to a worker counts."""
 
 
 class Life(Enum):
@@ -81,6 +83,7 @@ class SegmentState:
         alone: Tasks that wait for a fresh worker of their own.
         warm: A worker should be started before the first task arrives.
         node_ready: `setup_on_node` has been done, so that further workers may start.
+        pace_s: How long a group of tasks takes, lately; None before the first one is done.
     """
 
     index: int
@@ -99,6 +102,7 @@ class SegmentState:
     max_lifetime_s: float | None = None
     restart_interval_s: float = 60.0
     last_recycled_at: float = float("-inf")
+    pace_s: float | None = None
 
     def put(self, item: Queued, *, first: bool = False) -> None:
         """Add a task to its queue."""
@@ -115,6 +119,10 @@ class SegmentState:
         self.queued_bytes -= item.nbytes
         return item
 
+    def took(self, seconds: float) -> None:
+        """A group of tasks took so long."""
+        self.pace_s = seconds if self.pace_s is None else 0.8 * self.pace_s + 0.2 * seconds
+
     @property
     def waiting(self) -> int:
         """How many tasks wait."""
@@ -125,6 +133,11 @@ class SegmentState:
         """Whether nothing more should be produced for this segment now."""
         return bool(self.waiting) and self.queued_bytes >= self.queue_limit
 
+    @property
+    def short(self) -> bool:
+        """Whether its tasks are known to be short."""
+        return self.pace_s is not None and self.pace_s < SHORT_S
+
 
 @dataclass(slots=True)
 class State:
@@ -132,6 +145,8 @@ class State:
 
     Attributes:
         source_left: Whether more root tasks can be had for the first segment.
+        cpus: Processors of the run.
+        overlap: How many processors more may be promised to short tasks, because the kernel keeps to those there are.
         batch_mode: One segment at a time.
         memory: Measured bytes of all processes and of segments that nobody maps.
         budget: What `memory` must stay below.
@@ -142,6 +157,7 @@ class State:
     segments: list[SegmentState]
     workers: dict[int, Worker] = field(default_factory=dict)
     cpus: float = 1.0
+    overlap: float = 0.0
     free_gpus: list[float] = field(default_factory=list)
     source_left: bool = True
     batch_mode: bool = False
@@ -225,9 +241,11 @@ class State:
         owed, worker.owed = worker.owed, 0
         return owed
 
-    def done(self, number: int, group: int) -> tuple[Queued, ...]:
-        """A worker has finished a group; the tasks that were in it."""
+    def done(self, number: int, group: int, seconds: float | None = None) -> tuple[Queued, ...]:
+        """A worker has finished a group in `seconds`; the tasks that were in it."""
         worker = self.workers[number]
+        if seconds is not None:
+            self.segments[worker.segment].took(seconds)
         worker.idle_since = self.now
         worker.alone = False
         for place, (known, items) in enumerate(worker.hands):

@@ -214,6 +214,14 @@ class StatusWriter:
 
     def note_memory(self) -> int:
         """Look at this process's resident memory, write it down and return it (0 where the system does not say)."""
+        rss = self.resident_bytes()
+        if rss:
+            now = time.monotonic_ns()
+            self._write(replace(self.status, rss_bytes=rss, beats=self.status.beats + 1, written_ns=now))
+        return rss
+
+    def resident_bytes(self) -> int:
+        """This process's resident memory, without writing it down, from any thread (0 where the system is silent)."""
         if self._statm == -1:
             try:
                 self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -221,9 +229,7 @@ class StatusWriter:
                 self._statm = -2
         if self._statm < 0:
             return 0
-        rss = int(os.pread(self._statm, 128, 0).split()[1]) * mmap.PAGESIZE
-        self._write(replace(self.status, rss_bytes=rss, beats=self.status.beats + 1, written_ns=time.monotonic_ns()))
-        return rss
+        return int(os.pread(self._statm, 128, 0).split()[1]) * mmap.PAGESIZE
 
     def _write(self, status: WorkerStatus) -> None:
         self._sequence += 1

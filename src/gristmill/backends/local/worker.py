@@ -1,7 +1,9 @@
 """The worker process: gets groups of tasks, runs them through its segment, sends back what comes out.
 
 Three threads: one receives and maps the next group while the current one is worked on, one writes and sends results
-while the next one is computed, and the main thread runs the stages, so that a GPU never waits for a queue.
+while the next one is computed, and the main thread runs the stages, so that a GPU never waits for a queue. Between two
+groups the main thread makes no system call: each would give the interpreter to the thread that sends, and the next
+group would wait for it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -66,8 +69,11 @@ class _Interrupts:
 class _Outbox:
     """Sends results in order from a thread of its own; `credit` bounds how many wait for room in the next queue."""
 
-    def __init__(self, channel: Channel, folder: SharedFolder, number: int, window: int) -> None:
+    def __init__(
+        self, channel: Channel, folder: SharedFolder, number: int, window: int, resident: Callable[[], int]
+    ) -> None:
         self._channel = channel
+        self._resident = resident
         self._folder = folder
         self._number = number
         self._serial = 0
@@ -123,6 +129,8 @@ class _Outbox:
                     self._slots.release()
                     self._channel.send(Output(group, parcel))
                 else:
+                    if isinstance(item, Done):
+                        item.rss = self._resident()
                     self._channel.send(item)
             except ChannelClosed:
                 os._exit(1)
@@ -162,7 +170,7 @@ def main(channel: Channel, status: StatusWriter) -> None:
         channel.send(Failed(_sendable(error)))
         return
     folder = SharedFolder.attach(prepare.folders)
-    outbox = _Outbox(channel, folder, prepare.number, prepare.window)
+    outbox = _Outbox(channel, folder, prepare.number, prepare.window, status.resident_bytes)
     groups: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_inbox, args=(channel, groups, outbox), daemon=True, name="inbox").start()
     status.idle()
@@ -201,7 +209,7 @@ def main(channel: Channel, status: StatusWriter) -> None:
         seconds = time.perf_counter() - begun
         status.idle()
         counts = runner.call_counts
-        outbox.message(Done(group, seconds, counts.counts, counts.times, status.note_memory()))
+        outbox.message(Done(group, seconds, counts.counts, counts.times))
     status.update(phase=Phase.TEARDOWN)
     problem: Any = None
     try:

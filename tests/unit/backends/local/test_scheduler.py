@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.backends.local.scheduler import Give, Start, Stop, Unblock, next_action, pick_gpus
-from gristmill.backends.local.state import Life, Queued, SegmentState, State, Worker
+from gristmill.backends.local.state import WINDOW, Life, Queued, SegmentState, State, Worker
 
 
 @dataclass
@@ -33,6 +33,7 @@ class World:
     left: dict[int, int] = field(default_factory=dict)
     alone_in_fresh: int = 0
     died: Counter = field(default_factory=Counter)
+    forced: Counter = field(default_factory=Counter)
 
     def run(self, *, most_events: int = 30_000) -> None:
         self.refill()
@@ -84,6 +85,9 @@ class World:
         elif isinstance(action, Give):
             state.given(action.worker, next(self.groups), action.count, alone=action.alone)
         elif isinstance(action, Unblock):
+            following = state.workers[action.worker].segment + 1
+            if state.segments[following].full:
+                self.forced[following] += 1
             state.unblocked(action.worker)
         elif isinstance(action, Stop):
             state.leaves(action.worker, recycled=action.recycled)
@@ -171,14 +175,21 @@ class World:
                 assert not worker.alone or not worker.hands, "a task that must be alone got company"
         elif isinstance(action, Stop):
             assert not self.state.workers[action.worker].hands, "a worker was stopped with work in hand"
+        elif isinstance(action, Unblock):
+            worker = self.state.workers[action.worker]
+            if self.state.segments[worker.segment + 1].full:
+                assert worker.gpus, "a full queue was overfilled without need: nobody waits for a GPU of this worker"
 
     def check(self) -> None:
         state = self.state
+        for segment in state.segments:
+            if not segment.full:
+                self.forced[segment.index] = 0
         counted = [s for s in state.segments if s.fixed_workers is None]
         busy = {s.index: [w for w in state.workers.values() if w.segment == s.index and w.working] for s in counted}
         used = sum(s.cpus * len(busy[s.index]) for s in counted)
         single = sum(len(workers) for workers in busy.values()) <= 1
-        assert used <= state.cpus + 1e-9 or single, f"{used} processors of {state.cpus} are used"
+        assert used <= state.cpus + state.overlap + 1e-9 or single, f"{used} processors of {state.cpus} are used"
         assert all(share >= -1e-9 for share in state.free_gpus)
         for segment in state.segments:
             workers = state.of(segment.index)
@@ -186,15 +197,12 @@ class World:
             if segment.fixed_workers is not None:
                 assert len(workers) <= segment.fixed_workers
             if segment.index and not state.batch_mode:
-                writers = len([w for w in state.workers.values() if w.segment == segment.index - 1])
-                # Two results for each worker that was let go on, beside what deaths brought back.
-                slack = 40 * (2 * max(writers, state.segments[segment.index - 1].max_workers) + sum(self.died.values()))
-                if state.segments[segment.index - 1].gpus and segment.gpus:
-                    # A worker that holds what the next segment needs must finish its tasks to give it back.
-                    before = state.segments[segment.index - 1]
-                    slack += 40 * self.fan_out[before.index] * before.batch_size * max(writers, before.max_workers)
-                held = sum(item.nbytes for w in state.of(segment.index) for _, items in w.hands for item in items)
-                assert segment.queued_bytes <= segment.queue_limit + slack + held + 40
+                before = state.segments[segment.index - 1]
+                writers = max(before.max_workers, sum(w.segment == before.index for w in state.workers.values()))
+                # Whoever was at work when the queue became full has two results more to send; so has each that was
+                # let go on although it was full. Deaths bring tasks back, and new workers with two more results.
+                more = WINDOW * (writers + self.forced[segment.index]) + sum(self.died.values())
+                assert segment.queued_bytes <= segment.queue_limit + 40 * more
         if state.batch_mode:
             assert len({w.segment for w in state.workers.values() if w.hands}) <= 1
 
@@ -221,7 +229,8 @@ def worlds(draw: st.DrawFn, *, deaths: bool = False, batch: bool | None = None) 
                 fixed_workers=None if fixed is None else min(fixed, most),
                 max_workers=most,
                 queue_limit=draw(st.sampled_from([1, 50, 200])),
-                prefetch=draw(st.sampled_from([0, 1, 1, 2])) if index else 0,
+                prefetch=draw(st.sampled_from([0, 1, 1, 2])),
+                pace_s=draw(st.sampled_from([None, 0.01, 5.0])),
                 warm=index > 0 and draw(st.booleans()),
                 max_lifetime_s=draw(st.sampled_from([None, None, 0.05])),
                 restart_interval_s=0.1,
@@ -230,6 +239,7 @@ def worlds(draw: st.DrawFn, *, deaths: bool = False, batch: bool | None = None) 
     state = State(
         segments,
         cpus=cpus,
+        overlap=draw(st.sampled_from([0.0, cpus])),
         free_gpus=[1.0] * gpus,
         batch_mode=draw(st.booleans()) if batch is None else batch,
         autoscale_interval_s=draw(st.sampled_from([0.05, 10.0])),
@@ -417,13 +427,59 @@ def test_only_one_worker_prepares_the_node() -> None:
 
 
 def test_a_worker_is_prefetched_for_only_when_nobody_else_could_begin() -> None:
-    state = _plain(_segment(0), _segment(1, max_workers=1))
+    state = _plain(_segment(0), _segment(1, max_workers=1, pace_s=0.01))
     _ready(state, 2, 1)
     for number in range(3):
         state.segments[1].put(Queued(number, 10))
     state.given(2, 0, 1, alone=False)
     assert next_action(state) == Give(2, 1)
     state.given(2, 1, 1, alone=False)
+    assert next_action(state) is None
+
+
+@pytest.mark.parametrize("pace_s", [None, 5.0])
+def test_nothing_long_or_unknown_is_handed_out_ahead(pace_s: float | None) -> None:
+    state = _plain(_segment(0, max_workers=1, pace_s=pace_s))
+    _ready(state, 1, 0)
+    for number in range(3):
+        state.segments[0].put(Queued(number, 10))
+    state.given(1, 0, 1, alone=False)
+    assert next_action(state) is None
+
+
+def test_the_last_tasks_are_not_handed_out_ahead_of_workers_who_will_be_idle() -> None:
+    state = _plain(_segment(0, pace_s=0.01))
+    for number in (1, 2):
+        _ready(state, number, 0)
+        state.segments[0].put(Queued(number, 10))
+        state.given(number, number, 1, alone=False)
+    state.segments[0].put(Queued(3, 10))
+    assert next_action(state) is None
+    state.segments[0].put(Queued(4, 10))
+    assert isinstance(next_action(state), Give)
+
+
+def test_short_tasks_may_overlap_unless_memory_is_short() -> None:
+    state = _plain(_segment(0, pace_s=0.01), _segment(1, pace_s=0.01), cpus=1.0)
+    state.overlap = 1.0
+    _ready(state, 1, 0)
+    _ready(state, 2, 1)
+    state.segments[1].put(Queued(1, 10))
+    state.given(2, 0, 1, alone=False)
+    state.segments[0].put(Queued(2, 10))
+    state.budget, state.memory = 100, 90
+    assert next_action(state) is None
+    state.memory = 10
+    assert next_action(state) == Give(1, 1)
+
+
+def test_no_worker_is_stopped_for_a_gpu_that_this_would_not_free() -> None:
+    state = _plain(_segment(0, gpus=2.0), _segment(1, gpus=2.0), _segment(2, gpus=0.5), cpus=8.0, gpus=3)
+    _ready(state, 1, 0, gpus=(0, 1))
+    _ready(state, 2, 2, gpus=(2,))
+    state.segments[0].put(Queued(1, 10))
+    state.given(1, 0, 1, alone=False)
+    state.segments[1].put(Queued(2, 10))
     assert next_action(state) is None
 
 
