@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import UnknownNameError, UsageError, did_you_mean
 
@@ -39,8 +40,11 @@ def parse_config(kind: type[C], config: Mapping[str, Any] | None, *, owner: str)
 def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
-    if get_args(kind):
+    if get_origin(kind) in (Union, UnionType):
         return any(_fits(value, part) for part in get_args(kind))
+    origin = get_origin(kind)
+    if origin is not None:
+        return isinstance(value, origin)
     if kind is type(None) or kind is None:
         return value is None
     if kind is float:
@@ -53,7 +57,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(repr(choice) for choice in get_args(kind))
-    if get_args(kind):
+    if get_origin(kind) in (Union, UnionType):
         return " or ".join(_words(part) for part in get_args(kind))
     return {int: "a whole number", float: "a number", str: "text", bool: "True or False", type(None): "None"}.get(
         kind, getattr(kind, "__name__", str(kind))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -47,3 +48,14 @@ def test_a_misspelt_key_gets_a_suggestion(key: str, near: str) -> None:
 def test_a_value_that_cannot_work_is_refused(key: str, value: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parsed(**{key: value})
+
+
+def test_settings_that_are_dictionaries() -> None:
+    @dataclass(frozen=True)
+    class Config:
+        environment: dict[str, Any] | None = None
+
+    assert parse_config(Config, {"environment": {"env_vars": {}}}, owner="X").environment == {"env_vars": {}}
+    assert parse_config(Config, {"environment": None}, owner="X").environment is None
+    with pytest.raises(UsageError, match="environment='a' must be dict"):
+        parse_config(Config, {"environment": "a"}, owner="X")

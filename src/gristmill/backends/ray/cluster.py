@@ -53,11 +53,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster this process is connected to."""
+    """A cluster this process is connected to.
+
+    Attributes:
+        nodes: Those that can be given work.
+        dashboard_url: Where Ray shows what it does, if it does.
+        connected_before: Whether the connection is the caller's own.
+    """
 
     nodes: tuple[Node, ...]
     dashboard_url: str | None
-    started_here: bool
+    connected_before: bool
 
     @property
     def cpus(self) -> float:
@@ -110,19 +116,20 @@ def connected(
     """
     _quiet_logs()
     if ray.is_initialized():
-        yield _look(ignore_head_node=ignore_head_node, started_here=False)
+        _check_sendable(config)
+        yield _look(ignore_head_node=ignore_head_node, connected_before=True)
         return
     address = address_of(config)
     _connect(config, address, environment or {})
     try:
-        yield _look(ignore_head_node=ignore_head_node, started_here=address is None)
+        yield _look(ignore_head_node=ignore_head_node, connected_before=False)
     finally:
         ray.shutdown()
 
 
-def present(*, ignore_head_node: bool = False) -> Cluster:
-    """The cluster that this process is connected to, as it is now."""
-    return _look(ignore_head_node=ignore_head_node, started_here=False)
+def present(cluster: Cluster, *, ignore_head_node: bool = False) -> Cluster:
+    """The cluster as it is now."""
+    return _look(ignore_head_node=ignore_head_node, connected_before=cluster.connected_before)
 
 
 def alive_nodes() -> frozenset[str]:
@@ -179,6 +186,17 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         )
 
 
+def _check_sendable(config: ClusterConfig) -> None:
+    """Refuse what Ray can only send when it connects."""
+    for name in ("working_dir", "py_modules", "excludes"):
+        if name in (config.runtime_env or {}):
+            raise UsageError(
+                f"runtime_env holds {name!r}, which Ray sends when a process connects to it, and this process is "
+                f"connected already. Give it to your own ray.init(runtime_env=...), or let the executor connect.",
+                key=name,
+            )
+
+
 def _unreachable(address: str, error: Exception) -> WorkerError:
     words = str(error).strip().splitlines()
     reason = words[0].rstrip(".") if words else type(error).__name__
@@ -191,7 +209,7 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
     )
 
 
-def _look(*, ignore_head_node: bool, started_here: bool) -> Cluster:
+def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
     nodes = []
     for info in ray.nodes():
         resources = info.get("Resources", {})
@@ -205,7 +223,7 @@ def _look(*, ignore_head_node: bool, started_here: bool) -> Cluster:
             nodes.append(node)
     if not nodes:
         raise WorkerError("The Ray cluster has no node to work on besides its head, and ignore_head_node is set.")
-    return Cluster(tuple(nodes), _dashboard_url(), started_here)
+    return Cluster(tuple(nodes), _dashboard_url(), connected_before)
 
 
 def _dashboard_url() -> str | None:

@@ -72,7 +72,8 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     rest = sorted(nodes)[:-1]
     scale = min(1.0, total / sum(asked)) if sum(asked) else 1.0
     while scale > 1e-4 and not (
-        packs([cpus * scale for cpus in asked], nodes) and (not rest or packs([cpus * scale for cpus in single], rest))
+        packs([_scaled(cpus, scale) for cpus in asked], nodes)
+        and (not rest or packs([_scaled(cpus, scale) for cpus in single], rest))
     ):
         scale *= _STEP
     note = None
@@ -85,7 +86,7 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     shares = []
     for demand in demands:
         cpus = demand.segment.resources.cpus
-        mine = max(_LEAST_CPUS, _rounded(cpus * scale)) if cpus else 0.0
+        mine = _scaled(cpus, scale)
         most = demand.workers if demand.workers is not None else _most(demand.segment, mine, total, gpus)
         least = (demand.workers or 1) if demand.stays else 0
         shares.append(Share(mine, demand.segment.resources.gpus, least, max(1, most)))
@@ -110,6 +111,6 @@ def _most(segment: Segment, cpus_each: float, cpus: float, gpus: float) -> int:
     return int(cpus / cpus_each + 1e-6) if cpus_each else int(cpus)
 
 
-def _rounded(cpus: float) -> float:
-    """Down to what Ray can count, so that the sum still fits."""
-    return int(cpus * 10_000 + 1e-6) / 10_000
+def _scaled(cpus: float, scale: float) -> float:
+    """The share that is booked: rounded down to what Ray can count, so that the sum still fits, but never nothing."""
+    return max(_LEAST_CPUS, int(cpus * scale * 10_000 + 1e-6) / 10_000) if cpus else 0.0

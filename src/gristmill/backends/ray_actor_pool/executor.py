@@ -89,8 +89,8 @@ class RayActorPoolExecutor(RayDataExecutor):
         run.cluster = self._unreserved(run.cluster)
         super()._stream(plan, work, run)
 
-    def _present_cluster(self) -> Cluster:
-        return self._unreserved(super()._present_cluster())
+    def _present(self, cluster: Cluster) -> Cluster:
+        return self._unreserved(super()._present(cluster))
 
     def _unreserved(self, cluster: Cluster) -> Cluster:
         return cluster.without(self.settings.reserved_cpus, self.settings.reserved_gpus)

@@ -35,15 +35,18 @@ class SegmentActor:
 
     def __init__(self, order: Order, restart_interval_s: float) -> None:
         self._interval = restart_interval_s
+        self._calls = 0
         self._worker = SegmentWorker(order)
         self._worker.start()
 
     def __call__(self, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         worker = self._worker
-        if worker.is_old and worker.may_retire(self._interval):
+        # After one call at least: else a lifetime that is too short would never let any be done.
+        if self._calls and worker.is_old and worker.may_retire(self._interval):
             # Nothing of this call has been done yet: Ray starts the actor again and gives it the call.
             worker.end("recycled")
             os._exit(0)
+        self._calls += 1
         yield from _pushed(worker, frame)
 
     def __del__(self) -> None:

@@ -63,11 +63,11 @@ class RayDataExecutor(BaseExecutor):
             flow = Flow(plan, work, run, shares, self.settings, one_at_a_time=one_by_one, without=delivery.done)
             if play(flow, delivery, run, patience_s=_STAGE_PATIENCE_S if one_by_one else _PATIENCE_S):
                 return
-            run.begin_again(self._present_cluster())
+            run.begin_again(self._present(run.cluster))
 
-    def _present_cluster(self) -> clusters.Cluster:
+    def _present(self, cluster: clusters.Cluster) -> clusters.Cluster:
         """The cluster as it is now, after a node was lost."""
-        return clusters.present(ignore_head_node=self.ignore_head_node)
+        return clusters.present(cluster, ignore_head_node=self.ignore_head_node)
 
     def _shares(self, plan: ExecutionPlan, run: Run) -> list[Share]:
         demands = [

@@ -132,7 +132,7 @@ class Flow:
             # A few bytes that differ from segment to segment: Ray Data puts operators with equal requests into one
             # worker, but what shares a worker has been decided by the planner.
             "memory": segment.index + 1,
-            **({"runtime_env": dict(segment.runtime_env)} if segment.runtime_env else {}),
+            **({"runtime_env": environment} if (environment := self._environment(segment)) else {}),
             **(spec.ray.ray_remote_args or {}),
         }
         if not self._run.holds(segment):
@@ -158,6 +158,15 @@ class Flow:
             compute=pool,
             **options,
         )
+
+    def _environment(self, segment: Segment) -> dict[str, Any]:
+        """What its workers need beside the environment of the connection: that of its stages goes before all others."""
+        mine, ours = dict(segment.runtime_env or {}), self._settings.runtime_env or {}
+        if mine.get("env_vars") and ours.get("env_vars"):
+            mine["env_vars"] = {**ours["env_vars"], **mine["env_vars"]}
+        if self._run.cluster.connected_before:
+            return {**ours, **mine}
+        return mine
 
     def _is_limited(self, segment: Segment) -> bool:
         asked = segment.workers is not None or self._settings.max_workers_per_stage is not None
