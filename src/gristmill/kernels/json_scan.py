@@ -2,316 +2,33 @@
 
 Records are spans of one buffer whose address and size are given. One pass accepts exactly what RFC 8259 accepts (UTF-8
 itself is the concern of `json_utf8`) and meanwhile collects the names of top-level keys and the spans of wanted values.
-Nesting uses an explicit stack, so that no input can exhaust the machine's.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined, kernel
-from gristmill.kernels.json_vector import (
-    WIDTH,
-    address_of,
-    copy_backslash,
-    copy_bytes,
-    first_bit,
-    load_byte,
-    load_word,
-    special_mask,
-    store_byte,
+from gristmill.kernels.json_values import (
+    BAD_RECORD,
+    BAD_VALUE,
+    ESCAPED,
+    GOOD,
+    KIND_BITS,
+    MAX_DEPTH,
+    STRING,
+    Bytes,
+    Integers,
+    is_space,
+    read_string,
+    read_value,
+    skip_space,
+    unescape,
 )
+from gristmill.kernels.json_vector import WIDTH, address_of, copy_bytes, load_byte, load_word, store_byte
 
-Integers = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-
-MAX_DEPTH = 1000
-
-# What a value is. STRING can be copied as it is, ESCAPED needs decoding.
-MISSING, NULL, TRUE, FALSE, INTEGER, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
-# What a record is; errors inside the kernels are the same numbers below zero.
-GOOD, MALFORMED, NOT_AN_OBJECT, TOO_DEEP = range(4)
-
-_MALFORMED = -1
-_NOT_AN_OBJECT = -2
-_TOO_DEEP = -3
-_KIND_BITS = 4
-# Where a container is being read; a closing bracket may come in the first two places.
-_AFTER_VALUE, _OPENED, _BEFORE_MEMBER, _BEFORE_VALUE = range(4)
 # Entries of the state that `_scan` leaves behind: names known, names seen, room that a name needs, 1 when out of room.
 _KNOWN, _SEEN, _NEEDED, _FULL = range(4)
-
-
-@inlined
-def _is_space(byte: int) -> bool:
-    return byte == 32 or byte == 10 or byte == 13 or byte == 9
-
-
-@inlined
-def _skip_space(base: int, i: int, end: int) -> int:
-    while i < end and _is_space(load_byte(base + i)):
-        i += 1
-    return i
-
-
-@inlined
-def _hex4(base: int, i: int) -> int:
-    """The number that four hexadecimal digits at `i` spell, or -1."""
-    value = 0
-    for k in range(4):
-        byte = load_byte(base + i + k)
-        if 48 <= byte <= 57:
-            digit = byte - 48
-        elif 97 <= (byte | 32) <= 102:
-            digit = (byte | 32) - 87
-        else:
-            return -1
-        value = value * 16 + digit
-    return value
-
-
-@inlined
-def _is_short_escape(byte: int) -> bool:
-    if byte == 110 or byte == 34 or byte == 92 or byte == 116:
-        return True
-    return byte == 114 or byte == 47 or byte == 98 or byte == 102
-
-
-@inlined
-def _string(base: int, i: int, end: int, size: int) -> int:
-    """Twice the position of the quote that closes the string whose text starts at `i`, plus one if it has escapes."""
-    escaped = 0
-    while i < end:
-        if i + WIDTH <= size:
-            mask = special_mask(base + i)
-            if mask == 0:
-                i += WIDTH
-                continue
-            i += first_bit(mask)
-            if i >= end:
-                return _MALFORMED
-        byte = load_byte(base + i)
-        if byte == 34:
-            return 2 * i + escaped
-        if byte < 32:
-            return _MALFORMED
-        if byte != 92:
-            i += 1
-            continue
-        escaped = 1
-        if i + 1 >= end:
-            return _MALFORMED
-        byte = load_byte(base + i + 1)
-        if byte == 117:
-            if i + 6 > end or _hex4(base, i + 2) < 0:
-                return _MALFORMED
-            i += 6
-        elif _is_short_escape(byte):
-            i += 2
-        else:
-            return _MALFORMED
-    return _MALFORMED
-
-
-@inlined
-def _digits(base: int, i: int, end: int) -> int:
-    while i < end and 48 <= load_byte(base + i) <= 57:
-        i += 1
-    return i
-
-
-@inlined
-def _scalar(base: int, i: int, end: int) -> int:
-    """The end of the literal or number at `i` and its kind, packed."""
-    byte = load_byte(base + i)
-    if byte == 116 or byte == 110:
-        word = 0x65757274 if byte == 116 else 0x6C6C756E  # "true", "null"
-        if i + 4 > end:
-            return _MALFORMED
-        for k in range(4):
-            if load_byte(base + i + k) != (word >> (8 * k)) & 255:
-                return _MALFORMED
-        return ((i + 4) << _KIND_BITS) | (TRUE if byte == 116 else NULL)
-    if byte == 102:
-        if i + 5 > end:
-            return _MALFORMED
-        for k in range(5):
-            if load_byte(base + i + k) != (0x65736C6166 >> (8 * k)) & 255:  # "false"
-                return _MALFORMED
-        return ((i + 5) << _KIND_BITS) | FALSE
-    kind = INTEGER
-    if byte == 45:
-        i += 1
-    start = i
-    i = _digits(base, i, end)
-    if i == start or (i > start + 1 and load_byte(base + start) == 48):
-        return _MALFORMED
-    if i < end and load_byte(base + i) == 46:
-        kind = FLOAT
-        start = i + 1
-        i = _digits(base, start, end)
-        if i == start:
-            return _MALFORMED
-    if i < end and (load_byte(base + i) | 32) == 101:
-        kind = FLOAT
-        i += 1
-        if i < end and (load_byte(base + i) == 43 or load_byte(base + i) == 45):
-            i += 1
-        start = i
-        i = _digits(base, start, end)
-        if i == start:
-            return _MALFORMED
-    return (i << _KIND_BITS) | kind
-
-
-@inlined
-def _container(base: int, i: int, end: int, size: int, stack: Bytes) -> int:
-    """The position after the object or array that opens at `i`, or an error; the record's own object is one level."""
-    opener = load_byte(base + i)
-    stack[0] = opener
-    depth = 1
-    i += 1
-    state = _OPENED
-    while True:
-        i = _skip_space(base, i, end)
-        if i >= end:
-            return _MALFORMED
-        byte = load_byte(base + i)
-        if state <= _OPENED and byte == opener + 2:  # "}" and "]" lie two above their openers.
-            i += 1
-            depth -= 1
-            if depth == 0:
-                return i
-            opener = np.int64(stack[depth - 1])
-            state = _AFTER_VALUE
-            continue
-        if state == _AFTER_VALUE:
-            if byte != 44:
-                return _MALFORMED
-            i += 1
-            state = _BEFORE_MEMBER
-            continue
-        is_key = opener == 123 and state != _BEFORE_VALUE
-        if byte == 34:
-            quote = _string(base, i + 1, end, size)
-            if quote < 0:
-                return quote
-            i = (quote >> 1) + 1
-            state = _AFTER_VALUE
-            if is_key:
-                i = _skip_space(base, i, end)
-                if i >= end or load_byte(base + i) != 58:
-                    return _MALFORMED
-                i += 1
-                state = _BEFORE_VALUE
-        elif is_key:
-            return _MALFORMED
-        elif byte == 123 or byte == 91:
-            if depth >= MAX_DEPTH - 1:
-                return _TOO_DEEP
-            stack[depth] = byte
-            opener = byte
-            depth += 1
-            i += 1
-            state = _OPENED
-        else:
-            packed = _scalar(base, i, end)
-            if packed < 0:
-                return packed
-            i = packed >> _KIND_BITS
-            state = _AFTER_VALUE
-
-
-@inlined
-def _value(base: int, i: int, end: int, size: int, stack: Bytes) -> int:
-    """The end of any value at `i` and its kind, packed, or an error."""
-    byte = load_byte(base + i)
-    if byte == 34:
-        quote = _string(base, i + 1, end, size)
-        if quote < 0:
-            return quote
-        return (((quote >> 1) + 1) << _KIND_BITS) | (ESCAPED if quote & 1 else STRING)
-    if byte == 123 or byte == 91:
-        after = _container(base, i, end, size, stack)
-        if after < 0:
-            return after
-        return (after << _KIND_BITS) | (OBJECT if byte == 123 else ARRAY)
-    return _scalar(base, i, end)
-
-
-@inlined
-def _utf8(target: int, code: int) -> int:
-    """Write one code point as UTF-8; the address after it."""
-    if code < 0x80:
-        store_byte(target, code)
-        return target + 1
-    if code < 0x800:
-        store_byte(target, 0xC0 | (code >> 6))
-        store_byte(target + 1, 0x80 | (code & 63))
-        return target + 2
-    if code < 0x10000:
-        store_byte(target, 0xE0 | (code >> 12))
-        store_byte(target + 1, 0x80 | ((code >> 6) & 63))
-        store_byte(target + 2, 0x80 | (code & 63))
-        return target + 3
-    store_byte(target, 0xF0 | (code >> 18))
-    store_byte(target + 1, 0x80 | ((code >> 12) & 63))
-    store_byte(target + 2, 0x80 | ((code >> 6) & 63))
-    store_byte(target + 3, 0x80 | (code & 63))
-    return target + 4
-
-
-@inlined
-def _unescape(base: int, i: int, end: int, size: int, target: int) -> int:
-    """Decode the valid string text from `i` to `end`; the address after it. Half of a surrogate pair becomes U+FFFD.
-
-    Writes up to `WIDTH` bytes past the end. The result is never longer than the text.
-    """
-    while i < end:
-        if i + WIDTH <= size:
-            mask = copy_backslash(target, base + i)
-            step = first_bit(mask) if mask != 0 else WIDTH
-            step = min(step, end - i)
-            i += step
-            target += step
-            if mask == 0 or i >= end:
-                continue
-        byte = load_byte(base + i)
-        if byte != 92:
-            store_byte(target, byte)
-            i += 1
-            target += 1
-            continue
-        byte = load_byte(base + i + 1)
-        if byte != 117:
-            if byte == 110:
-                byte = 10
-            elif byte == 116:
-                byte = 9
-            elif byte == 114:
-                byte = 13
-            elif byte == 98:
-                byte = 8
-            elif byte == 102:
-                byte = 12
-            store_byte(target, byte)
-            i += 2
-            target += 1
-            continue
-        code = _hex4(base, i + 2)
-        i += 6
-        if 0xD800 <= code <= 0xDFFF:
-            low = -1
-            if code < 0xDC00 and i + 6 <= end and load_byte(base + i) == 92 and load_byte(base + i + 1) == 117:
-                low = _hex4(base, i + 2)
-            if 0xDC00 <= low <= 0xDFFF:
-                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
-                i += 6
-            else:
-                code = 0xFFFD
-        target = _utf8(target, code)
-    return target
 
 
 @inlined
@@ -382,35 +99,35 @@ def _scan(
     record = first
     while record < len(starts) and state[_FULL] == 0:
         end = ends[record]
-        i = _skip_space(base, starts[record], end)
-        while end > i and _is_space(load_byte(base + end - 1)):
+        i = skip_space(base, starts[record], end)
+        while end > i and is_space(load_byte(base + end - 1)):
             end -= 1
         starts[record] = i
         ends[record] = end
         before = ordered
         position = 0
-        error = _MALFORMED
+        error = BAD_VALUE
         if i < end and load_byte(base + i) != 123:
-            error = _NOT_AN_OBJECT
+            error = BAD_RECORD
             i = end
         elif i < end:
-            i = _skip_space(base, i + 1, end)
+            i = skip_space(base, i + 1, end)
             if i + 1 == end and load_byte(base + i) == 125:
                 error = 0
                 i = end
         while i < end and load_byte(base + i) == 34:
-            quote = _string(base, i + 1, end, size)
+            quote = read_string(base, i + 1, end, size)
             if quote < 0:
                 break
             key = i + 1
             length = (quote >> 1) - key
-            i = _skip_space(base, (quote >> 1) + 1, end)
+            i = skip_space(base, (quote >> 1) + 1, end)
             if i >= end or load_byte(base + i) != 58:
                 break
-            i = _skip_space(base, i + 1, end)
+            i = skip_space(base, i + 1, end)
             if i >= end:
                 break
-            packed = _value(base, i, end, size, stack)
+            packed = read_value(base, i, end, size, stack)
             if packed < 0:
                 error = packed
                 break
@@ -430,7 +147,7 @@ def _scan(
                     break
                 name = arena_base + used
                 if quote & 1 != 0:
-                    length = _unescape(base, key, quote >> 1, size, name) - name
+                    length = unescape(base, key, quote >> 1, size, name) - name
                 else:
                     copy_bytes(name, base + key, length)
                 slot = _find(slots, offsets, arena_base, name, length)
@@ -449,11 +166,11 @@ def _scan(
                 ordered += 1
             if number < wanted:
                 value_starts[number, record] = i
-                value_ends[number, record] = packed >> _KIND_BITS
+                value_ends[number, record] = packed >> KIND_BITS
                 kinds[number, record] = packed & 15
             position += 1
 
-            i = _skip_space(base, packed >> _KIND_BITS, end)
+            i = skip_space(base, packed >> KIND_BITS, end)
             if i >= end:
                 break
             byte = load_byte(base + i)
@@ -461,7 +178,7 @@ def _scan(
                 error = 0
             if byte != 44:
                 break
-            i = _skip_space(base, i + 1, end)
+            i = skip_space(base, i + 1, end)
         if error == 0:
             status[record] = GOOD
         else:
@@ -552,7 +269,7 @@ def decode_strings(
             copy_bytes(target, base + starts[row] + 1, count)
             target += count
         elif kinds[row] == ESCAPED:
-            target = _unescape(base, starts[row] + 1, ends[row] - 1, size, target)
+            target = unescape(base, starts[row] + 1, ends[row] - 1, size, target)
         offsets[row + 1] = target - first
     return target - first
 
@@ -593,7 +310,7 @@ def drop_members(
     out_offsets[0] = 0
     for record in range(len(starts)):
         end = ends[record]
-        i = _skip_space(base, starts[record] + 1, end)
+        i = skip_space(base, starts[record] + 1, end)
         store_byte(target, 123)
         target += 1
         # What lies between two members goes with the second of them, unless nothing was kept before it.
@@ -601,14 +318,14 @@ def drop_members(
         kept = False
         while load_byte(base + i) == 34:
             member = i
-            quote = _string(base, i + 1, end, size)
+            quote = read_string(base, i + 1, end, size)
             address = base + i + 1
             length = (quote >> 1) - i - 1
             if quote & 1:
                 address = address_of(scratch)
-                length = _unescape(base, i + 1, quote >> 1, size, address) - address
-            i = _skip_space(base, _skip_space(base, (quote >> 1) + 1, end) + 1, end)
-            after = _value(base, i, end, size, stack) >> _KIND_BITS
+                length = unescape(base, i + 1, quote >> 1, size, address) - address
+            i = skip_space(base, skip_space(base, (quote >> 1) + 1, end) + 1, end)
+            after = read_value(base, i, end, size, stack) >> KIND_BITS
             dropped = False
             for number in range(len(name_offsets) - 1):
                 at = name_offsets[number]
@@ -620,9 +337,9 @@ def drop_members(
                 target += after - source
                 kept = True
             gap = after
-            i = _skip_space(base, after, end)
+            i = skip_space(base, after, end)
             if load_byte(base + i) == 44:
-                i = _skip_space(base, i + 1, end)
+                i = skip_space(base, i + 1, end)
         copy_bytes(target, base + gap, end - gap)
         target += end - gap
         scratch[0] = 0  # Keeps the array alive, of which only the address was used.

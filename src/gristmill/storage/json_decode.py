@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
-from gristmill.kernels import json_scan, json_write
-from gristmill.kernels.json_scan import ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, STRING, TRUE
+from gristmill.kernels import json_scan, json_values, json_write
+from gristmill.kernels.json_values import ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, STRING, TRUE
 from gristmill.kernels.json_vector import WIDTH
 from gristmill.storage.json_encode import address_of
 
@@ -156,7 +156,7 @@ def python_list(text: bytes) -> list[Any]:
     except RecursionError:
         # Python 3.11 counts levels of JSON as calls; the scan has bounded them, so the machine's stack is safe.
         limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(limit + 2 * json_scan.MAX_DEPTH)
+        sys.setrecursionlimit(limit + 2 * json_values.MAX_DEPTH)
         try:
             values = json.loads(text, parse_int=_integer)
         finally:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
-from gristmill.kernels import json_scan, json_write
+from gristmill.kernels import json_scan, json_values, json_write
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -265,5 +265,5 @@ def are_json(texts: Texts) -> npt.NDArray[np.bool_]:
     )
     # A text such as `1,"":2` makes a valid object as well; then the value found is not the whole text.
     whole = (value_starts[0] == starts + len('{"":')) & (value_ends[0] == ends - 1)
-    flags: npt.NDArray[np.bool_] = (status == json_scan.GOOD) & whole
+    flags: npt.NDArray[np.bool_] = (status == json_values.GOOD) & whole
     return flags

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.errors import UsageError
-from gristmill.kernels import json_scan, json_utf8, json_write
-from gristmill.kernels.json_scan import ARRAY, MISSING, NULL, OBJECT
+from gristmill.kernels import json_scan, json_utf8, json_values, json_write
+from gristmill.kernels.json_values import ARRAY, MISSING, NULL, OBJECT
 from gristmill.kernels.json_vector import WIDTH
 from gristmill.storage.json_decode import Column, Field, arrow_nested, arrow_texts, decode_column, python_list
 from gristmill.storage.json_encode import (
@@ -38,9 +38,9 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _CAUSES = {
-    json_scan.MALFORMED: "malformed_json",
-    json_scan.NOT_AN_OBJECT: "not_an_object",
-    json_scan.TOO_DEEP: "malformed_json_too_deep",
+    json_values.MALFORMED: "malformed_json",
+    json_values.NOT_AN_OBJECT: "not_an_object",
+    json_values.TOO_DEEP: "malformed_json_too_deep",
 }
 
 
@@ -100,12 +100,12 @@ class JsonRecords:
         invalid = records._invalid_utf8()
         if invalid.any():
             records._keys = None
-        bad = np.flatnonzero(invalid | (status != json_scan.GOOD))
+        bad = np.flatnonzero(invalid | (status != json_values.GOOD))
         if not len(bad):
             return records, bad, []
         values = are_json(
             Texts(
-                buffer, records.starts, np.where(status == json_scan.NOT_AN_OBJECT, records.ends - records.starts, -1)
+                buffer, records.starts, np.where(status == json_values.NOT_AN_OBJECT, records.ends - records.starts, -1)
             )
         )
         causes = []
@@ -114,8 +114,8 @@ class JsonRecords:
                 causes.append("invalid_utf8")
             elif not buffer[records.starts[index] : records.ends[index]].all():
                 causes.append("nul_byte")
-            elif status[index] == json_scan.NOT_AN_OBJECT and not values[index]:
-                causes.append(_CAUSES[json_scan.MALFORMED])
+            elif status[index] == json_values.NOT_AN_OBJECT and not values[index]:
+                causes.append(_CAUSES[json_values.MALFORMED])
             else:
                 causes.append(_CAUSES[int(status[index])])
         keep = np.ones(len(records), np.bool_)

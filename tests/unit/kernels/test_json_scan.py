@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.kernels import json_scan, json_utf8, json_write
+from gristmill.kernels import json_scan, json_utf8, json_values, json_write
 from gristmill.storage.json_encode import address_of, packed_names
 from gristmill.storage.json_records import JsonRecords
 from tests.unit.kernels import json_reference as reference
@@ -82,7 +82,7 @@ def test_corners_of_the_grammar(line: bytes) -> None:
 @pytest.mark.parametrize("opener", ["[", '{"k":'])
 def test_depth_is_limited_without_recursion(opener: str) -> None:
     closer = "]" if opener == "[" else "}"
-    limit = json_scan.MAX_DEPTH - 1
+    limit = json_values.MAX_DEPTH - 1
     fits = ('{"a":' + opener * limit + ("1" if closer == "}" else "") + closer * limit + "}").encode()
     deep = ('{"a":' + opener * 100_000).encode()
     assert causes_of([fits, deep]) == [None, "malformed_json_too_deep"]

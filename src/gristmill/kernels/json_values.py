@@ -1,0 +1,309 @@
+"""One JSON value over raw bytes: where it ends and what it is, exactly as RFC 8259 has it; and strings without escapes.
+
+Addresses are those of a buffer that outlives the call. A result below zero is an error: `BAD_VALUE` and its neighbours.
+Nesting uses an explicit stack, so that no input can exhaust the machine's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.kernels.compiler import inlined
+from gristmill.kernels.json_vector import (
+    WIDTH,
+    copy_backslash,
+    first_bit,
+    load_byte,
+    special_mask,
+    store_byte,
+)
+
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+MAX_DEPTH = 1000
+
+# What a value is. STRING can be copied as it is, ESCAPED needs decoding.
+MISSING, NULL, TRUE, FALSE, INTEGER, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
+# What a record is; errors inside the kernels are the same numbers below zero.
+GOOD, MALFORMED, NOT_AN_OBJECT, TOO_DEEP = range(4)
+BAD_VALUE = -MALFORMED
+BAD_RECORD = -NOT_AN_OBJECT
+BAD_DEPTH = -TOO_DEEP
+KIND_BITS = 4
+# Where a container is being read; a closing bracket may come in the first two places.
+_AFTER_VALUE, _OPENED, _BEFORE_MEMBER, _BEFORE_VALUE = range(4)
+
+
+@inlined
+def is_space(byte: int) -> bool:
+    """Whether a byte is white space between JSON values."""
+    return byte == 32 or byte == 10 or byte == 13 or byte == 9
+
+
+@inlined
+def skip_space(base: int, i: int, end: int) -> int:
+    """The first place from `i` on that is not white space, or `end`."""
+    while i < end and is_space(load_byte(base + i)):
+        i += 1
+    return i
+
+
+@inlined
+def _hex4(base: int, i: int) -> int:
+    """The number that four hexadecimal digits at `i` spell, or -1."""
+    value = 0
+    for k in range(4):
+        byte = load_byte(base + i + k)
+        if 48 <= byte <= 57:
+            digit = byte - 48
+        elif 97 <= (byte | 32) <= 102:
+            digit = (byte | 32) - 87
+        else:
+            return -1
+        value = value * 16 + digit
+    return value
+
+
+@inlined
+def _is_short_escape(byte: int) -> bool:
+    if byte == 110 or byte == 34 or byte == 92 or byte == 116:
+        return True
+    return byte == 114 or byte == 47 or byte == 98 or byte == 102
+
+
+@inlined
+def read_string(base: int, i: int, end: int, size: int) -> int:
+    """Twice the position of the quote that closes the string whose text starts at `i`, plus one if it has escapes."""
+    escaped = 0
+    while i < end:
+        if i + WIDTH <= size:
+            mask = special_mask(base + i)
+            if mask == 0:
+                i += WIDTH
+                continue
+            i += first_bit(mask)
+            if i >= end:
+                return BAD_VALUE
+        byte = load_byte(base + i)
+        if byte == 34:
+            return 2 * i + escaped
+        if byte < 32:
+            return BAD_VALUE
+        if byte != 92:
+            i += 1
+            continue
+        escaped = 1
+        if i + 1 >= end:
+            return BAD_VALUE
+        byte = load_byte(base + i + 1)
+        if byte == 117:
+            if i + 6 > end or _hex4(base, i + 2) < 0:
+                return BAD_VALUE
+            i += 6
+        elif _is_short_escape(byte):
+            i += 2
+        else:
+            return BAD_VALUE
+    return BAD_VALUE
+
+
+@inlined
+def _digits(base: int, i: int, end: int) -> int:
+    while i < end and 48 <= load_byte(base + i) <= 57:
+        i += 1
+    return i
+
+
+@inlined
+def _scalar(base: int, i: int, end: int) -> int:
+    """The end of the literal or number at `i` and its kind, packed."""
+    byte = load_byte(base + i)
+    if byte == 116 or byte == 110:
+        word = 0x65757274 if byte == 116 else 0x6C6C756E  # "true", "null"
+        if i + 4 > end:
+            return BAD_VALUE
+        for k in range(4):
+            if load_byte(base + i + k) != (word >> (8 * k)) & 255:
+                return BAD_VALUE
+        return ((i + 4) << KIND_BITS) | (TRUE if byte == 116 else NULL)
+    if byte == 102:
+        if i + 5 > end:
+            return BAD_VALUE
+        for k in range(5):
+            if load_byte(base + i + k) != (0x65736C6166 >> (8 * k)) & 255:  # "false"
+                return BAD_VALUE
+        return ((i + 5) << KIND_BITS) | FALSE
+    kind = INTEGER
+    if byte == 45:
+        i += 1
+    start = i
+    i = _digits(base, i, end)
+    if i == start or (i > start + 1 and load_byte(base + start) == 48):
+        return BAD_VALUE
+    if i < end and load_byte(base + i) == 46:
+        kind = FLOAT
+        start = i + 1
+        i = _digits(base, start, end)
+        if i == start:
+            return BAD_VALUE
+    if i < end and (load_byte(base + i) | 32) == 101:
+        kind = FLOAT
+        i += 1
+        if i < end and (load_byte(base + i) == 43 or load_byte(base + i) == 45):
+            i += 1
+        start = i
+        i = _digits(base, start, end)
+        if i == start:
+            return BAD_VALUE
+    return (i << KIND_BITS) | kind
+
+
+@inlined
+def _container(base: int, i: int, end: int, size: int, stack: Bytes) -> int:
+    """The position after the object or array that opens at `i`, or an error; the record's own object is one level."""
+    opener = load_byte(base + i)
+    stack[0] = opener
+    depth = 1
+    i += 1
+    state = _OPENED
+    while True:
+        i = skip_space(base, i, end)
+        if i >= end:
+            return BAD_VALUE
+        byte = load_byte(base + i)
+        if state <= _OPENED and byte == opener + 2:  # "}" and "]" lie two above their openers.
+            i += 1
+            depth -= 1
+            if depth == 0:
+                return i
+            opener = np.int64(stack[depth - 1])
+            state = _AFTER_VALUE
+            continue
+        if state == _AFTER_VALUE:
+            if byte != 44:
+                return BAD_VALUE
+            i += 1
+            state = _BEFORE_MEMBER
+            continue
+        is_key = opener == 123 and state != _BEFORE_VALUE
+        if byte == 34:
+            quote = read_string(base, i + 1, end, size)
+            if quote < 0:
+                return quote
+            i = (quote >> 1) + 1
+            state = _AFTER_VALUE
+            if is_key:
+                i = skip_space(base, i, end)
+                if i >= end or load_byte(base + i) != 58:
+                    return BAD_VALUE
+                i += 1
+                state = _BEFORE_VALUE
+        elif is_key:
+            return BAD_VALUE
+        elif byte == 123 or byte == 91:
+            if depth >= MAX_DEPTH - 1:
+                return BAD_DEPTH
+            stack[depth] = byte
+            opener = byte
+            depth += 1
+            i += 1
+            state = _OPENED
+        else:
+            packed = _scalar(base, i, end)
+            if packed < 0:
+                return packed
+            i = packed >> KIND_BITS
+            state = _AFTER_VALUE
+
+
+@inlined
+def read_value(base: int, i: int, end: int, size: int, stack: Bytes) -> int:
+    """The end of any value at `i` and its kind, packed, or an error."""
+    byte = load_byte(base + i)
+    if byte == 34:
+        quote = read_string(base, i + 1, end, size)
+        if quote < 0:
+            return quote
+        return (((quote >> 1) + 1) << KIND_BITS) | (ESCAPED if quote & 1 else STRING)
+    if byte == 123 or byte == 91:
+        after = _container(base, i, end, size, stack)
+        if after < 0:
+            return after
+        return (after << KIND_BITS) | (OBJECT if byte == 123 else ARRAY)
+    return _scalar(base, i, end)
+
+
+@inlined
+def _utf8(target: int, code: int) -> int:
+    """Write one code point as UTF-8; the address after it."""
+    if code < 0x80:
+        store_byte(target, code)
+        return target + 1
+    if code < 0x800:
+        store_byte(target, 0xC0 | (code >> 6))
+        store_byte(target + 1, 0x80 | (code & 63))
+        return target + 2
+    if code < 0x10000:
+        store_byte(target, 0xE0 | (code >> 12))
+        store_byte(target + 1, 0x80 | ((code >> 6) & 63))
+        store_byte(target + 2, 0x80 | (code & 63))
+        return target + 3
+    store_byte(target, 0xF0 | (code >> 18))
+    store_byte(target + 1, 0x80 | ((code >> 12) & 63))
+    store_byte(target + 2, 0x80 | ((code >> 6) & 63))
+    store_byte(target + 3, 0x80 | (code & 63))
+    return target + 4
+
+
+@inlined
+def unescape(base: int, i: int, end: int, size: int, target: int) -> int:
+    """Decode the valid string text from `i` to `end`; the address after it. Half of a surrogate pair becomes U+FFFD.
+
+    Writes up to `WIDTH` bytes past the end. The result is never longer than the text.
+    """
+    while i < end:
+        if i + WIDTH <= size:
+            mask = copy_backslash(target, base + i)
+            step = first_bit(mask) if mask != 0 else WIDTH
+            step = min(step, end - i)
+            i += step
+            target += step
+            if mask == 0 or i >= end:
+                continue
+        byte = load_byte(base + i)
+        if byte != 92:
+            store_byte(target, byte)
+            i += 1
+            target += 1
+            continue
+        byte = load_byte(base + i + 1)
+        if byte != 117:
+            if byte == 110:
+                byte = 10
+            elif byte == 116:
+                byte = 9
+            elif byte == 114:
+                byte = 13
+            elif byte == 98:
+                byte = 8
+            elif byte == 102:
+                byte = 12
+            store_byte(target, byte)
+            i += 2
+            target += 1
+            continue
+        code = _hex4(base, i + 2)
+        i += 6
+        if 0xD800 <= code <= 0xDFFF:
+            low = -1
+            if code < 0xDC00 and i + 6 <= end and load_byte(base + i) == 92 and load_byte(base + i + 1) == 117:
+                low = _hex4(base, i + 2)
+            if 0xDC00 <= low <= 0xDFFF:
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+                i += 6
+            else:
+                code = 0xFFFD
+        target = _utf8(target, code)
+    return target
