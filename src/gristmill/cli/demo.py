@@ -14,7 +14,9 @@ from gristmill.cli.edge import common_options, print_json
 from gristmill.cli.recipe_options import Assignments, executor_options
 from gristmill.cli.run import run_options, run_recipe
 
-RECIPE = "english"
+RECIPE, BASIS = "demo", "english"
+KIND_FIELD = "kind"
+_EXAMPLE_CHARS = 72
 
 
 @click.command("demo")
@@ -35,8 +37,9 @@ def command(
 ) -> None:
     """Curate the shipped sample.
 
-    The documents that are kept go to the folder OUTPUT (default: demo-output). Shows what was kept and dropped and
-    why, where the files are, and what to try next.
+    The documents that are kept go to the folder OUTPUT (default: demo-output), each with its kind of text by the small
+    classifier that is shipped. Shows what was kept and dropped and why, how many texts of each kind there are, where
+    the files are, and what to try next.
     """
     from gristmill.cli.report_view import exit_code, print_report
     from gristmill.recipes.shipped_recipes import sample_file
@@ -55,8 +58,35 @@ def command(
         print_json(values)
     elif not quiet:
         print_report(values)
+        _print_kinds(Path(output))
         _print_next(sample, Path(output))
     ctx.exit(exit_code(values))
+
+
+def _print_kinds(output: Path) -> None:
+    """How many of the kept documents have which label, with the beginning of one of each."""
+    kinds = labelled_documents(output)
+    if not kinds:
+        return
+    width = max(len(kind) for kind in kinds)
+    click.echo("\nKinds of text among them, by the shipped classifier:")
+    for kind, (number, example) in sorted(kinds.items(), key=lambda item: (-item[1][0], item[0])):
+        click.echo(f"  {kind:<{width}} {number:>5,}   {example}")
+
+
+def labelled_documents(output: Path) -> dict[str, tuple[int, str]]:
+    """For each label in the output, the number of documents and the beginning of the last."""
+    kinds: dict[str, tuple[int, str]] = {}
+    for path in sorted(output.glob("*.jsonl*")):
+        for document in _documents(path):
+            number, _ = kinds.get(document[KIND_FIELD], (0, ""))
+            kinds[document[KIND_FIELD]] = (number + 1, _beginning(document["text"]))
+    return kinds
+
+
+def _beginning(text: str) -> str:
+    line = " ".join(text[: 4 * _EXAMPLE_CHARS].split())
+    return line if len(line) <= _EXAMPLE_CHARS else line[: _EXAMPLE_CHARS - 1].rstrip() + "…"
 
 
 def _print_next(sample: Path, output: Path) -> None:
@@ -68,7 +98,8 @@ def _print_next(sample: Path, output: Path) -> None:
         click.echo(f"  gristmill why {folder} {shlex.quote(dropped)}   # why this document was dropped")
     click.echo(f"  gristmill verify {folder}   # prove that nothing was lost")
     click.echo(f"  gristmill recipes {RECIPE}   # the recipe, to copy and change")
-    click.echo(f"  gristmill run {RECIPE} YOUR_FILES/ OUTPUT/")
+    click.echo(f"  gristmill run {BASIS} YOUR_FILES/ OUTPUT/   # the same filters on files of yours")
+    click.echo("  gristmill classifier train --help   # a classifier for labels of yours")
 
 
 def first_dropped(sample: Path, output: Path) -> str | None:

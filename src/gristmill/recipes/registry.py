@@ -135,6 +135,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "FineWebMixtralEduClassifier",
             "FineWebNemotronEduClassifier",
             "InstructionDataGuardClassifier",
+            "LinearClassifier",
             "MultilingualDomainClassifier",
             "PromptTaskComplexityClassifier",
             "QualityClassifier",

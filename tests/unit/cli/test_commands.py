@@ -19,7 +19,7 @@ def run(*arguments: object) -> Result:
 
 def test_recipes_are_listed() -> None:
     shown = run("recipes").stdout
-    for name in ("english", "non_english", "code", "web"):
+    for name in ("demo", "english", "non_english", "code", "web"):
         assert f"{name}\n" in shown
     assert "set: input_path, output_path, path_to_tokenizer" in shown
 

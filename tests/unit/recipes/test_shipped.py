@@ -12,6 +12,7 @@ from gristmill.recipes.registry import registered
 from gristmill.recipes.shipped_recipes import find_recipe, sample_file, shipped_recipes
 
 NEEDED = {
+    "demo": {"input_path", "output_path"},
     "english": {"input_path", "output_path"},
     "non_english": {"input_path", "output_path"},
     "code": {"input_path", "output_path", "path_to_tokenizer"},
@@ -47,6 +48,14 @@ def test_the_english_cascade() -> None:
     assert filters[-1].name == "BulletsFilter"
 
 
+def test_the_demonstration_filters_like_the_english_recipe() -> None:
+    values = {"input_path": "in", "output_path": "out"}
+    english = load_recipe(find_recipe("english"), variables=values).stages
+    *filters, classifier, writer = load_recipe(find_recipe("demo"), variables=values).stages
+    assert (*filters, writer) == english
+    assert classifier.name == "LinearClassifier"
+
+
 def test_other_languages_have_no_rule_for_english() -> None:
     values = {"input_path": "in", "output_path": "out"}
     english = {entry.name for entry in load_recipe(find_recipe("english"), variables=values).stages}
@@ -63,7 +72,7 @@ def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_unknown() -> None:
-    with pytest.raises(RecipeError, match=r"code, english, non_english, web\. Did you mean 'english'"):
+    with pytest.raises(RecipeError, match=r"code, demo, english, non_english, web\. Did you mean 'english'"):
         find_recipe("englisch")
 
 

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.errors import InputError, ModelNotFoundError, UsageError, did_you_mean
+from gristmill.kernels.linear_text import linear_scores
+from gristmill.kernels.text_column import text_column
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import check_filter_by, label_filter, vectors
 from gristmill.tasks.document import DocumentBatch
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from gristmill.backends.base import WorkerMetadata
 
 CONFIG_NAME, WEIGHTS_NAME = "linear.json", "linear.npz"
+SHIPPED_PREFIX = "shipped:"
 _FORMAT = 1
 
 Floats = npt.NDArray[np.float32]
@@ -50,9 +53,6 @@ class LinearModel:
 
     def probabilities(self, texts: pa.Array | Sequence[str]) -> Floats:
         """The probability of each class for each text; a missing text counts as an empty one."""
-        from gristmill.kernels.text_column import text_column
-        from gristmill.stages.text.classifiers.linear_kernel import linear_scores
-
         column = text_column(texts if isinstance(texts, pa.Array | pa.ChunkedArray) else list(texts))
         scores = linear_scores(column.data, column.offsets, self.bits, self.weights, self.rarity, self.bias)
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -74,12 +74,16 @@ class LinearModel:
 
     @classmethod
     def load(cls, folder: str | Path) -> LinearModel:
-        """The model in `folder`.
+        """The model in `folder`, or a shipped one (`shipped:NAME`).
 
         Raises:
             ModelNotFoundError: There is none.
+
+        Example:
+            >>> LinearModel.load("shipped:text_kind").labels
+            ['definition', 'play', 'review', 'speech', 'web page']
         """
-        place = Path(folder).expanduser()
+        place = linear_folder(folder)
         if not (place / CONFIG_NAME).is_file():
             raise ModelNotFoundError(
                 f"{place} holds no linear classifier ({CONFIG_NAME} is missing). "
@@ -100,11 +104,45 @@ class LinearModel:
         return cls(list(facts["labels"]), int(facts["bits"]), weights, rarity, bias)
 
 
+def shipped_models() -> list[str]:
+    """The names of the linear classifiers that come with the package."""
+    return sorted(path.parent.name for path in _shipped_folder().glob(f"*/{CONFIG_NAME}"))
+
+
+def linear_folder(model_path: str | Path) -> Path:
+    """The folder that `model_path` means: a path, or `shipped:NAME` for a model of the package.
+
+    Raises:
+        ModelNotFoundError: No such model is shipped.
+    """
+    text = str(model_path)
+    if not text.startswith(SHIPPED_PREFIX):
+        return Path(model_path).expanduser()
+    name = text.removeprefix(SHIPPED_PREFIX)
+    known = shipped_models()
+    if name not in known:
+        raise ModelNotFoundError(
+            f"No model {name!r} is shipped.{did_you_mean(name, known)} There is {', '.join(known)}.",
+            identifier=text,
+            files=[CONFIG_NAME, WEIGHTS_NAME],
+            searched=[str(_shipped_folder())],
+        )
+    return _shipped_folder() / name
+
+
+def _shipped_folder() -> Path:
+    return Path(__file__).parent / "shipped"
+
+
+def _short_name(model_path: str) -> str:
+    return Path(model_path.removeprefix(SHIPPED_PREFIX)).name
+
+
 class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds the most probable label of each document, and its probabilities if asked for.
 
     Args:
-        model_path: The folder of the model.
+        model_path: The folder of the model, or `shipped:NAME` for one that comes with the package.
         text_field: The column with the text.
         label_field: The column for the label.
         score_field: The column for the probabilities of all classes; None leaves them out.
@@ -120,7 +158,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         score_field: str | None = None,
         expected_labels: Sequence[str] = (),
     ) -> None:
-        self.name = f"{Path(model_path).name}_linear"
+        self.name = f"{_short_name(model_path)}_linear"
         self.model_path = model_path
         self.text_field = text_field
         self.label_field = label_field
@@ -146,6 +184,11 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                     f"{did_you_mean(label, self._model.labels)} Its labels are {', '.join(self._model.labels)}."
                 )
 
+    def warm_up(self) -> None:
+        """Compile the kernel, or load it from the cache."""
+        nothing = LinearModel([""], 1, *(np.zeros(shape, np.float32) for shape in ((2, 1), 2, 1)))
+        nothing.probabilities([""])
+
     def teardown(self) -> None:
         """Forget the weights."""
         self._model = None
@@ -166,7 +209,8 @@ class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     """Labels documents with a trained linear classifier, at the speed of a filter.
 
     Args:
-        model_path: The folder that `gristmill classifier train --kind linear` wrote.
+        model_path: The folder that `gristmill classifier train --kind linear` wrote, or `shipped:text_kind` for the
+            model that comes with the package: definition, play, review, speech or web page.
         label_field: The column for the label.
         score_field: The column for the probabilities of all classes; None leaves them out.
         text_field: The column with the text.
@@ -184,7 +228,7 @@ class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     filter_by: list[str] | None = None
 
     def __post_init__(self) -> None:
-        self.name = f"{Path(self.model_path).name}_classifier"
+        self.name = f"{_short_name(self.model_path)}_classifier"
         check_filter_by(self.filter_by)
 
     def filter_by_category(self, value: str) -> bool:

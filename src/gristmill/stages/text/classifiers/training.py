@@ -39,8 +39,8 @@ def train_linear(
         steps: The most steps of the optimiser.
         progress: Told about every step.
     """
+    from gristmill.kernels.linear_features import linear_features
     from gristmill.kernels.text_column import text_column
-    from gristmill.stages.text.classifiers.linear_kernel import linear_features
 
     column = text_column(data.texts)
     ends, buckets, values = linear_features(column.data, column.offsets, bits)

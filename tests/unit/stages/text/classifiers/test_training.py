@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from gristmill.cli.main import cli
 from gristmill.errors import InputError, InputNotFoundError, ModelNotFoundError, UsageError
+from gristmill.kernels.linear_features import linear_features
+from gristmill.kernels.linear_text import linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts, read_labelled
 from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel
-from gristmill.stages.text.classifiers.linear_kernel import linear_features, linear_scores
 from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_head, train_linear
 from tests.unit.stages.text.models.tiny import batch_of, make_classifier, run
 
@@ -91,6 +92,25 @@ def test_a_linear_classifier_learns_is_saved_and_used(tmp_path: Path) -> None:
     assert np.abs(again.probabilities(test.texts) - model.probabilities(pa.array(test.texts))).max() < 1e-2
     with pytest.raises(UsageError, match="Did you mean 'money'"):
         LinearClassifier(model_path=str(tmp_path / "topic"), filter_by=["monye"]).decompose()[0].setup()
+
+
+def test_the_shipped_model_is_found_by_name_and_small() -> None:
+    from gristmill.stages.text.classifiers.linear import linear_folder, shipped_models
+
+    assert shipped_models() == ["text_kind"]
+    folder = linear_folder("shipped:text_kind")
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 500_000
+    assert "CC-BY-4.0" in (folder / "README.md").read_text(encoding="utf-8")
+    stages = LinearClassifier(model_path="shipped:text_kind", label_field="kind", filter_by=["play"]).decompose()
+    assert [stage.name for stage in stages] == ["text_kind_linear", "text_kind_classifier_filter"]
+    texts = ["HAMLET\nThou art a villain, my lord; he is dead, and I prithee speak, good Horatio.", "the movie was bad"]
+    assert run(stages, batch_of(texts)).column("kind").to_pylist() == ["play"]
+    with pytest.raises(ModelNotFoundError, match="Did you mean 'text_kind'"):
+        LinearModel.load("shipped:text_kinds")
+
+
+def test_warming_up_needs_no_model() -> None:
+    LinearClassifier(model_path="nowhere").decompose()[0].warm_up()
 
 
 def test_a_missing_linear_model_says_how_to_make_one(tmp_path: Path) -> None:

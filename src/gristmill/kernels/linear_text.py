@@ -1,4 +1,4 @@
-"""Words and pairs of words of a text column as hashed features, in compiled passes over the UTF-8 bytes."""
+"""The score of every class of a linear classifier over words and pairs of words, in one pass over the UTF-8 bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHIFT = np.uint64(29)
 
 
 @inlined
-def _buckets(data: Any, start: int, end: int, bits: int, out: Any) -> int:
+def feature_buckets(data: Any, start: int, end: int, bits: int, out: Any) -> int:
     """Write the bucket of every word and of every pair of neighbours into `out`; their number is returned.
 
     A word is a run of ASCII letters and digits and of bytes beyond ASCII; ASCII letters count as small ones.
@@ -46,40 +46,6 @@ def _buckets(data: Any, start: int, end: int, bits: int, out: Any) -> int:
 
 
 @kernel
-def linear_features(data: Any, offsets: Any, bits: int) -> Any:
-    """The features of each text: where its part of the arrays ends, the buckets, and 1 + log of their counts."""
-    rows = len(offsets) - 1
-    ends = np.zeros(rows + 1, np.int64)
-    buckets = np.empty(max(16, (offsets[-1] - offsets[0]) // 2), np.int64)
-    values = np.empty(len(buckets), np.float32)
-    longest = 0
-    for row in range(rows):
-        longest = max(longest, offsets[row + 1] - offsets[row])
-    scratch = np.empty(longest + 2, np.int64)
-    used = 0
-    for row in range(rows):
-        count = _buckets(data, offsets[row], offsets[row + 1], bits, scratch)
-        found = np.sort(scratch[:count])
-        if used + count > len(buckets):
-            size = 2 * len(buckets) + count
-            more, amounts = np.empty(size, np.int64), np.empty(size, np.float32)
-            more[:used] = buckets[:used]
-            amounts[:used] = values[:used]
-            buckets, values = more, amounts
-        place = 0
-        while place < count:
-            stop = place + 1
-            while stop < count and found[stop] == found[place]:
-                stop += 1
-            buckets[used] = found[place]
-            values[used] = 1 + np.log(np.float32(stop - place))
-            used += 1
-            place = stop
-        ends[row + 1] = used
-    return ends, buckets[:used].copy(), values[:used].copy()
-
-
-@kernel
 def linear_scores(data: Any, offsets: Any, bits: int, weights: Any, rarity: Any, bias: Any) -> Any:
     """The score of every class for each text: its normalised features times the weights."""
     rows = len(offsets) - 1
@@ -90,7 +56,7 @@ def linear_scores(data: Any, offsets: Any, bits: int, weights: Any, rarity: Any,
         longest = max(longest, offsets[row + 1] - offsets[row])
     scratch = np.empty(longest + 2, np.int64)
     for row in range(rows):
-        count = _buckets(data, offsets[row], offsets[row + 1], bits, scratch)
+        count = feature_buckets(data, offsets[row], offsets[row + 1], bits, scratch)
         found = np.sort(scratch[:count])
         total = np.zeros(classes, np.float32)
         square = np.float32(0)
