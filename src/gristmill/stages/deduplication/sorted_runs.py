@@ -129,7 +129,7 @@ def sorted_by_key(table: pa.Table) -> pa.Table:
 
 def numbered(path: str, ending: str, number: int) -> str:
     """The path of the run number `number` of a partition."""
-    return path if number == 0 else f"{path.removesuffix(ending)}-{number}{ending}"
+    return path if number == 0 else f"{path.removesuffix(ending)}.{number}{ending}"
 
 
 def write_run(

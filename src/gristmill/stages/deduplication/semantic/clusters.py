@@ -19,7 +19,7 @@ from gristmill.stages.deduplication.semantic.kmeans import BLOCK, spherical_kmea
 from gristmill.stages.deduplication.semantic.vectors import scale, vector_array, vectors_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
-MOST_VISITS = 6
+MOST_VISITS = 16
 _REACH = 0.33
 SAMPLE_BYTES = 96 << 20
 """How many bytes of vectors k-means learns from at the most."""
