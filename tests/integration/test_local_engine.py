@@ -167,6 +167,35 @@ class Diary(ProcessingStage):
         return task
 
 
+class OfOneThread(ProcessingStage):
+    """Holds what may only be used in the thread that made it, as a stage with a device does."""
+
+    name = "of_one_thread"
+    resources = Resources(cpus=0.1, gpus=1)
+
+    def __init__(self, fail_on: str | None = None) -> None:
+        self.fail_on = fail_on
+
+    def setup(self, worker_metadata=None):
+        import sqlite3
+
+        self.base = sqlite3.connect(":memory:")
+        self.base.execute("create table seen (id text)")
+
+    def process(self, task):
+        names = task.column("id").to_pylist()
+        self.base.executemany("insert into seen values (?)", [(name,) for name in names])
+        if self.fail_on in names:
+            raise ValueError("not this one")
+        middle = task.num_items // 2
+        yield task.slice(0, middle)
+        self.base.execute("select count(*) from seen")
+        yield task.slice(middle, task.num_items - middle)
+
+    def teardown(self):
+        self.base.close()
+
+
 class Leak(ProcessingStage):
     name = "leak"
     resources = Resources(cpus=0.5)
@@ -470,6 +499,21 @@ def test_gpu_slots_are_shared_and_named(source: Path, tmp_path: Path, monkeypatc
     large = Diary(str(pair)).with_(resources=Resources(cpus=0.1, gpus=2))
     run(pipeline(source, tmp_path / "b", large, blocksize="1KB"), num_gpus=2)
     assert [devices for _, devices in notes(pair, "setup")] == ["0,1"]
+
+
+def test_a_stage_with_a_gpu_is_called_in_the_thread_that_set_it_up(source: Path, tmp_path: Path) -> None:
+    found = []
+    for number, config in enumerate([{"num_cpus": 0}, {}, {"execution_mode": "batch"}]):
+        out = tmp_path / str(number)
+        run(pipeline(source, out, Slow(0), OfOneThread()), num_gpus=1, **config)
+        found.append((committed(out), ledger(out)))
+    assert found[0] == found[1] == found[2]
+    with pytest.raises(StageFailedError) as caught:
+        run(pipeline(source, tmp_path / "out", OfOneThread("2-41")), num_gpus=1)
+    assert (caught.value.stage, caught.value.row) == ("of_one_thread", 41)
+    assert "gristmill/backends" not in str(caught.value)
+    run(pipeline(source, tmp_path / "out", OfOneThread("2-41")), num_gpus=1, ignore_failures=True)
+    assert set_aside(tmp_path / "out") == {"2-41": "ValueError"}
 
 
 def test_two_segments_that_need_the_only_gpu_take_turns(source: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -19,9 +19,10 @@ from gristmill.backends.accounting import Entry, Exit, account, check_given, ent
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.carrying import Return
 from gristmill.backends.failures import failed_stage, quarantined_row, raised_in
+from gristmill.backends.followed import Followed
 from gristmill.backends.grouping import attribute, join_outputs
 from gristmill.backends.parts import Leaf, PartitionOutput, piece_leaf
-from gristmill.backends.plan import RunSettings, Segment
+from gristmill.backends.plan import RunSettings, Segment, member_names
 from gristmill.errors import ConservationError, StageFailedError, StageResultError, UsageError
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.trail import StageTime, Trail
@@ -43,6 +44,28 @@ class Progress(Protocol):
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
         """The rows `lo` to `hi` of the input of call number `call` are now given to stage number `stage`."""
+
+
+class Calls(Protocol):
+    """Calls methods of stages."""
+
+    def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
+        """What `method(argument)` gives or raises."""
+
+    def clock(self) -> float:
+        """Seconds, without those in which a call had to wait for its turn."""
+
+
+class DirectCalls:
+    """Calls at once, in the thread of the runner."""
+
+    def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
+        """Call it."""
+        return method(argument)
+
+    def clock(self) -> float:
+        """Seconds."""
+        return time.perf_counter()
 
 
 class NoProgress:
@@ -83,6 +106,7 @@ class SegmentRunner:
         whole_partitions: Whether the segment takes partitions from reading to commit.
         progress: Told about every step.
         can_be_killed: Whether time limits are enforced from outside.
+        calls: Calls the stages, for those who must have a say in when and in which thread.
     """
 
     def __init__(
@@ -94,6 +118,7 @@ class SegmentRunner:
         whole_partitions: bool,
         progress: Progress | None = None,
         can_be_killed: bool = False,
+        calls: Calls | None = None,
     ) -> None:
         self.segment = segment
         self.settings = settings
@@ -101,10 +126,23 @@ class SegmentRunner:
         self.whole_partitions = whole_partitions
         self.progress: Progress = progress or NoProgress()
         self.can_be_killed = can_be_killed
+        self._calls: Calls = calls or DirectCalls()
         self.call_counts = Trail()
         self._hints = Hints()
         self._call = 0
         self._set_up: list[Stage] = []
+
+    def twin(self, *, progress: Progress, calls: Calls) -> SegmentRunner:
+        """Another runner of the same stages, for another thread; set up and torn down with this one."""
+        return SegmentRunner(
+            self.segment,
+            self.settings,
+            first=self.first,
+            whole_partitions=self.whole_partitions,
+            progress=progress,
+            can_be_killed=self.can_be_killed,
+            calls=calls,
+        )
 
     # --- life of a worker ---
 
@@ -187,15 +225,19 @@ class SegmentRunner:
         live = [task for task in tasks if not _is_empty(task)]
         for task in tasks:
             if _is_empty(task):
-                yield self._husk(_lineage(task), task)
+                yield self._emptied(task, place)
         if not live:
             return
         if place == len(stages):
-            yield from live
+            for task in live:
+                if self._is_last:
+                    _lineage(task).followed = None
+                yield task
             return
         stage = stages[place]
         if stage is self.segment.sink:
             for task in live:
+                _lineage(task).followed = None
                 if not isinstance(task, DocumentBatch):
                     raise _not_writable(stage, task)
                 yield task if self.whole_partitions else self._piece(task)
@@ -204,6 +246,31 @@ class SegmentRunner:
         results = self._many(stage, place, live) if together else self._each(stage, place, live)
         for group in _groups(results, self.segment.batch_size):
             yield from self._advance(group, place + 1)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no segment comes behind this one."""
+        names = self.settings.stage_names
+        return not names or names[-1] == member_names(self.segment.stages[-1])[-1]
+
+    def _emptied(self, task: Task[Any], place: int) -> Task[Any] | Leaf:
+        """What goes on of a task without documents: dropped ones that must still be scored, or just its trail."""
+        lineage = _lineage(task)
+        if lineage.followed is not None and not isinstance(task, FailedTask):
+            for stage in self.segment.stages[place:]:
+                if stage is not self.segment.sink:
+                    self._follow(stage, lineage)
+            if lineage.followed is not None and not self._is_last:
+                return _with_lineage(NoneTask(task.dataset_name), lineage)
+        lineage.followed = None
+        return self._husk(lineage, task)
+
+    def _follow(self, stage: Stage, lineage: Lineage) -> None:
+        """Give a stage the documents that earlier ones dropped, if their scores are wanted."""
+        if lineage.followed is not None:
+            lineage.followed.go_through(stage, lineage.trail)
+            if not lineage.followed:
+                lineage.followed = None
 
     def _husk(self, lineage: Lineage, origin: Task[Any]) -> Task[Any] | Leaf:
         """What stands for a task of which nothing is left: it only carries its trail to the commit."""
@@ -254,15 +321,16 @@ class SegmentRunner:
     def _streamed(self, stage: Stage, place: int, call: int, task: Task[Any]) -> Iterator[Task[Any]]:
         """Call a stage that does not get documents (a reader, say) and hand on what it gives as it comes."""
         lineage = _lineage(task)
-        clock = time.perf_counter
+        clock = self._calls.clock
         start = clock()
         self.progress.at(call, place, 0, 0)
         carried = task._carried
         back = None if carried is None else Return(stage, carried, id_field=self.settings.id_field)
+        self._follow(stage, lineage)
         if back is None:
             lineage.source = tuple(step.index for step in lineage.path)
         try:
-            given = stage.process(task)
+            given = self._calls.call(stage.process, task)
             single = isinstance(given, Task)
             items = given_tasks(stage, given)
             current = next(items, None)
@@ -331,6 +399,7 @@ class SegmentRunner:
             if not self.settings.ignore_failures:
                 raise self._located(stage, task, error) from error
             outputs = self._bisected(stage, task, error)
+        self._follow(stage, lineage)
         yield from _children(outputs, lineage, task)
 
     def _enter(self, task: Task[Any]) -> Entry:
@@ -339,19 +408,28 @@ class SegmentRunner:
     def _call_stage(self, stage: Stage, task: DocumentBatch, trail: Trail) -> list[Task[Any]]:
         """One call, accounted for in `trail`; the stage's own exceptions pass."""
         entry = self._enter(task)
-        start = time.perf_counter()
+        start = self._calls.clock()
         if not stage.validate_input(task):
             raise _invalid(stage, task)
-        given = stage.process(task)
+        given = self._calls.call(stage.process, task)
         tasks = check_given(stage, given, method=_method(stage))
-        seconds = time.perf_counter() - start
+        seconds = self._calls.clock() - start
         exits = [leave(entry, one) for one in tasks]
         counts = Trail()
         account(stage, entry, exits, counts)
         self._record(stage, counts, trail, seconds, entry.items)
+        self._note_dropped(entry, exits)
         for one in exits:
             self._record_perf(stage, one.task, seconds, entry.items, task)
         return [one.task for one in exits]
+
+    def _note_dropped(self, entry: Entry, exits: list[Exit]) -> None:
+        if self.settings.scores != "all":
+            return
+        lineage = _lineage(entry.task)
+        if lineage.followed is None:
+            lineage.followed = Followed()
+        lineage.followed.add(entry, exits)
 
     def _many(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
         """One call of `process_batch` for several tasks; each result is put down to the task it comes from."""
@@ -364,15 +442,16 @@ class SegmentRunner:
             return
         self.progress.at(call, place, 0, sum(task.num_items for task in tasks))
         entries = [self._enter(task) for task in documents]
-        start = time.perf_counter()
+        start = self._calls.clock()
         for task in documents:
             if not stage.validate_input(task):
                 raise _invalid(stage, task)
         try:
-            given = check_given(stage, stage.process_batch(list(documents)), method="process_batch")
+            given = self._calls.call(stage.process_batch, list(documents))
+            given = check_given(stage, given, method="process_batch")
         except Exception as error:
             raise self._located_among(stage, documents, error) from error
-        seconds = time.perf_counter() - start
+        seconds = self._calls.clock() - start
         total = sum(task.num_items for task in documents) or 1
         for entry, outputs in zip(entries, attribute(entries, given), strict=True):
             exits = [Exit(task, positions) for task, positions in outputs]
@@ -381,6 +460,8 @@ class SegmentRunner:
             share = seconds * entry.items / total
             lineage = _lineage(entry.task)
             self._record(stage, counts, lineage.trail, share, entry.items)
+            self._note_dropped(entry, exits)
+            self._follow(stage, lineage)
             for one in exits:
                 self._record_perf(stage, one.task, share, entry.items, entry.task)
             yield from _children([one.task for one in exits], lineage, entry.task)
@@ -415,6 +496,7 @@ class SegmentRunner:
                     if not self.settings.ignore_failures:
                         raise self._located(stage, piece, error) from error
                     outputs.append(self._bisected(stage, piece, error))
+        self._follow(stage, lineage)
         yield from _children(join_outputs(outputs), lineage, task)
 
     def _bisected(self, stage: Stage, task: DocumentBatch, error: Exception) -> list[Task[Any]]:
@@ -446,9 +528,9 @@ class SegmentRunner:
         found: Exception | None = error if hi == 1 else None
         while hi - lo > 1:
             middle = (lo + hi) // 2
-            problem = _problem(stage, task, lo, middle)
+            problem = self._problem(stage, task, lo, middle)
             if problem is None:
-                lo, found = middle, _problem(stage, task, middle, hi) if hi - middle == 1 else None
+                lo, found = middle, self._problem(stage, task, middle, hi) if hi - middle == 1 else None
             else:
                 hi, found = middle, problem
         return failed_stage(stage, task, found or error, row=lo if found is not None else None)
@@ -459,10 +541,21 @@ class SegmentRunner:
             return error
         one_by_one = _OneByOne(stage)
         for task in tasks:
-            problem = _problem(one_by_one, task, 0, task.num_items)
+            problem = self._problem(one_by_one, task, 0, task.num_items)
             if problem is not None:
                 return self._located(one_by_one, task, problem)
         return failed_stage(stage, tasks[0], error)
+
+    def _problem(self, stage: Stage, task: DocumentBatch, lo: int, hi: int) -> Exception | None:
+        """What the stage raises on these rows, tried without leaving a trace."""
+        piece = task.slice(lo, hi - lo)
+        enter(piece)
+        try:
+            given = self._calls.call(stage.process, piece)
+            check_given(stage, given, method=_method(stage))
+        except Exception as error:
+            return error
+        return None
 
     def _quarantine(self, stage: Stage, task: DocumentBatch, row: int, cause: str, detail: str) -> None:
         # Of a fused stage the first member: the document is kept as it was before them, and a replay begins there.
@@ -498,18 +591,6 @@ class SegmentRunner:
             num_items_processed=task.num_items if items is None else items,
         )
         task._stage_perf = [*task._stage_perf, stats]
-
-
-def _problem(stage: Stage, task: DocumentBatch, lo: int, hi: int) -> Exception | None:
-    """What the stage raises on these rows, tried without leaving a trace."""
-    piece = task.slice(lo, hi - lo)
-    enter(piece)
-    try:
-        given = stage.process(piece)
-        check_given(stage, given, method=_method(stage))
-    except Exception as error:
-        return error
-    return None
 
 
 class _OneByOne(FusedStage):

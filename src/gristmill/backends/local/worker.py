@@ -1,9 +1,9 @@
 """The worker process: gets groups of tasks, runs them through its segment, sends back what comes out.
 
-Three threads: one receives and maps the next group while the current one is worked on, one writes and sends results
-while the next one is computed, and the main thread runs the stages, so that a GPU never waits for a queue. Between two
-groups the main thread makes no system call: each would give the interpreter to the thread that sends, and the next
-group would wait for it.
+One thread receives and maps the next group while the current one is worked on, one writes and sends results while the
+next one is computed, and the main thread runs the stages. Between two groups the main thread makes no system call: each
+would give the interpreter to the thread that sends, and the next group would wait for it. Where a stage holds a GPU,
+the main thread does nothing but call it; the rest is done in two lanes (`lanes.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import cloudpickle
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.local.channel import Channel
+from gristmill.backends.local.lanes import Lane, open_lanes
 from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
 from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.status import Phase, StatusWriter
@@ -175,49 +176,130 @@ def main(channel: Channel, status: StatusWriter) -> None:
     threading.Thread(target=_inbox, args=(channel, groups, outbox), daemon=True, name="inbox").start()
     status.idle()
     outbox.message(Ready())
-    failed = False
-    while True:
-        item = groups.get()
-        if isinstance(item, Leave):
-            break
-        if isinstance(item, BaseException):
-            outbox.message(Failed(_sendable(item)))
-            failed = True
-            break
-        group, tasks, hints = item
-        del item
-        status.update(phase=Phase.PROCESSING, task=group, batch=-1, stage=-1, rows=(0, 0), restart_clock=True)
-        begun = time.perf_counter()
-        try:
-            with interrupts:
-                for result in runner.run(tasks, hints):
-                    if isinstance(result, Leaf):
-                        outbox.message(Ended(group, result))
-                    else:
-                        outbox.result(group, result)
-                    del result
-        except KeyboardInterrupt:
-            outbox.give_up()
-            failed = True
-            break
-        except BaseException as error:
-            outbox.message(Failed(_sendable(error)))
-            failed = True
-            break
-        finally:
-            del tasks
-        seconds = time.perf_counter() - begun
-        status.idle()
-        counts = runner.call_counts
-        outbox.message(Done(group, seconds, counts.counts, counts.times))
+    work = _in_lanes if _takes_lanes(runner) else _in_turn
+    ended_well = work(runner, groups, outbox, status, interrupts)
     status.update(phase=Phase.TEARDOWN)
     problem: Any = None
     try:
         runner.teardown()
     except GristmillError as error:
         problem = error
-    outbox.message(Left(None if failed else problem))
+    outbox.message(Left(problem if ended_well else None))
     outbox.flush()
+
+
+def _in_turn(
+    runner: SegmentRunner,
+    groups: queue.SimpleQueue[Any],
+    outbox: _Outbox,
+    status: StatusWriter,
+    interrupts: _Interrupts,
+) -> bool:
+    """Work on one group after the other; whether that ended because the driver said so."""
+    while True:
+        item = groups.get()
+        if isinstance(item, Leave):
+            return _told_to_leave(outbox, interrupts)
+        if isinstance(item, BaseException):
+            outbox.message(Failed(_sendable(item)))
+            return False
+        group, tasks, hints = item
+        del item
+        status.update(phase=Phase.PROCESSING, task=group, batch=-1, stage=-1, rows=(0, 0), restart_clock=True)
+        try:
+            with interrupts:
+                _run_group(runner, group, tasks, hints, outbox, time.perf_counter, status.idle)
+        except KeyboardInterrupt:
+            outbox.give_up()
+            return False
+        except BaseException as error:
+            outbox.message(Failed(_sendable(error)))
+            return False
+        finally:
+            del tasks
+
+
+def _in_lanes(
+    runner: SegmentRunner,
+    groups: queue.SimpleQueue[Any],
+    outbox: _Outbox,
+    status: StatusWriter,
+    interrupts: _Interrupts,
+) -> bool:
+    """As `_in_turn`, with everything but the calls of the stage in other threads."""
+    calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def work(lane: Lane) -> None:
+        mine = runner.twin(progress=lane, calls=lane)
+        while True:
+            item = groups.get()
+            try:
+                if isinstance(item, BaseException):
+                    raise item
+                if isinstance(item, Leave):
+                    calls.put(item)
+                    return
+                lane.group, tasks, hints = item
+                del item
+                _run_group(mine, lane.group, tasks, hints, outbox, lane.clock, lambda: None)
+                del tasks
+            except BaseException as error:
+                outbox.message(Failed(_sendable(error)))
+                calls.put(None)
+                return
+
+    open_lanes(work, calls)
+    while True:
+        item = calls.get()
+        if isinstance(item, Leave):
+            return _told_to_leave(outbox, interrupts)
+        if item is None:
+            return False
+        try:
+            with interrupts:
+                item.make(status)
+        except KeyboardInterrupt:
+            outbox.give_up()
+            return False
+        del item
+        if calls.empty():
+            status.idle()
+
+
+def _told_to_leave(outbox: _Outbox, interrupts: _Interrupts) -> bool:
+    """Whether all is well; after an interrupt nobody makes room for results that still wait to be sent."""
+    if interrupts.asked:
+        outbox.give_up()
+    return not interrupts.asked
+
+
+def _takes_lanes(runner: SegmentRunner) -> bool:
+    """Whether a device would wait; time limits need to know exactly where a worker is."""
+    segment = runner.segment
+    return bool(segment.resources.gpus) and segment.time_limit_s is None and not runner.whole_partitions
+
+
+def _run_group(
+    runner: SegmentRunner,
+    group: int,
+    tasks: list[Task[Any]],
+    hints: Any,
+    outbox: _Outbox,
+    clock: Callable[[], float],
+    finished: Callable[[], None],
+) -> None:
+    """Run a group of tasks and send what comes out."""
+    begun = clock()
+    for result in runner.run(tasks, hints):
+        if isinstance(result, Leaf):
+            outbox.message(Ended(group, result))
+        else:
+            outbox.result(group, result)
+        del result
+    seconds = clock() - begun
+    finished()
+    counts = runner.call_counts
+    outbox.message(Done(group, seconds, counts.counts, counts.times))
 
 
 def _prepared(prepare: Prepare, status: StatusWriter) -> SegmentRunner:
