@@ -71,7 +71,7 @@ class Footers:
     def __init__(self, *, storage_options: StorageOptions = None) -> None:
         self.storage_options = storage_options
         self._read: dict[str, _Footer | Exception] = {}
-        self._schemas: dict[pa.Schema, pa.Schema] = {}
+        self._schemas: dict[bytes, pa.Schema] = {}
         self._unified: tuple[list[str], pa.Schema] | None = None
 
     def read(self, path: str) -> _Footer | Exception:
@@ -82,8 +82,10 @@ class Footers:
                 with open_parquet(path, storage_options=self.storage_options) as opened:
                     metadata = opened.metadata
                     sizes = (_stored_bytes(metadata.row_group(at)) for at in range(metadata.num_row_groups))
-                    # Most files have the same schema: one of them is kept for all.
-                    schema = self._schemas.setdefault(opened.schema_arrow, opened.schema_arrow)
+                    # Most files have the same schema: one of them is kept for all. Schemas are equal for PyArrow when
+                    # only their metadata differ, which says here what is JSON: their bytes tell them apart.
+                    schema = opened.schema_arrow
+                    schema = self._schemas.setdefault(schema.serialize().to_pybytes(), schema)
                     found = _Footer(schema, tuple(sizes))
             except _DAMAGE as error:
                 _raise_unless_damage(error)
