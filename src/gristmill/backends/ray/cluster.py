@@ -174,16 +174,24 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _unreachable(address, error) from error
         return
+    options.update(
+        num_cpus=config.num_cpus,
+        num_gpus=config.num_gpus,
+        object_store_memory=config.object_store_memory,
+        include_dashboard=_has_dashboard(),
+        _temp_dir=short_temp_dir(),
+    )
     with set_meanwhile({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **environment}):
-        ray.init(
-            address="local",
-            num_cpus=config.num_cpus,
-            num_gpus=config.num_gpus,
-            object_store_memory=config.object_store_memory,
-            include_dashboard=_has_dashboard(),
-            _temp_dir=short_temp_dir(),
-            **options,
-        )
+        try:
+            ray.init(address="local", **options)
+        except Exception as error:
+            ray.shutdown()
+            # Ray raises Exception itself when its processes are not up within half a minute.
+            raise WorkerError(
+                f"Ray could not be started on this machine: {error} Try again when the machine is less busy, or start "
+                "a cluster with `ray start --head` and set RAY_ADDRESS=auto.",
+                cause=str(error),
+            ) from error
 
 
 def _check_sendable(config: ClusterConfig) -> None:

@@ -93,3 +93,11 @@ def test_replacements_keep_their_distance() -> None:
     assert not watch.may_retire(0, 60.0)
     assert watch.may_retire(1, 60.0)
     assert watch.may_retire(0, 0.0)
+
+
+def test_tasks_of_a_round_that_was_given_up_are_not_blamed() -> None:
+    watch = Watch()
+    for _ in range(40):
+        assert watch.begin(KEY) == Hints()
+        watch.at(KEY, Place(0, 0, 0, ROWS))
+        watch.release_all()
