@@ -653,27 +653,49 @@ def test_stages_of_the_main_script_with_closures_and_lambdas(source: Path, tmp_p
     assert b"DOCUMENT 3 OF 0" in found[0]["part0.b0000.jsonl"]
 
 
+def _interrupted(made: Program, pids: list[int]) -> float:
+    """Seconds from Ctrl-C until the program and all its workers are gone."""
+    begun = time.monotonic()
+    made.send_signal(signal.SIGINT)
+    made.wait(60)
+    wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
+    return time.monotonic() - begun
+
+
 @pytest.mark.parametrize("seconds", [0.05, 30], ids=["between batches", "in a long call"])
 def test_an_interrupt_ends_everything_in_two_seconds(
     seconds: float, source: Path, tmp_path: Path, program: Any
 ) -> None:
     notes = tmp_path / "notes"
-    made = program(source, tmp_path / "out", seconds=seconds)
-    wait_until(lambda: len(list(notes.glob("setup-*"))) == 2)
-    time.sleep(0.2)
-    pids = workers_of(made.pid)
-    assert len(pids) >= 3
-    begun = time.monotonic()
-    made.send_signal(signal.SIGINT)
-    made.wait(60)
-    wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
-    spent = time.monotonic() - begun
-    assert "KeyboardInterrupt" in made.stderr_file.read_text()
-    busy = os.getloadavg()[0] > 2 * os.cpu_count()
-    assert spent < (30.0 if busy else 2.0)
-    assert not list(SHARED.glob(f"*-{made.pid}-*"))
-    # On a machine that has no time for them workers are killed before they get to it.
-    assert busy or {p.name[9:] for p in notes.glob("teardown-*")} == {p.name[6:] for p in notes.glob("setup-*")}
+    spent = []
+    # Another program may take the processors for a while, hardly three times in a row; what is slow by itself is.
+    while not spent or (spent[-1] >= 2.0 and len(spent) < 3):
+        for note in notes.glob("*"):
+            note.unlink()
+        made = program(source, tmp_path / f"out{len(spent)}", seconds=seconds)
+        wait_until(lambda: len(list(notes.glob("setup-*"))) == 2)
+        time.sleep(0.2)
+        pids = workers_of(made.pid)
+        assert len(pids) >= 3
+        spent.append(_interrupted(made, pids))
+        assert "KeyboardInterrupt" in made.stderr_file.read_text()
+        assert not list(SHARED.glob(f"*-{made.pid}-*"))
+    assert spent[-1] < 2.0, spent
+    assert {p.name[9:] for p in notes.glob("teardown-*")} == {p.name[6:] for p in notes.glob("setup-*")}
+
+
+def test_an_interrupt_is_heard_while_workers_are_still_to_come(source: Path, tmp_path: Path, program: Any) -> None:
+    """From the moment there is a nursery until the first worker is set up; at whatever moment it comes."""
+    spent = []
+    for delay_s in (0.0, 0.1, 0.3):
+        made = program(source, tmp_path / f"out{delay_s}", seconds=30)
+        wait_until(lambda: workers_of(made.pid))  # noqa: B023 (called at once)
+        time.sleep(delay_s)
+        pids = workers_of(made.pid)
+        spent.append(_interrupted(made, pids))
+        assert made.returncode == -signal.SIGINT, made.stderr_file.read_text()
+        assert not list(SHARED.glob(f"*-{made.pid}-*"))
+    assert min(spent) < 2.0, spent
 
 
 def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(

@@ -115,6 +115,7 @@ class Engine:
         self._limits = [segment.time_limit_s for segment in plan.segments]
         self._last_sample = 0.0
         self._interrupted = False
+        self._may_be_cut = False
         self._error: Exception | None = None
         self._nursery_noted = False
         self._nurseries = 0
@@ -131,7 +132,8 @@ class Engine:
         handler = self._watch_interrupts()
         try:
             self._selector.register(self.nursery, selectors.EVENT_READ)
-            self.nursery.preload(_likely_modules(self.plan))
+            with self._cut_by_interrupts():
+                self.nursery.preload(_likely_modules(self.plan))
             self._refill()
             while not (self.state.finished and self._committer.idle):
                 self._decide()
@@ -161,9 +163,29 @@ class Engine:
 
         def note(number: int, frame: FrameType | None) -> None:
             self._interrupted = True
+            if self._may_be_cut:
+                raise KeyboardInterrupt
 
         signal.signal(signal.SIGINT, note)
         return before
+
+    @contextlib.contextmanager
+    def _cut_by_interrupts(self) -> Iterator[None]:
+        """For what may take seconds while nobody works yet: waiting until the nursery has imported everything.
+
+        A message to it may then be cut in the middle, so it is given up; the next run gets a new one.
+        """
+        self._may_be_cut = not self._hands
+        try:
+            if self._may_be_cut and self._interrupted:
+                raise KeyboardInterrupt
+            yield
+        except KeyboardInterrupt:
+            self._may_be_cut = False
+            self.nursery.close(timeout_s=0.2)
+            raise
+        finally:
+            self._may_be_cut = False
 
     def _check(self) -> None:
         if self._interrupted:
@@ -247,7 +269,8 @@ class Engine:
         env: dict[str, str | None] = {}
         if self.gpu_names:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpu_names[device] for device in action.gpus)
-        process = self.nursery.fork(env=env)
+        with self._cut_by_interrupts():
+            process = self.nursery.fork(env=env)
         number = next(self._workers)
         self._hands[number] = Hand(process)
         self._by_process[id(process)] = number

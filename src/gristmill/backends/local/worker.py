@@ -104,7 +104,7 @@ class _Outbox:
     def give_up(self) -> None:
         """Send no more results, only messages."""
         self._given_up = True
-        self._credit.release(1 << 20)
+        self._credit.release()
 
     def flush(self) -> None:
         """Wait until everything is sent."""
@@ -120,7 +120,8 @@ class _Outbox:
                     item.set()
                 elif isinstance(item, tuple):
                     group, task = item
-                    self._credit.acquire()
+                    if not self._given_up:
+                        self._credit.acquire()
                     if self._given_up:
                         self._slots.release()
                         continue
