@@ -144,7 +144,7 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> 
         ConservationError: The stage's own records contradict the rows that are there.
     """
     out_items = sum(one.task.num_items for one in exits)
-    notes = _notes(entry, exits)
+    notes = collected_notes(entry, exits)
     quarantined = [record for note in notes for record in note.quarantine]
     if not entry.is_documents or entry.rows is None or entry.note is None:
         _account_source(stage, entry, exits, trail, notes, out_items)
@@ -315,7 +315,7 @@ def _write_rest(stage: Stage, notes: Sequence[Note], trail: Trail, entry: Entry,
     trail.count(names[-1]).bytes_out += bytes_out
 
 
-def _notes(entry: Entry, exits: Sequence[Exit]) -> list[Note]:
+def collected_notes(entry: Entry, exits: Sequence[Exit]) -> list[Note]:
     """Every note once: that of the entry, and those of batches that were made anew."""
     found: list[Note] = [entry.note] if entry.note is not None else []
     for one in exits:

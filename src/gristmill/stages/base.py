@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from gristmill.errors import StageDefinitionError, UnknownNameError, UsageError, did_you_mean
 from gristmill.stages.resources import Resources
@@ -83,6 +83,10 @@ class ProcessingStage(ABC, Generic[X, Y]):
         time_limit_s: How long one document may take; a slower one is quarantined and its worker replaced.
         runs_without_gpu: Lets a stage that asks for a GPU run on processors where there is none.
         needs_own_worker: Keeps the stage from sharing a worker with its neighbours (it holds a model, say).
+        for_dropped: What to do, when a run records all scores, with documents that earlier stages dropped and that
+            later filters shall score: `"run"` gives them to this stage too, which must handle each document by itself
+            and not change anything but its result; `"pass"` leaves them as they are (the stage only adds columns);
+            `"score"` is for filters, whose `drop` then keeps them; `"stop"`, the default, follows them no further.
 
     Example:
         >>> class Upper(ProcessingStage):
@@ -100,6 +104,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     time_limit_s: float | None = None
     runs_without_gpu = False
     needs_own_worker = False
+    for_dropped: Literal["run", "pass", "score", "stop"] = "stop"
     is_source_stage = False
     is_sink_stage = False
     is_resumable = True

@@ -26,7 +26,8 @@ class Step:
 class Lineage:
     """Where a task comes from: its partition and the way down from it. Owned by the runner.
 
-    `source` is the way down to the task from which the documents were made; rows are numbered from there.
+    `source` is the way down to the task from which the documents were made; rows are numbered from there. `followed`
+    holds documents that were dropped on the way, where they are still to be scored.
     """
 
     partition: int
@@ -34,6 +35,7 @@ class Lineage:
     path: tuple[Step, ...] = ()
     trail: Trail = field(default_factory=Trail)
     source: tuple[int, ...] = ()
+    followed: Any = None
 
     @property
     def task_id(self) -> str:
@@ -42,7 +44,9 @@ class Lineage:
 
     def child(self, index: int, *, last: bool, trail: Trail) -> Lineage:
         """The lineage of the child number `index`."""
-        return Lineage(self.partition, self.partition_id, (*self.path, Step(index, last)), trail, self.source)
+        followed = self.followed if index == 0 else None
+        path = (*self.path, Step(index, last))
+        return Lineage(self.partition, self.partition_id, path, trail, self.source, followed)
 
 
 @dataclass(frozen=True, slots=True)

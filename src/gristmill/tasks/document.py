@@ -7,7 +7,7 @@ matched with what went in by the runner (`gristmill.backends.accounting`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 class Note:
     """What a stage says about a batch while it works: drops, changes and scores, until the runner collects them."""
 
-    __slots__ = ("all_scores", "changes", "decisions", "quarantine", "scores")
+    __slots__ = ("all_scores", "changes", "decisions", "keeps_dropped", "quarantine", "scores")
 
-    def __init__(self, *, all_scores: bool = False) -> None:
+    def __init__(self, *, all_scores: bool = False, keeps_dropped: bool = False) -> None:
         self.all_scores = all_scores
+        self.keeps_dropped = keeps_dropped
         self.decisions: list[Decisions] = []
         self.changes: list[Changes] = []
         self.quarantine: list[QuarantinedRecord] = []
@@ -266,7 +267,7 @@ class DocumentBatch(Task[Any]):
         if len(mask) != self.num_items:
             raise StageDefinitionError(f"The mask has {len(mask)} values, but the batch has {self.num_items} rows.")
         gone = np.flatnonzero(mask)
-        if not len(gone):
+        if not len(gone) or self._note.keeps_dropped:
             return self
         self._note.decisions.append(
             Decisions(
@@ -287,7 +288,7 @@ class DocumentBatch(Task[Any]):
 
         One copy for all of them, where `drop` would make one each.
         """
-        if not drops:
+        if not drops or self._note.keeps_dropped:
             return self
         keep = np.ones(self.num_items, bool)
         for one in drops:
@@ -314,6 +315,20 @@ class DocumentBatch(Task[Any]):
     def wants_all_scores(self) -> bool:
         """Whether the run records every score of every document (`scores="all"`), so that none may be skipped."""
         return self._note.all_scores
+
+    @property
+    def keeps_dropped(self) -> bool:
+        """Whether these are documents that were dropped before and are only scored: `drop` then keeps them."""
+        return self._note.keeps_dropped
+
+    def scored(self, work: Callable[[DocumentBatch], Any]) -> DocumentBatch:
+        """This batch, with every score that `work` notes when it drops nothing; the batch itself notes no more."""
+        batch = self.slice(0, self.num_items)
+        batch._note = Note(all_scores=True, keeps_dropped=True)
+        work(batch)
+        self._note.scores.extend(batch._note.scores)
+        self._note.all_scores = False
+        return self
 
     def note_scores(self, score: str, values: Floats, *, stage: str = "") -> None:
         """Record one score of every row (kept when the run asks for all scores)."""

@@ -92,8 +92,8 @@ def test_every_score_of_every_document_is_there(ledger: Ledger) -> None:
     read = sum(entry.rows_read for entry in ledger.entries().values())
     by_stage = dict(scores.group_by("stage").len().iter_rows())
     assert by_stage["word_count"] == by_stage["mean_word_length"] == by_stage["alpha_numeric"] == read > 500
-    passed = read - len(ledger.frame().filter(pl.col("stage") != "vowels"))
-    assert by_stage["vowels"] == passed > 0
+    # Also the filter written in Python, behind those that dropped most of them.
+    assert by_stage["vowels"] == read
     # The decisive scores are among them.
     joined = ledger.frame().join(scores, on=["partition", "row", "stage"], suffix="_all")
     assert len(joined) == len(ledger.frame())
@@ -131,20 +131,14 @@ def test_stricter_thresholds_equal_a_run(
     assert told == expected.filter(pl.col("stage") != "vowels")["threshold"].to_list()
 
 
-def test_looser_thresholds_equal_a_run_within_a_pass(ledger: Ledger, source: Path, tmp_path: Path) -> None:
-    """Built-in filters in a row score every document; what Python never saw is undecided, and nothing else is."""
+def test_looser_thresholds_equal_a_run(ledger: Ledger, source: Path, tmp_path: Path) -> None:
+    """A document that passes now was scored by the later filters too, built in or written in Python."""
     recut = ledger.rethreshold({"word_count": {"lower": 10}, "vowels": {"lower": 0.2}})
     real = _fates(_run(source, tmp_path / "out", **{**FIRST, "words": 10}))  # type: ignore[arg-type]
-    undecided = recut.frame.filter(pl.col("status") == "undecided")
-    assert len(undecided) > 0
-    assert set(undecided["stage"]) == {"vowels"}
-    decided = recut.frame.filter(pl.col("status") != "undecided")
-    places = undecided.select("partition", "row")
-    expected = real.join(places, on=["partition", "row"], how="anti").sort("partition", "row")
-    gone = decided.filter(pl.col("status") == "dropped").sort("partition", "row")
-    assert gone.select("partition", "row", "stage", "score").equals(
-        expected.select("partition", "row", "stage", "score")
-    )
+    assert set(recut.counts()) == {"kept", "dropped"}
+    gone = recut.frame.filter(pl.col("status") == "dropped").sort("partition", "row")
+    assert gone.select("partition", "row", "stage", "score").equals(real.select("partition", "row", "stage", "score"))
+    assert "kept" in set(recut.changed["status"])
 
 
 def test_built_in_filters_alone_can_be_recut_both_ways(source: Path, tmp_path: Path) -> None:

@@ -149,6 +149,8 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         expected_labels: Labels that the model must know, because something later asks for them.
     """
 
+    for_dropped = "pass"
+
     def __init__(
         self,
         model_path: str,

@@ -130,6 +130,8 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         >>> Score(WordCountFilter(), score_field="words")
     """
 
+    for_dropped = "run"
+
     def __init__(
         self,
         score_fn: DocumentFilter | Callable[[str], Any] | Sequence[Any],
@@ -167,9 +169,13 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
             if isinstance(function, ColumnFilter):
                 result = FilterCascade([function]).evaluate(batch.text(text_field), keep_scores=True, every_score=True)
                 values = function.stored_scores(result.scores[0])
+                numbers: np.ndarray[Any, Any] | None = result.scores[0]
             else:
                 call = function.score_document if isinstance(function, DocumentFilter) else function
-                values = _score_array(_python_scores(call, batch.column(text_field), self._watch, self.name))
+                scores = _python_scores(call, batch.column(text_field), self._watch, self.name)
+                values, numbers = _score_array(scores), _as_numbers(scores)
+            if batch.wants_all_scores and numbers is not None:
+                batch.note_scores(_callable_name(function), numbers)
             batch = batch.with_column(score_field, values)
         return batch
 
@@ -185,6 +191,8 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
     Example:
         >>> Filter(lambda words: words >= 50, filter_field="words")
     """
+
+    for_dropped = "score"
 
     def __init__(
         self,
@@ -214,6 +222,11 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], list(dict.fromkeys(self.filter_field))
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
+        if len(self.filter_fn) > 1 and task.wants_all_scores and not task.keeps_dropped:
+            return self._apply(task.scored(self._apply))
+        return self._apply(task)
+
+    def _apply(self, task: DocumentBatch) -> DocumentBatch:
         batch = task
         for function, field, invert in zip(self.filter_fn, self.filter_field, self.invert, strict=True):
             values = one_chunk(batch.column(field))
@@ -225,6 +238,8 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
                 kept = np.fromiter((bool(decide(value)) for value in values.to_pylist()), bool, len(values))
                 numbers = _as_numbers(values.to_pylist())
             gone = kept if invert else ~kept
+            if batch.wants_all_scores and numbers is not None:
+                batch.note_scores(_filter_name(function), numbers)
             batch = batch.drop(gone, reason=_filter_name(function), score=numbers)
             if not batch.num_items:
                 break
@@ -255,6 +270,8 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     Example:
         >>> ScoreFilter(WordCountFilter(min_words=50), score_field="words")
     """
+
+    for_dropped = "score"
 
     def __init__(
         self,
@@ -290,6 +307,12 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._watch = self._watch or _Stopwatch()
+        if len(self.filter_obj) > 1 and task.wants_all_scores and not task.keeps_dropped:
+            # Scored first, with all filters, because what one of them drops the next one does not see.
+            return self._apply(task.scored(self._apply))
+        return self._apply(task)
+
+    def _apply(self, task: DocumentBatch) -> DocumentBatch:
         batch = task
         many = len(self.filter_obj) > 1
         for one, text_field, score_field, invert in zip(
@@ -362,6 +385,8 @@ class FusedFilters(FusedStage):
         members: The filters, each a `ScoreFilter` with one built-in filter.
     """
 
+    for_dropped = "score"
+
     def __init__(self, members: Sequence[ScoreFilter]) -> None:
         self.members: Sequence[ScoreFilter] = list(members)
         first = members[0]
@@ -432,7 +457,7 @@ def run_cascade(
                 )
             )
     kept = batch.drop_all(drops)
-    survivors = np.flatnonzero(result.kept)
+    survivors = np.arange(batch.num_items) if batch.keeps_dropped else np.flatnonzero(result.kept)
     for position in wanted:
         field = score_fields[position]
         assert field is not None

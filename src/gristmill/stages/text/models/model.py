@@ -62,6 +62,8 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         autocast: Use the 16-bit type that is faster on the device, where there is one.
     """
 
+    for_dropped = "pass"
+
     name = "model"
     resources = Resources(cpus=1.0, gpus=1.0)
     needs_own_worker = True

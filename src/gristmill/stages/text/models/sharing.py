@@ -36,6 +36,8 @@ def _only_drops(stage: ProcessingStage[Any, Any]) -> bool:
 class SharedTokens(FusedStage):
     """A classifier's model with the tokenizer of the next one, which finds the tokens already there."""
 
+    for_dropped = "pass"
+
     needs_own_worker = True
     runs_without_gpu = True
 

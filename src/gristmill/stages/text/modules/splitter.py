@@ -28,6 +28,8 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
         {'text': ['one', 'two'], 'segment_id': [0, 1]}
     """
 
+    for_dropped = "run"
+
     name = "document_splitter"
 
     def __init__(self, separator: str, text_field: str = "text", segment_id_field: str = "segment_id") -> None:

@@ -50,6 +50,8 @@ def _takes_parameters_of(filters: type[Any]) -> Callable[[S], S]:
 class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Drops documents by a set of rules, each with its own reason."""
 
+    for_dropped = "score"
+
     makes: ClassVar[Callable[..., FilterSet]]
 
     def __init__(self, text_field: str = "text", **options: Any) -> None:
@@ -89,6 +91,8 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 class FusedSets(FusedStage):
     """Adjacent published sets as one pass over the column."""
+
+    for_dropped = "score"
 
     def __init__(self, members: Sequence[PublishedSet]) -> None:
         self.members: Sequence[PublishedSet] = list(members)
@@ -147,6 +151,8 @@ class FineWebQuality(PublishedSet):
 @_takes_parameters_of(C4QualityFilter)
 class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
     """C4's cleaning as one stage: lines are taken out of texts, then texts are dropped (Raffel et al. 2020)."""
+
+    for_dropped = "run"
 
     name = "c4_quality"
 

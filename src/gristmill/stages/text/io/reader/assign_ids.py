@@ -13,6 +13,8 @@ DEDUP_ID_FIELD = "_curator_dedup_id"
 class AssignRowIds(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds the column `_curator_dedup_id`: partition and row, so that any worker and any run gives the same id."""
 
+    for_dropped = "pass"
+
     name = "assign_row_ids"
 
     def outputs(self) -> Spec:
