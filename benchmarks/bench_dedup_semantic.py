@@ -1,13 +1,13 @@
 """How long does semantic deduplication take to cluster and search, in what memory, and which pairs does it miss?
 
     python benchmarks/bench_dedup_semantic.py [--vectors 100000] [--dimensions 384] [--memory-budget 6GB]
-        [--topics 2000] [--spectrum 0.35] [--queries 5000] [--folder FOLDER] [--out FILE.json]
+        [--topics N] [--spectrum 0.35] [--queries 5000] [--folder FOLDER] [--out FILE.json]
 
 Makes vectors that fill the space unevenly, as embeddings do: topics that overlap, and variances that fall like n**-0.7,
 as they do in all-MiniLM-L6-v2 on web text. A tenth of them are near-duplicates of others in the file before, at cosines
 spread evenly from 0.9 to 1, with differences that fall like n**-0.9. `--spectrum 0.5 --topics 0` makes it harder than
-real text ever was: half of all near-duplicates then lie across a border of clusters. The vectors are written as
-Parquet and deduplicated in a process of its own.
+real text ever was: half of all near-duplicates then lie across a border of clusters. By default there are half as many
+topics as clusters. The vectors are written as Parquet and deduplicated in a process of its own.
 
 Recall: all vectors are compared with a random sample of them, by brute force in float32. A pair of cosine 0.9 or more
 counts as found when the search has compared it. Besides, of the two documents of a pair one must be on the list of
@@ -180,6 +180,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.topics is None:
+        options.topics = round(options.vectors**0.5 / 2)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="gristmill-semantic-"))
     source, output = folder / "in", folder / "out"
     try:

@@ -321,7 +321,8 @@ class Steps:
         The choice is recorded before anything is written, so that an output never holds a mixture of two.
         """
         folder = RunFolder(output, storage_options=self.workflow.storage_options)
-        place, choice = folder.join(f"{RECORD_FOLDER}/{CHOICE}"), removals.digest.encode()
+        place = folder.join(f"{RECORD_FOLDER}/{STEPS_FOLDER}/{CHOICE}")
+        choice = removals.digest.encode()
         if folder.exists(place) and folder.read(place) != choice:
             manifest = Manifest(folder)
             for name in [*manifest.load(), *manifest.pending]:

@@ -130,7 +130,7 @@ class ClusterNeighbours(RangeReader):
 
 def _shuffled(documents: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:
     """A number for every document that looks random (the finalizer of SplitMix64, Steele et al. 2014)."""
-    values = documents + np.uint64(seed % (1 << 64)) * np.uint64(0x9E3779B97F4A7C15)
+    values = documents + np.uint64(seed * 0x9E3779B97F4A7C15 % (1 << 64))
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((values ^ (values >> np.uint64(31))) >> np.uint64(11)).astype(np.float64)
