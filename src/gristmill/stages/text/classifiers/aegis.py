@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import check_filter_by, label_filter
-from gristmill.stages.text.classifiers.guard_prompt import LABELS, default_policy, guard_prompt, read_answer
+from gristmill.stages.text.classifiers.guard_prompt import LABELS, check_template
+from gristmill.stages.text.classifiers.guard_stages import (
+    HIDDEN_TEXT_FIELD,
+    FormatAegisPromptStage,
+    PostProcessAegisResponsesStage,
+)
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import fetch_model, model_folder
@@ -32,7 +36,6 @@ AEGIS_VARIANTS = (
     "nvidia/Aegis-AI-Content-Safety-LlamaGuard-Permissive-1.0",
 )
 INSTRUCTION_DATA_GUARD_MODEL_IDENTIFIER = "nvidia/instruction-data-guard"
-HIDDEN_TEXT_FIELD = "_curator_hidden_text"
 MAX_SEQ_LENGTH = 4096
 _POISONED_FROM = 0.5
 
@@ -133,95 +136,6 @@ class AegisModelStage(BudgetedModelStage):
         return {self.score_field: pa.array(scores), self.label_field: pa.array(scores >= _POISONED_FROM)}
 
 
-class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds the question about each text as a column.
-
-    Args:
-        text_field: The column with the text.
-        max_chars: How many characters of a text the question contains at the most.
-        prompt_field: The column for the question.
-        policy: The categories of unsafe content, as text.
-    """
-
-    name = "format_aegis_prompt"
-
-    def __init__(
-        self,
-        text_field: str,
-        max_chars: int | None = 6000,
-        *,
-        prompt_field: str = HIDDEN_TEXT_FIELD,
-        policy: str | None = None,
-    ) -> None:
-        self.text_field = text_field
-        self.max_chars = max_chars
-        self.prompt_field = prompt_field
-        self.policy = policy if policy is not None else default_policy()
-
-    def inputs(self) -> tuple[list[str], list[str]]:
-        """The text."""
-        return ["data"], [self.text_field]
-
-    def outputs(self) -> tuple[list[str], list[str]]:
-        """The question."""
-        return ["data"], [self.prompt_field]
-
-    def process(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with a question about each document."""
-        text = batch.text(self.text_field)
-        if self.max_chars is not None:
-            text = pc.utf8_slice_codeunits(text, 0, self.max_chars)
-        prompts = [guard_prompt(value or "", self.policy) for value in text.to_pylist()]
-        return batch.with_column(self.prompt_field, pa.array(prompts, pa.large_string()))
-
-
-class PostProcessAegisResponsesStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Reads the label out of each answer.
-
-    Args:
-        label_field: The column for the label.
-        raw_output_field: The column with the answer.
-        keep_raw_output: Keep the answer.
-        aegis_prompt_field: The column with the question.
-        keep_aegis_prompt_field: Keep the question.
-    """
-
-    name = "postprocess_aegis_responses"
-
-    def __init__(
-        self,
-        *,
-        label_field: str = "aegis_pred",
-        raw_output_field: str = "_aegis_raw_pred",
-        keep_raw_output: bool = False,
-        aegis_prompt_field: str = HIDDEN_TEXT_FIELD,
-        keep_aegis_prompt_field: bool = False,
-    ) -> None:
-        self.label_field = label_field
-        self.raw_output_field = raw_output_field
-        self.keep_raw_output = keep_raw_output
-        self.aegis_prompt_field = aegis_prompt_field
-        self.keep_aegis_prompt_field = keep_aegis_prompt_field
-
-    def inputs(self) -> tuple[list[str], list[str]]:
-        """The answer."""
-        return ["data"], [self.raw_output_field]
-
-    def outputs(self) -> tuple[list[str], list[str]]:
-        """The label, and the answer if it is kept."""
-        return ["data"], [self.label_field] + ([self.raw_output_field] if self.keep_raw_output else [])
-
-    def process(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with the labels."""
-        answers = batch.text(self.raw_output_field).to_pylist()
-        labels = pa.array([read_answer(answer or "") for answer in answers], pa.large_string())
-        result = batch.with_column(self.label_field, labels)
-        gone = [] if self.keep_raw_output else [self.raw_output_field]
-        if not self.keep_aegis_prompt_field and self.aegis_prompt_field in batch.get_columns():
-            gone.append(self.aegis_prompt_field)
-        return result.without(gone) if gone else result
-
-
 @dataclass(eq=False, repr=False)
 class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     """Labels unsafe content with an AEGIS model: `safe`, a category O1 to O13, or `unknown`.
@@ -245,7 +159,10 @@ class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         aegis_prompt_field: A column that already holds the questions; None makes them.
         keep_aegis_prompt_field: Keep the questions.
         use_existing_tokens: Take the token columns that are already there; needs `aegis_prompt_field`.
-        policy: The policy text of the model's card, where results must be comparable with published ones.
+        policy: The categories of unsafe content, one `number: name` per line; None for the thirteen of AEGIS.
+        template: The whole question, with `{text}` and, if wanted, `{policy}` in it; None takes the chat template of
+            the adapter or of the base model, and words of our own where they have none. Give the question of the
+            model's card where results must be comparable with published ones.
         base_model: The base model, if not the published one.
     """
 
@@ -266,12 +183,14 @@ class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     keep_aegis_prompt_field: bool = False
     use_existing_tokens: bool = False
     policy: str | None = field(default=None, kw_only=True)
+    template: str | None = field(default=None, kw_only=True)
     base_model: str = field(default=BASE_MODEL_IDENTIFIER, kw_only=True)
 
     def __post_init__(self) -> None:
         self.name = format_name_with_suffix(self.aegis_variant)
         self.hf_token = hide(self.hf_token)
         check_filter_by(self.filter_by, known=LABELS)
+        check_template(self.template)
         if self.use_existing_tokens and self.aegis_prompt_field is None:
             raise UsageError("use_existing_tokens=True: name the column of the questions with aegis_prompt_field=.")
 
@@ -284,7 +203,17 @@ class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         prompt_field = self.aegis_prompt_field or HIDDEN_TEXT_FIELD
         stages: list[ProcessingStage[Any, Any]] = []
         if self.aegis_prompt_field is None:
-            stages.append(FormatAegisPromptStage(self.text_field, self.max_chars, policy=self.policy))
+            stages.append(
+                FormatAegisPromptStage(
+                    self.text_field,
+                    self.max_chars,
+                    policy=self.policy,
+                    template=self.template,
+                    models=(self.aegis_variant, self.base_model),
+                    cache_dir=self.cache_dir,
+                    hf_token=self.hf_token,
+                )
+            )
         if not self.use_existing_tokens:
             stages.append(_guard_tokenizer(self, text_field=prompt_field, max_chars=None))
         stages.append(

@@ -73,5 +73,9 @@ class GuardModel(nn.Module):  # type: ignore[misc]
                 input_ids=ids, attention_mask=mask, max_new_tokens=ANSWER_TOKENS, do_sample=False, pad_token_id=0
             )
             return answers[:, ids.shape[1] :]
-        states = self.network(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+        # Places are counted from the first real token, as when a model answers.
+        places = (mask.cumsum(1) - 1).clamp(min=0)
+        states = self.network(
+            input_ids=ids, attention_mask=mask, position_ids=places, output_hidden_states=True
+        ).hidden_states
         return self.judge(states[-1][:, -1, :].float()).flatten()
