@@ -56,6 +56,7 @@ class ManifestEntry:
         rows_read: Rows that the source created.
         row_numbers: One more than the highest row number in use; above `rows_read` where one quarantined record
             stands for several rows.
+        batches: The first row of each batch that was read, where there were several.
     """
 
     partition: str
@@ -71,6 +72,7 @@ class ManifestEntry:
     rows_dropped: int = 0
     quarantined: int = 0
     row_numbers: int = 0
+    batches: tuple[int, ...] = ()
     state: str = COMMITTED
 
     @property
@@ -101,6 +103,7 @@ class ManifestEntry:
             "rows_dropped": self.rows_dropped,
             "quarantined": self.quarantined,
             "row_numbers": self.row_numbers,
+            "batches": list(self.batches),
         }
         values["seal"] = _seal(values)
         return values
@@ -153,6 +156,7 @@ class ManifestEntry:
             rows_dropped=values["rows_dropped"],
             quarantined=values["quarantined"],
             row_numbers=values["row_numbers"],
+            batches=tuple(values.get("batches", ())),
             state=values["state"],
         )
 

@@ -21,6 +21,7 @@ def load_trail(folder: RunFolder, entry: ManifestEntry) -> Trail:
     trail = Trail(
         counts={stage: StageCount.from_dict(counts.to_dict()) for stage, counts in entry.stages.items()},
         output_rows=entry.rows_written,
+        batches=list(entry.batches),
     )
     decisions = _table(folder, folder.ledger_file(entry.partition))
     if decisions is not None:
@@ -80,9 +81,16 @@ def _decisions(table: pa.Table) -> list[Decisions]:
                 threshold,
                 None if all(text is None for text in survivors) else survivors,
                 None if similarity.null_count == len(part) else similarity.to_numpy(),
+                _clusters(part),
             )
         )
     return found
+
+
+def _clusters(part: pa.Table) -> Any:
+    if "cluster" not in part.column_names or part.column("cluster").null_count == len(part):
+        return None  # also what runs have left that did not record them
+    return part.column("cluster").to_numpy()
 
 
 def _identity(folder: RunFolder, entry: ManifestEntry, decisions: pa.Table | None) -> Identity:

@@ -96,6 +96,7 @@ class Decisions:
     threshold: float | None = None
     survivors: list[str] | None = None
     similarities: Floats | None = None
+    clusters: Rows | None = None
 
 
 @dataclass(slots=True)
@@ -175,6 +176,8 @@ class Trail:
     identities: list[Identity] = field(default_factory=list)
     times: dict[str, StageTime] = field(default_factory=dict)
     output_rows: int = 0
+    batches: list[int] = field(default_factory=list)
+    """The first row of every batch that the source gave; what is put into the output later keeps to these borders."""
 
     def count(self, stage: str) -> StageCount:
         """The counts of `stage`, made on first use."""
@@ -200,6 +203,7 @@ class Trail:
         self.quarantine.extend(other.quarantine)
         self.identities.extend(other.identities)
         self.output_rows += other.output_rows
+        self.batches.extend(other.batches)
 
     @classmethod
     def merged(cls, trails: Iterable[Trail]) -> Trail:
@@ -245,3 +249,4 @@ def _move_rows(trail: Trail, by: int) -> None:
     for record in trail.quarantine:
         if record.row >= 0:
             record.row += by
+    trail.batches = [row + by for row in trail.batches]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -46,13 +47,19 @@ def merged_files(
         added_columns = [TableColumns(cast_where_possible(part.table(), schema)) for part in added_columns]
     columns = concat_columns([*parts, *added_columns])
     added = np.concatenate([np.array([], np.int64), *(batch.rows for batch in filled)])
+    borders = [0, columns.num_rows]
     if before is not None:
-        order = np.argsort(np.concatenate([before, added]), kind="stable")
+        rows = np.concatenate([before, added])
+        order = np.argsort(rows, kind="stable")
         columns = columns.take(order)
+        # Batches are compressed, or made row groups, each by itself: a run would have written these.
+        ends = np.searchsorted(rows[order], entry.batches)
+        borders = sorted({*borders, *ends.tolist()})
     part = sink.open_part(f"{staging}/{entry.partition}{sink.extension}")
     try:
-        batch = DocumentBatch.from_columns(columns)
-        part.append(sink.encode(batch), rows=batch.num_items)
+        for start, end in itertools.pairwise(borders):
+            batch = DocumentBatch.from_columns(columns.slice(start, end - start))
+            part.append(sink.encode(batch), rows=batch.num_items)
         return part.close()
     except BaseException:
         part.abort()

@@ -67,18 +67,21 @@ def _input(folder: Path, kind: str) -> None:
             pq.write_table(table, folder / "in" / f"{number}.parquet")
 
 
-def _job(folder: Path, kind: str, *, out: str = "out") -> Pipeline:
+def _job(folder: Path, kind: str, *, out: str = "out", small: bool = False) -> Pipeline:
+    """With `small` batches there are several to a partition, each compressed by itself."""
     reader: Any = JsonlReader if kind == "jsonl" else ParquetReader
     writer: Any = JsonlWriter if kind == "jsonl" else ParquetWriter
+    cut = {"read_kwargs": {"batch_bytes": 200}} if small else {}
+    packed = {"compression": "zstd"} if small else {}
     return Pipeline(
         "job",
         stages=[
-            reader(str(folder / "in"), files_per_partition=1),
+            reader(str(folder / "in"), files_per_partition=1, **cut),
             ScoreFilter(WordCountFilter(min_words=3)),
             Picky(folder / "trouble"),
             Modify(trimmed, input_fields="text"),
             ScoreFilter(_short()),
-            writer(str(folder / out)),
+            writer(str(folder / out), **packed),
         ],
     )
 
@@ -149,23 +152,47 @@ def test_a_record_that_cannot_be_read_has_its_place_in_the_file(tmp_path: Path) 
 # --- replay ---
 
 
+@pytest.mark.parametrize("scores", ["decisive", "all"])
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_replay_gives_what_a_run_without_failure_gives(tmp_path: Path, kind: str) -> None:
-    _fail_then_replay(tmp_path, kind)
+def test_a_replay_gives_what_a_run_without_failure_gives(tmp_path: Path, kind: str, small: bool, scores: str) -> None:
+    _input(tmp_path, kind)
+    # n9e and n24e are dropped later on, the others are kept.
+    _trouble(tmp_path, n8e="key", n9e="key", n12e="value", n33e="key", n24e="value")
+    options: Any = {"executor": here(), "ignore_failures": True, "scores": scores}
+    assert _job(tmp_path, kind, small=small).run(**options).report.quarantined == 5
+    entries = Manifest(str(tmp_path / "out")).load().values()
+    assert all((len(entry.batches) > 2) == small for entry in entries)
     (tmp_path / "trouble").unlink()
-    report = _job(tmp_path, kind).replay(here())
-    assert (report.records, report.still_quarantined, report.incomplete, report.partitions) == (4, 0, 0, 2)
-    assert report.written + report.dropped == 4
-    assert report.dropped == 1
+    report = _job(tmp_path, kind, small=small).replay(here())
+    assert (report.records, report.still_quarantined, report.incomplete, report.partitions) == (5, 0, 0, 2)
+    assert report.written + report.dropped == 5
+    assert report.dropped == 2
     assert report.plan_changes == []
-    _job(tmp_path, kind, out="whole").run(executor=here(), ignore_failures=True)
+    _job(tmp_path, kind, out="whole", small=small).run(**options)
     found, expected = _contents(tmp_path / "out"), _contents(tmp_path / "whole")
     assert sorted(found) == sorted(expected)
     for name, data in expected.items():
         assert found[name] == data, name
     report = verify(str(tmp_path / "out"))
     assert report.ok, report
-    assert _job(tmp_path, kind).run(executor=here(), ignore_failures=True).report.partitions_done_before == 2
+    again = _job(tmp_path, kind, small=small).run(**options)
+    assert again.report.partitions_done_before == 2
+
+
+def test_records_that_were_too_long_come_to_their_places_between_batches(tmp_path: Path) -> None:
+    lines = [{"id": f"d{n}", "text": "word " * (60 if n in (0, 5, 6, 13, 19) else 12)} for n in range(20)]
+    write_lines(tmp_path / "in" / "a.jsonl", lines)
+
+    def job(limit: int) -> Pipeline:
+        reader = JsonlReader(str(tmp_path / "in"), read_kwargs={"batch_bytes": 300, "max_record_bytes": limit})
+        return Pipeline("job", stages=[reader, JsonlWriter(str(tmp_path / "out"))])
+
+    job(200).run(executor=here())
+    assert [row["id"] for row in read_rows(tmp_path / "out")] != [row["id"] for row in lines]
+    assert job(10_000).replay(here()).written == 5
+    assert (tmp_path / "out" / "a.jsonl").read_bytes() == (tmp_path / "in" / "a.jsonl").read_bytes()
+    assert verify(str(tmp_path / "out")).ok
 
 
 class Fragile(ColumnFilter):
