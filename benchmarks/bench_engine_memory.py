@@ -59,7 +59,7 @@ def main() -> None:
             ("large_with_budget", "large", options.budget),
         ):
             command = [sys.executable, __file__, "--one", str(folder / source), str(folder / f"out_{label}"), budget]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             peaks[label] = json.loads(done.stdout.splitlines()[-1])
     save(
         "engine_memory",

@@ -70,10 +70,9 @@ def main() -> None:
         {
             "bytes": size,
             "bytes_written": written,
-            "gristmill": mine,
-            "polars_two_processes": theirs,
-            "speed_ratio_wall": round(theirs["wall_s"] / mine["wall_s"], 3),
-            "speed_ratio_cpu": round(theirs["cpu_s"] / mine["cpu_s"], 3),
+            "gristmill_s": mine["wall_s"],
+            "polars_two_processes_s": theirs["wall_s"],
+            "speed_ratio": round(theirs["wall_s"] / mine["wall_s"], 3),
             "goal": "at least 0.6",
         },
     )

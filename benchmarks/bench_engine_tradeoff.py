@@ -95,7 +95,7 @@ def main() -> None:
             for batch in BATCHES:
                 out = folder / f"out-{block}-{batch}"
                 command = [sys.executable, __file__, "--one", str(folder / "in"), str(out), block, batch]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                 seconds, peak = json.loads(done.stdout.splitlines()[-1])
                 points.append(
                     {
