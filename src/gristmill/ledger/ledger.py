@@ -119,7 +119,11 @@ class Ledger:
                 id=next((item["id"] for item in found if item["id"] is not None), None),
                 sources=list(dict.fromkeys(part["path"] for part in entry.source)),
                 files=[] if found else [file.path for file in entry.files],
-                verdicts=[Verdict(**{key: item[key] for key in Verdict.__slots__}) for item in found],
+                verdicts=[
+                    # Records of earlier versions have no clusters.
+                    Verdict(**{key: item[key] for key in Verdict.__slots__ if key in item})
+                    for item in found
+                ],
                 changes=[
                     Change(item["stage"], item["field"], item["characters"])
                     for item in sorted(changes, key=lambda item: order.get(item["stage"], 0))

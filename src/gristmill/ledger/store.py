@@ -43,6 +43,7 @@ DECISIONS = pa.schema(
         ("threshold", pa.float64()),
         ("survivor", pa.large_string()),
         ("similarity", pa.float64()),
+        ("cluster", pa.int64()),
     ]
 )
 CHANGES = pa.schema([("row", pa.int64()), ("stage", _WORD), ("field", _WORD), ("characters", pa.int64())])
@@ -58,6 +59,7 @@ _ENCODINGS = {
     "characters": "DELTA_BINARY_PACKED",
     "value": "BYTE_STREAM_SPLIT",
     "similarity": "BYTE_STREAM_SPLIT",
+    "cluster": "DELTA_BINARY_PACKED",
 }
 
 Codes = npt.NDArray[np.int32]
@@ -136,6 +138,7 @@ def decision_table(trail: Trail, stage_order: Sequence[str]) -> pa.Table:
     )
     similarity, no_similarity = _optional([block.similarities for block in blocks], lengths)
     survivors = _survivors(blocks)
+    cluster, no_cluster = _clusters(blocks, lengths)
     keys: list[npt.NDArray[Any]] = [
         similarity.view(np.int64), no_similarity, threshold.view(np.int64), no_threshold, score.view(np.int64),
         no_score, reason, outcome, stage, rows,
@@ -157,6 +160,7 @@ def decision_table(trail: Trail, stage_order: Sequence[str]) -> pa.Table:
         if survivors is None
         else pa.array([None if (text := survivors[i]) is None else _clean(text) for i in order], pa.large_string()),
         pa.array(similarity[order], mask=no_similarity[order]),
+        pa.array(cluster[order], mask=no_cluster[order]),
     ]
     return pa.table(columns, schema=DECISIONS)
 
@@ -176,6 +180,16 @@ def _survivors(blocks: Sequence[Decisions]) -> list[str | None] | None:
         return None
     parts = (block.survivors if block.survivors is not None else [None] * len(block.rows) for block in blocks)
     return list(itertools.chain.from_iterable(parts))
+
+
+def _clusters(
+    blocks: Sequence[Decisions], lengths: Sequence[int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The clusters of all blocks, and a mask of those that are not there."""
+    pairs = zip(blocks, lengths, strict=True)
+    present = [np.zeros(n, np.int64) if block.clusters is None else block.clusters for block, n in pairs]
+    missing = np.repeat(np.array([block.clusters is None for block in blocks]), lengths)
+    return np.concatenate(present).astype(np.int64, copy=False), missing
 
 
 def _settle_ties(

@@ -30,7 +30,7 @@ from gristmill.storage.atomic import write_bytes_atomic
 from gristmill.storage.compression import open_raw
 from gristmill.storage.remote import StorageOptions
 
-_MAGIC = b"GMTRAIL1"
+_MAGIC = b"GMTRAIL2"
 _RECORD_TEXT = [field.name for field in fields(QuarantinedRecord) if field.name != "raw"]
 
 
@@ -69,6 +69,7 @@ def trail_to_bytes(trail: Trail) -> bytes:
                 "scores": block.scores is not None,
                 "survivors": block.survivors is not None,
                 "similarities": block.similarities is not None,
+                "clusters": block.clusters is not None,
             }
             for block in trail.decisions
         ],
@@ -101,6 +102,7 @@ def trail_to_bytes(trail: Trail) -> bytes:
         _numbers([identity.id_hashes for identity in trail.identities], np.uint64),
         _numbers([identity.url_hashes for identity in trail.identities], np.uint64),
         pa.concat_arrays(flat_ids) if flat_ids else pa.array([], pa.large_string()),
+        _numbers([block.clusters for block in trail.decisions], np.int64),
     ]
     # json writes NaN and infinities as Python reads them back; nobody else reads this file.
     text = json.dumps(head).encode()
@@ -126,10 +128,10 @@ def trail_from_bytes(data: bytes) -> Trail:
     head = json.loads(data[16 : 16 + size])
     reader = pa.BufferReader(data)
     reader.seek(16 + size)
-    columns = [_one(pa.ipc.open_stream(reader).read_all().column(0)) for _ in range(13)]
+    columns = [_one(pa.ipc.open_stream(reader).read_all().column(0)) for _ in range(14)]
     cuts = [_Cut(column) for column in columns]
     d_rows, d_scores, d_similar, d_survivors, c_rows, c_chars, s_rows, s_values, q_raw = cuts[:9]
-    i_rows, i_ids, i_urls, i_texts = cuts[9:]
+    i_rows, i_ids, i_urls, i_texts, d_clusters = cuts[9:]
     trail = Trail(output_rows=head["output_rows"])
     trail.counts = {stage: StageCount(**counts) for stage, counts in head["counts"].items()}
     trail.times = {stage: StageTime(**times) for stage, times in head["times"].items()}
@@ -147,6 +149,7 @@ def trail_from_bytes(data: bytes) -> Trail:
                 if note["survivors"]
                 else None,
                 d_similar.numbers(n) if note["similarities"] else None,
+                d_clusters.numbers(n) if note["clusters"] else None,
             )
         )
     for note in head["changes"]:

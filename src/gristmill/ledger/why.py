@@ -19,6 +19,7 @@ class Verdict:
     threshold: float | None = None
     survivor: str | None = None
     similarity: float | None = None
+    cluster: int | None = None
 
     def __str__(self) -> str:
         verb = {"duplicate": "dropped as a duplicate"}.get(self.outcome, self.outcome)
@@ -29,6 +30,7 @@ class Verdict:
         if self.survivor is not None:
             alike = "" if self.similarity is None else f", similarity {_number(self.similarity)}"
             text += f"; the survivor is {self.survivor!r}{alike}"
+            text += "" if self.cluster is None else f", cluster {self.cluster}"
         return text
 
 

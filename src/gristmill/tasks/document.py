@@ -250,6 +250,7 @@ class DocumentBatch(Task[Any]):
         outcome: str = DROPPED,
         survivors: Sequence[str] | None = None,
         similarity: Floats | None = None,
+        clusters: Rows | None = None,
     ) -> DocumentBatch:
         """A copy without the rows where `mask` is True, which go into the ledger for `reason`.
 
@@ -262,6 +263,7 @@ class DocumentBatch(Task[Any]):
             outcome: `dropped` or `duplicate`.
             survivors: For duplicates, the document that each row lost to.
             similarity: For duplicates, how alike they are.
+            clusters: For duplicates, a number that all documents of a cluster share.
         """
         mask = np.asarray(mask, bool)
         if len(mask) != self.num_items:
@@ -279,6 +281,7 @@ class DocumentBatch(Task[Any]):
                 threshold=None if threshold is None else float(threshold),
                 survivors=None if survivors is None else [survivors[int(i)] for i in gone],
                 similarities=None if similarity is None else np.asarray(similarity, np.float64)[gone],
+                clusters=None if clusters is None else np.asarray(clusters, np.int64)[gone],
             )
         )
         return self.take(np.flatnonzero(~mask))

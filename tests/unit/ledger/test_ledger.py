@@ -121,6 +121,7 @@ def test_frame_has_every_decision_with_its_partition(ledger: Ledger) -> None:
     frame = ledger.frame()
     assert frame.columns == [
         "partition", "row", "id", "stage", "outcome", "reason", "score", "threshold", "survivor", "similarity",
+        "cluster",
     ]  # fmt: skip
     assert frame.group_by("outcome").len().sort("outcome").rows() == [
         ("dropped", 6), ("duplicate", 2), ("quarantined", 2),

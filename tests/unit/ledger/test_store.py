@@ -73,7 +73,7 @@ def test_rows_are_sorted_and_carry_ids_and_nulls() -> None:
     assert [row["id"] for row in table] == [None, None, "d-1", "d-2", "d-2", "d-3", "d-4"]
     assert table[2] == {
         "row": 1, "id": "d-1", "stage": "words", "outcome": "dropped", "reason": "too_few_words", "score": 3.0,
-        "threshold": 50.0, "survivor": None, "similarity": None,
+        "threshold": 50.0, "survivor": None, "similarity": None, "cluster": None,
     }  # fmt: skip
     assert (table[-1]["survivor"], table[-1]["similarity"], table[-1]["score"]) == ("d-5", 0.93, None)
     assert table[1]["outcome"] == "quarantined"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gristmill.stages.deduplication.document_keys import partitions_of, rows_of
 from gristmill.stages.deduplication.key_ranges import RangeReader
-from gristmill.stages.deduplication.removal import survivor_names
+from gristmill.stages.deduplication.removal import cluster_numbers, survivor_names
 from gristmill.stages.deduplication.sorted_runs import column, sorted_by_key
 from gristmill.stages.deduplication.source import DocumentSource
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD
@@ -50,7 +50,7 @@ class DuplicateIds(RangeReader):
             {
                 "id": pa.array(names, pa.large_string()),
                 "survivor": pa.array(survivor_names(table, self._partition_ids), pa.large_string()),
-                "cluster": pa.array(self._assigned(table, "survivor"), pa.large_string()),
+                "cluster": cluster_numbers(column(table, "survivor")),
                 "similarity": table.column("similarity"),
             }
         )

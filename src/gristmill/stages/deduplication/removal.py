@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.ledger.trail import DUPLICATE
@@ -67,9 +68,18 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         survivors = [""] * task.num_items
         similarity = np.full(task.num_items, np.nan)
         similarity[mask] = column(chosen, "similarity")
+        clusters = np.zeros(task.num_items, np.int64)
+        clusters[mask] = cluster_numbers(column(chosen, "survivor"))
         for row, name in zip(np.flatnonzero(mask).tolist(), names, strict=True):
             survivors[row] = name
-        return task.drop(mask, reason=self.reason, outcome=DUPLICATE, survivors=survivors, similarity=similarity)
+        return task.drop(
+            mask,
+            reason=self.reason,
+            outcome=DUPLICATE,
+            survivors=survivors,
+            similarity=similarity,
+            clusters=clusters,
+        )
 
     def _removals_of(self, partition: int) -> pa.Table:
         if partition != self._partition or self._list is None:
@@ -77,6 +87,11 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
             self._list = sorted_by_key(table) if table.num_rows else table
             self._partition = partition
         return self._list
+
+
+def cluster_numbers(survivors: Keys) -> npt.NDArray[np.int64]:
+    """A number for every cluster: the key of its survivor, which is the same in every run over the same files."""
+    return survivors.astype(np.int64)
 
 
 def survivor_names(removals: pa.Table, partition_ids: Sequence[str]) -> list[str]:

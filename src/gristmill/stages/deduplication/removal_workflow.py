@@ -43,18 +43,27 @@ class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.id_field]
 
     def outputs(self) -> Spec:
-        return ["data"], ["hash", "hash_2", "survivor_id", "similarity"]
+        return ["data"], ["hash", "hash_2", "survivor_id", "similarity", "cluster"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         data, offsets, _ = text_column(task.text(self.id_field))
         hashes = content_hashes(data, offsets)
         survivor, similarity = pa.nulls(task.num_items, pa.large_string()), pa.nulls(task.num_items, pa.float64())
+        cluster = pa.nulls(task.num_items, pa.int64())
         if task.columns.has("survivor"):
             survivor = task.text("survivor")
         if task.columns.has("similarity"):
             similarity = task.column("similarity").cast(pa.float64())
+        if task.columns.has("cluster") and pa.types.is_integer(task.column("cluster").type):
+            cluster = task.column("cluster").cast(pa.int64())
         table = pa.table(
-            {"hash": hashes[:, 0], "hash_2": hashes[:, 1], "survivor_id": survivor, "similarity": similarity}
+            {
+                "hash": hashes[:, 0],
+                "hash_2": hashes[:, 1],
+                "survivor_id": survivor,
+                "similarity": similarity,
+                "cluster": cluster,
+            }
         )
         return task._derived(TableColumns(table))
 
@@ -93,6 +102,7 @@ class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
         mask = np.zeros(task.num_items, bool)
         survivors = [""] * task.num_items
         similarity = np.full(task.num_items, np.nan)
+        clusters = np.full(task.num_items, -1)
         for table in self._tables:
             for row, place in _matches(hashes, column(table, "hash"), column(table, "hash_2")):
                 if valid[row] and not mask[row]:
@@ -100,9 +110,18 @@ class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
                     survivors[row] = table.column("survivor_id")[place].as_py() or ""
                     alike = table.column("similarity")[place].as_py()
                     similarity[row] = np.nan if alike is None else alike
+                    cluster = table.column("cluster")[place].as_py()
+                    clusters[row] = -1 if cluster is None else cluster
         if self.drop_id_field:
             task = task.without([self.id_field])
-        return task.drop(mask, reason="listed", outcome=DUPLICATE, survivors=survivors, similarity=similarity)
+        return task.drop(
+            mask,
+            reason="listed",
+            outcome=DUPLICATE,
+            survivors=survivors,
+            similarity=similarity,
+            clusters=clusters if (clusters[mask] >= 0).all() else None,
+        )
 
 
 def _matches(wanted: Any, first: Any, second: Any) -> list[tuple[int, int]]:

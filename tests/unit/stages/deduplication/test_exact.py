@@ -158,7 +158,7 @@ def test_without_removal_the_ids_are_listed(tmp_path: Path) -> None:
     assert result.get_metadata("num_removed") == 0
     assert not list((tmp_path / "out").glob("*.jsonl"))
     (listed,) = (tmp_path / "out" / "ExactDuplicateIds").glob("*.parquet")
-    assert pq.read_table(listed).to_pylist() == [{"id": "d2", "survivor": "d0", "cluster": "a:0", "similarity": 1.0}]
+    assert pq.read_table(listed).to_pylist() == [{"id": "d2", "survivor": "d0", "cluster": 0, "similarity": 1.0}]
 
 
 def test_options_of_gpus_are_accepted_and_explained(tmp_path: Path) -> None:
