@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import click
 
+from gristmill.backends.late_imports import defer_imports
+from gristmill.cli.early_start import start_for_files
 from gristmill.cli.edge import (
     DONE,
     QUARANTINED,
@@ -18,6 +20,17 @@ from gristmill.cli.edge import (
 from gristmill.cli.recipe_options import error_budget_option, executor_options
 
 KINDS = ("exact", "fuzzy", "semantic")
+
+_SHARED_STEPS = (
+    "gristmill.stages.text.io.reader:JsonlReader",
+    "gristmill.stages.deduplication.sorted_runs",
+    "gristmill.stages.deduplication.removal",
+)
+STEPS = {
+    "exact": (*_SHARED_STEPS, "gristmill.stages.deduplication.exact.steps"),
+    "fuzzy": (*_SHARED_STEPS, "gristmill.stages.deduplication.fuzzy.signatures"),
+}
+"""What workers import for the kinds that need no model."""
 
 
 @click.command("dedup")
@@ -112,6 +125,9 @@ def command(
     gristmill dedup fuzzy unique/ clean/ --threshold 0.75 --keep longest
     gristmill dedup semantic clean/ distinct/ --eps 0.05
     """
+    if (executor or "local") == "local" and workers != 0 and kind in STEPS:
+        start_for_files(input_path, STEPS[kind])
+        defer_imports()
     engine = make_engine(executor, workers, memory_budget)
     with before_the_run():
         workflow = make_workflow(kind, input_path, output_path, perform_removal=not list_only, **options)

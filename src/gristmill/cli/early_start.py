@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.local.config import SMALL_INPUT
@@ -24,11 +24,17 @@ def start_early(recipe: Recipe, *, executor: str | None, workers: int | None, se
     wanted = config.get("num_cpus") if workers is None else workers
     if (executor or recipe.executor or "local") != "local" or wanted == 0:
         return False
-    if not any(_is_large(entry.parameters.get("file_paths")) for entry in recipe.stages):
+    paths = [entry.parameters.get("file_paths") for entry in recipe.stages]
+    return start_for_files([path for path in paths if path is not None], _modules(recipe))
+
+
+def start_for_files(paths: object, modules: Sequence[str]) -> bool:
+    """Start it with these modules loaded, if the local files that a reader's `file_paths` means are large enough."""
+    if not _is_large(paths):
         return False
     from gristmill.backends.local.nursery import shared_nursery
 
-    shared_nursery(modules=_modules(recipe))
+    shared_nursery(modules=modules)
     return True
 
 

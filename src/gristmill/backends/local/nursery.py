@@ -61,7 +61,10 @@ DEFAULT_PRELOAD: tuple[str, ...] = (
     "gristmill.backends.local.worker",
 )
 
-LIGHT_STAGES = tuple(f"gristmill.stages.text.{part}" for part in ("io", "filters", "modifiers", "modules"))
+LIGHT_STAGES = (
+    *(f"gristmill.stages.text.{part}" for part in ("io", "filters", "modifiers", "modules")),
+    *(f"gristmill.stages.deduplication.{part}" for part in ("exact", "fuzzy", "removal", "sorted_runs", "key_ranges")),
+)
 """The stages whose modules a nursery may import. Models are left to the workers that use them: their packages start
 threads, which must not be there when a worker is forked."""
 
