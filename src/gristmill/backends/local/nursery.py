@@ -69,9 +69,9 @@ LIGHT_STAGES = (
 threads, which must not be there when a worker is forked."""
 
 # One thread for each worker: parallelism is the number of workers. The jemalloc settings keep the copies inside Arrow
-# and Polars from starting a thread in the nursery, where a fork would lose it. The last two let a worker keep the memory
-# of a batch for the next one, up to the size of a few batches; getting it anew from the kernel costs a page fault each
-# 4 kB.
+# and Polars from starting a thread in the nursery, where a fork would lose it. The last two let a worker keep the
+# memory of a batch for the next one, up to the size of a few batches; getting it anew from the kernel costs a page
+# fault for every 4 kB.
 SINGLE_THREADED: Mapping[str, str] = {
     "POLARS_MAX_THREADS": "1",
     "OMP_NUM_THREADS": "1",
