@@ -40,7 +40,9 @@ def measure(data: Path, name: str, options: dict[str, Any]) -> dict[str, Any]:
         for pair in rows_of(data / f"neardup/{name}.pairs.jsonl.gz")
     }
     with tempfile.TemporaryDirectory() as folder:
-        workflow = FuzzyDeduplicationWorkflow(input_path=str(data / SETS[name]), output_path=folder, **options)
+        workflow = FuzzyDeduplicationWorkflow(
+            input_path=str(data / SETS[name]), output_path=folder, perform_removal=True, **options
+        )
         facts = workflow.run(progress=False).metadata
         lost_to = clusters_of(Path(folder))
     members: dict[str, list[str]] = defaultdict(list)

@@ -104,6 +104,7 @@ def main() -> None:
     workflow = FuzzyDeduplicationWorkflow(
         input_path=str(arguments.corpus / "corpus-*.jsonl"),
         output_path=str(arguments.output),
+        perform_removal=True,
         threshold=arguments.threshold,
         verify=arguments.verify,
     )

@@ -30,7 +30,8 @@ from gristmill.stages.deduplication import ExactDeduplicationWorkflow, FuzzyDedu
 kind, source, output, budget = sys.argv[1:]
 config = {"memory_budget": budget} if budget else {}
 workflow = {"exact": ExactDeduplicationWorkflow, "fuzzy": FuzzyDeduplicationWorkflow}[kind]
-result = workflow(input_path=source, output_path=output).run(executor=LocalExecutor(config), progress=False)
+workflow = workflow(input_path=source, output_path=output, perform_removal=True)
+result = workflow.run(executor=LocalExecutor(config), progress=False)
 print(result.get_metadata("num_removed"))
 """
 _POLARS = """

@@ -36,6 +36,7 @@ def truth_of(corpus: Path) -> dict[str, dict[str, Any]]:
 
 
 def run(kind: str, corpus: Path, output: Path, workers: int = 0, **options: Any) -> dict[str, Any]:
+    options = {"perform_removal": True, **options}
     workflow = KINDS[kind](input_path=str(corpus / "corpus-*.jsonl"), output_path=str(output), **options)
     facts: dict[str, Any] = workflow.run(executor=LocalExecutor({"num_cpus": workers}), progress=False).metadata
     return facts
@@ -127,6 +128,7 @@ def test_the_order_of_listing_does_not_matter(finished: tuple[str, Path], corpus
     workflow = KINDS[kind](
         input_path=[str(path) for path in sorted(moved.glob("*.jsonl"), reverse=True)],
         output_path=str(tmp_path / "out"),
+        perform_removal=True,
     )
     workflow.run(executor=LocalExecutor({"num_cpus": 0}), progress=False)
     assert kept(tmp_path / "out") == kept(output)
@@ -151,7 +153,7 @@ def watch(event):
         os.kill(os.getpid(), 9)
 
 workflow = {"exact": ExactDeduplicationWorkflow, "fuzzy": FuzzyDeduplicationWorkflow}[kind]
-workflow(input_path=source, output_path=output).run(
+workflow(input_path=source, output_path=output, perform_removal=True).run(
     executor=LocalExecutor({"num_cpus": 0}), listeners=[watch], progress=False
 )
 """
@@ -179,7 +181,12 @@ def test_parquet_and_jsonl_give_the_same_survivors(finished: tuple[str, Path], c
     (tmp_path / "in").mkdir()
     for path in corpus.glob("corpus-*.jsonl"):
         pq.write_table(pj.read_json(path), tmp_path / "in" / f"{path.stem}.parquet", row_group_size=100)
-    workflow = KINDS[kind](input_path=str(tmp_path / "in"), output_path=str(tmp_path / "out"), input_blocksize="300KB")
+    workflow = KINDS[kind](
+        input_path=str(tmp_path / "in"),
+        output_path=str(tmp_path / "out"),
+        input_blocksize="300KB",
+        perform_removal=True,
+    )
     workflow.run(executor=LocalExecutor({"num_cpus": 0}), progress=False)
     found = [
         row for path in sorted((tmp_path / "out").glob("*.parquet")) for row in pq.read_table(path)["id"].to_pylist()
@@ -209,7 +216,9 @@ def test_a_hundred_thousand_copies_and_one_long_document(tmp_path: Path) -> None
     (tmp_path / "in" / "long.jsonl").write_text(
         json.dumps({"text": long}) + "\n" + json.dumps({"text": long + " x"}) + "\n"
     )
-    workflow = FuzzyDeduplicationWorkflow(input_path=str(tmp_path / "in"), output_path=str(tmp_path / "out"))
+    workflow = FuzzyDeduplicationWorkflow(
+        input_path=str(tmp_path / "in"), output_path=str(tmp_path / "out"), perform_removal=True
+    )
     facts = workflow.run(executor=LocalExecutor({"num_cpus": 0}), progress=False).metadata
     assert facts["num_removed"] == 100_000
     assert facts["pairs_compared"] == 100_000

@@ -24,7 +24,9 @@ def test_the_same_survivors_on_ray(ray_cluster: str, tmp_path: Path, kind: str) 
     found = []
     for name, executor in (("local", here()), ("ray", RayDataExecutor())):
         write_files(tmp_path / name, files)
-        workflow = KINDS[kind](input_path=str(tmp_path / name / "in"), output_path=str(tmp_path / name / "out"))
+        workflow = KINDS[kind](
+            input_path=str(tmp_path / name / "in"), output_path=str(tmp_path / name / "out"), perform_removal=True
+        )
         result = workflow.run(executor=executor, progress=False)
         found.append((kept_ids(tmp_path / name), result.get_metadata("num_removed")))
     assert found[0] == found[1]

@@ -27,6 +27,7 @@ def documents(texts: Iterable[str | None], *, first: int = 0) -> list[dict[str, 
 
 def deduplicate(folder: Path, kind: str = "exact", *, fresh: bool = False, **options: Any) -> Any:
     """Run a workflow from `folder`/in to `folder`/out."""
+    options = {"perform_removal": True, **options}
     workflow = KINDS[kind](input_path=str(folder / "in"), output_path=str(folder / "out"), **options)
     return workflow.run(executor=here(), fresh=fresh)
 

@@ -38,6 +38,10 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
         input_path=f"{folder}/", output_path=f"{tmp_path}/out/", text_field="text", input_blocksize="1GB"
     )
     workflow.run(executor=here())
+    assert list((tmp_path / "out" / "ExactDuplicateIds").glob("*.parquet"))
+    assert not list((tmp_path / "out").glob("*.jsonl"))
+    workflow.perform_removal = True
+    workflow.run(executor=here())
     assert kept_ids(tmp_path) == ["d0"]
 
 
@@ -130,7 +134,9 @@ def test_a_changed_input_is_an_error_until_one_starts_over(tmp_path: Path) -> No
 
 def test_an_input_that_changes_between_the_steps_is_an_error(tmp_path: Path) -> None:
     folder = write_files(tmp_path, {"a.jsonl": documents(["x", "x"])})
-    workflow = ExactDeduplicationWorkflow(input_path=str(folder), output_path=str(tmp_path / "out"))
+    workflow = ExactDeduplicationWorkflow(
+        input_path=str(folder), output_path=str(tmp_path / "out"), perform_removal=True
+    )
     find = workflow._find
 
     def then_change(steps: object) -> object:

@@ -19,7 +19,8 @@ def test_urls_in_and_out(kind: type) -> None:
     text = "some words that are the same in two documents of this store"
     lines = "".join(json.dumps(row) + "\n" for row in documents([text, "other", text]))
     store.pipe(f"/{name}/in/a.jsonl", lines.encode())
-    result = kind(input_path=f"memory://{name}/in", output_path=f"memory://{name}/out").run(executor=here())
+    workflow = kind(input_path=f"memory://{name}/in", output_path=f"memory://{name}/out", perform_removal=True)
+    result = workflow.run(executor=here())
     assert result.get_metadata("num_removed") == 1
     kept = store.cat(f"/{name}/out/a.jsonl").decode().splitlines()
     assert [json.loads(line)["id"] for line in kept] == ["d0", "d1"]

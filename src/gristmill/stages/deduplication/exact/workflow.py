@@ -46,7 +46,7 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
         merge_empty: Whether empty and missing texts count as duplicates of each other.
 
     Example:
-        >>> workflow = ExactDeduplicationWorkflow(input_path="crawl/", output_path="unique/", text_field="text")
+        >>> workflow = ExactDeduplicationWorkflow(input_path="crawl/", output_path="unique/", perform_removal=True)
         >>> result = workflow.run()
         >>> result.get_metadata("num_removed")
     """
@@ -69,7 +69,7 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
         assign_id: bool | None = None,
         id_field: str | None = None,
         text_field: str = "text",
-        perform_removal: bool = True,
+        perform_removal: bool = False,
         total_nparts: int | None = None,
         rmm_pool_size: int | str | None = None,
         spill_memory_limit: int | str | None = None,

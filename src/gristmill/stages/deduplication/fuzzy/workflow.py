@@ -69,7 +69,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         **lsh_options: Options of other engines whose names begin with `lsh_`; have no effect.
 
     Example:
-        >>> workflow = FuzzyDeduplicationWorkflow(input_path="crawl/", output_path="unique/", threshold=0.8)
+        >>> workflow = FuzzyDeduplicationWorkflow(input_path="crawl/", output_path="unique/", perform_removal=True)
         >>> result = workflow.run()
         >>> result.get_metadata("recall")
     """
@@ -90,7 +90,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         read_kwargs: Mapping[str, Any] | None = None,
         write_kwargs: Mapping[str, Any] | None = None,
         text_field: str = "text",
-        perform_removal: bool = True,
+        perform_removal: bool = False,
         seed: int = 42,
         char_ngrams: int | None = None,
         num_bands: int | None = None,
