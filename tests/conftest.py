@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.other_engine import THEIR_WARNINGS, in_place_of_the_local_one, other_executor
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,6 +17,18 @@ ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in THEIR_WARNINGS if other_executor() else ():
+        config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _other_engine() -> Iterator[None]:
+    """With GRISTMILL_TEST_EXECUTOR set, pipelines run there."""
+    with in_place_of_the_local_one():
+        yield
 
 
 @pytest.fixture(scope="session")

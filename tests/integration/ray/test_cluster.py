@@ -15,6 +15,8 @@ from gristmill.errors import UsageError, WorkerError
 from tests.contract.executor_suite import make_input
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
+_SCRIPT_S = 540
+"""Ray takes a minute to notice a lost node, and far longer to do anything on a busy machine."""
 
 
 def _run(script: str, folder: Path, *arguments: str, **environment: str) -> str:
@@ -22,14 +24,15 @@ def _run(script: str, folder: Path, *arguments: str, **environment: str) -> str:
     file = folder / "script.py"
     file.write_text(textwrap.dedent(script))
     root = str(Path(__file__).resolve().parents[3])
-    variables = {**os.environ, "PYTHONPATH": root, "RAY_worker_niceness": "0", **environment}
+    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    variables = {**os.environ, "PYTHONPATH": path, "RAY_worker_niceness": "0", **environment}
     variables.pop("RAY_ADDRESS", None)
     done = subprocess.run(
         [sys.executable, str(file), *arguments],
         capture_output=True,
         text=True,
         env=variables,
-        timeout=240,
+        timeout=_SCRIPT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -66,6 +69,7 @@ def test_head_node_alone_cannot_be_ignored(ray_cluster: str) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(_SCRIPT_S + 30)
 def test_a_node_is_lost(tmp_path: Path) -> None:
     """Two local nodes, one killed with -9 in the middle: the files are those of an undisturbed run."""
     make_input(tmp_path / "in", files=12)
@@ -116,6 +120,7 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(_SCRIPT_S + 30)
 def test_client_starts_and_stops_its_own_cluster(ray_cluster: str, tmp_path: Path) -> None:
     """The default ports may be taken; the variables are put back; the other cluster on the machine stays."""
     import ray
@@ -142,3 +147,110 @@ def test_client_starts_and_stops_its_own_cluster(ray_cluster: str, tmp_path: Pat
     )
     assert "rows 80" in printed
     assert ray.cluster_resources()["CPU"] == 2.0
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(_SCRIPT_S + 30)
+def test_every_node_is_set_up_once_for_every_stage(tmp_path: Path) -> None:
+    """Two nodes, two stages with two workers on each node; and the user's own connection stays."""
+    make_input(tmp_path / "in", files=12)
+    (tmp_path / "notes").mkdir()
+    printed = _run(
+        """
+        import sys
+        from collections import Counter
+        from pathlib import Path
+        import ray
+        from ray.cluster_utils import Cluster
+        from gristmill.pipeline import Pipeline
+        from gristmill.stages.resources import Resources
+        from gristmill.stages.text.io.reader import JsonlReader
+        from tests.integration.ray.ray_stages import Noted, notes
+
+        folder = Path(sys.argv[1])
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        cluster.add_node(num_cpus=2)
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        both = [
+            Noted(folder / "notes", name=name, seconds=0.2).with_(
+                num_workers=4, resources=Resources(cpus=0.4), ray_stage_spec={
+                    "ray_remote_args": {"scheduling_strategy": "SPREAD"}})
+            for name in ("one", "two")
+        ]
+        Pipeline("p", stages=[JsonlReader(str(folder / "in"), files_per_partition=1), *both]).run(executor="ray_data")
+        set_up = Counter((note["stage"], note["node"]) for note in notes(folder / "notes", "node"))
+        nodes = {node for _, node in set_up}
+        assert set(set_up.values()) == {1}, set_up
+        assert len(nodes) == 2 and len(set_up) == 4, set_up
+        assert ray.is_initialized()
+        print("workers", len(notes(folder / "notes", "setup")))
+        ray.shutdown()
+        cluster.shutdown()
+        """,
+        tmp_path,
+        str(tmp_path),
+    )
+    assert "workers 8" in printed
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(_SCRIPT_S + 30)
+def test_an_object_store_that_is_too_small_spills(tmp_path: Path) -> None:
+    """All batches together are three times the store; one stage waits for all of them."""
+    make_input(tmp_path / "in", files=24)
+    printed = _run(
+        """
+        import sys
+        from pathlib import Path
+        from gristmill.pipeline import Pipeline
+        from gristmill.backends.ray_actor_pool import RayActorPoolExecutor
+        from gristmill.backends.ray_data import RayDataExecutor
+        from gristmill.stages.text.io.reader import JsonlReader
+        from gristmill.stages.text.io.writer import JsonlWriter
+        from tests.contract.executor_suite import InProcess, contents
+        from tests.integration.ray.ray_stages import Shrinks, Swells
+
+        folder = Path(sys.argv[1])
+        config = {"num_cpus": 2, "object_store_memory": 80_000_000}
+        executors = {
+            "here": InProcess(), "there": RayActorPoolExecutor(config=config), "flow": RayDataExecutor(config=config)
+        }
+        for name, executor in executors.items():
+            Pipeline("p", stages=[
+                JsonlReader(str(folder / "in"), files_per_partition=1), Swells(10), Shrinks(),
+                JsonlWriter(str(folder / name))]).run(executor=executor)
+        assert contents(folder / "here") == contents(folder / "there") == contents(folder / "flow")
+        print("files", len(list((folder / "there").glob("*.jsonl"))))
+        """,
+        tmp_path,
+        str(tmp_path),
+    )
+    assert "files 24" in printed
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(_SCRIPT_S + 30)
+def test_own_clusters_come_and_go_around_the_users(tmp_path: Path) -> None:
+    """A run on a cluster of its own, then the user's own ray.init, then another run there, which leaves it alone."""
+    make_input(tmp_path / "in", files=2)
+    printed = _run(
+        """
+        import sys
+        import ray
+        from gristmill.backends.ray_data import RayDataExecutor
+        from gristmill.pipeline import Pipeline
+        from gristmill.stages.text.io.reader import JsonlReader
+
+        pipeline = Pipeline("p", stages=[JsonlReader(sys.argv[1], files_per_partition=1)])
+        print("rows", pipeline.run(executor=RayDataExecutor(config={"num_cpus": 1})).report.rows_read)
+        assert not ray.is_initialized()
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+        node = ray.get_runtime_context().get_node_id()
+        print("rows", pipeline.run(executor="ray_data").report.rows_read)
+        assert ray.is_initialized() and ray.get_runtime_context().get_node_id() == node
+        ray.shutdown()
+        """,
+        tmp_path,
+        str(tmp_path / "in"),
+    )
+    assert printed.count("rows 80") == 2

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gristmill.backends.local import LocalExecutor
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from tests.other_engine import plain_executor
 
 
-def here() -> LocalExecutor:
-    """An executor that runs in this process."""
-    return LocalExecutor(config={"num_cpus": 0})
+def here() -> Any:
+    """An executor that runs in this process; the one that GRISTMILL_TEST_EXECUTOR names, if it does."""
+    return plain_executor()
 
 
 def write_lines(path: Path, lines: Iterable[str | dict[str, Any]]) -> Path:

@@ -1,0 +1,157 @@
+"""The life of workers on Ray: what they hold, when they are replaced, and what remains when the driver dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill.backends.ray_data import RayDataExecutor
+from gristmill.errors import UsageError
+from gristmill.ledger.verify import verify
+from gristmill.observe.events import WorkerStopped
+from gristmill.pipeline import Pipeline
+from gristmill.stages.text.io.reader import JsonlReader
+from gristmill.stages.text.io.writer import JsonlWriter
+from tests.contract import stages
+from tests.contract.executor_suite import InProcess, contents, make_input
+from tests.integration.ray.ray_stages import Gpu, Hangs, Noted, SaysVariable, notes
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def source(ray_cluster: str, tmp_path: Path) -> Path:
+    return make_input(tmp_path / "in")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "notes").mkdir()
+    return tmp_path / "notes"
+
+
+def _pipeline(source: Path, output: Path | None, *middle: Any) -> Pipeline:
+    ends = [] if output is None else [JsonlWriter(str(output))]
+    return Pipeline("life", stages=[JsonlReader(str(source), files_per_partition=1), *middle, *ends])
+
+
+def test_four_workers_share_a_gpu_and_others_hold_none(source: Path, folder: Path) -> None:
+    fed, shared = Noted(folder, name="fed"), Gpu(folder, name="shared", seconds=0.1).with_(num_workers=4)
+    _pipeline(source, None, stages.Stream(), fed, shared).run(executor=RayDataExecutor())
+    set_up = notes(folder, "setup")
+    assert [note["gpus"] for note in set_up if note["stage"] == "shared"] == [[0]] * 4
+    assert {tuple(note["gpus"]) for note in set_up if note["stage"] == "fed"} == {()}
+    # They were there at the same time, not one after the other.
+    mine = [note for note in set_up if note["stage"] == "shared"]
+    gone = [note for note in notes(folder, "teardown") if note["stage"] == "shared"]
+    assert len({note["pid"] for note in mine}) == 4
+    assert max(note["at"] for note in mine) < min(note["at"] for note in gone)
+
+
+def test_workers_are_replaced_when_they_are_old(source: Path, folder: Path, tmp_path: Path) -> None:
+    spec = {"worker_max_lifetime_m": 0.001, "worker_restart_interval_m": 0.0}
+    old = Noted(folder, seconds=0.1).with_(xenna_stage_spec=spec, num_workers=1)
+    events: list[Any] = []
+    _pipeline(source, tmp_path / "out", stages.Stream(), old).run(
+        executor=RayDataExecutor(config={"batches_per_call": 8}), listeners=[events.append]
+    )
+    stopped = [event.cause for event in events if isinstance(event, WorkerStopped)]
+    assert "recycled" in stopped
+    assert not [event for event in events if isinstance(event, WorkerStopped) and not event.expected]
+    workers = [note["pid"] for note in notes(folder, "setup")]
+    assert len(set(workers)) > 1
+    assert sorted(workers) == sorted(note["pid"] for note in notes(folder, "teardown"))
+    assert len(notes(folder, "node")) == 1
+    other = tmp_path / "other"
+    other.mkdir()
+    _pipeline(source, tmp_path / "here", stages.Stream(), Noted(other)).run(executor=InProcess())
+    assert _same(tmp_path / "out", tmp_path / "here")
+
+
+def test_a_document_that_takes_too_long_is_set_aside(source: Path, tmp_path: Path) -> None:
+    result = _pipeline(source, tmp_path / "out", Hangs(50)).run(executor=RayDataExecutor())
+    assert {stage.name: dict(stage.quarantined) for stage in result.report.stages}["hangs"] == {"time limit": 1}
+    assert result.report.rows_written == 159
+    assert verify(str(tmp_path / "out")).ok
+
+
+def test_after_the_driver_was_killed_the_next_run_resumes(ray_cluster: str, source: Path, tmp_path: Path) -> None:
+    """It used a cluster at RAY_ADDRESS, which stays as it is."""
+    out = tmp_path / "out"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from tests.contract import stages\n"
+        "from tests.integration.ray.test_life import _pipeline\n"
+        "from gristmill.observe.events import PartitionCommitted\n"
+        "def say(event):\n"
+        "    if isinstance(event, PartitionCommitted): print('committed', flush=True)\n"
+        "pipeline = _pipeline(Path(sys.argv[1]), Path(sys.argv[2]), stages.Sleeps(1.0))\n"
+        "pipeline.run(executor='ray_data', listeners=[say], progress=False)\n"
+    )
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    variables = {**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": ray_cluster}
+    driver = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(script), str(source), str(out)], stdout=subprocess.PIPE, env=variables
+    )
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == b"committed\n"
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    driver.stdout.close()
+    pipeline = _pipeline(source, out, stages.Sleeps(1.0))
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            result = pipeline.run(executor=RayDataExecutor())
+            break
+        except UsageError:  # the lock of a driver that is just being reaped
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    assert 1 <= result.report.partitions_done_before < 4
+    _pipeline(source, tmp_path / "here", stages.Sleeps(0.0)).run(executor=InProcess())
+    assert _same(out, tmp_path / "here")
+    assert verify(str(out)).ok
+
+
+def test_the_environment_reaches_the_workers(source: Path) -> None:
+    """That of the executor, and that of a stage, which comes first; also where the caller is already connected."""
+    executor = RayDataExecutor(config={"runtime_env": {"env_vars": {"GRISTMILL_TEST_SAYS": "executor"}}})
+    result = _pipeline(source, None, SaysVariable()).run(executor=executor)
+    assert {text for task in result for text in task.column("said").to_pylist()} == {"executor"}
+    mine = SaysVariable().with_(runtime_env={"env_vars": {"GRISTMILL_TEST_SAYS": "stage"}})
+    result = _pipeline(source, None, mine).run(executor=executor)
+    assert {text for task in result for text in task.column("said").to_pylist()} == {"stage"}
+
+
+def test_a_folder_cannot_be_sent_through_a_connection_that_is_there(source: Path) -> None:
+    executor = RayDataExecutor(config={"runtime_env": {"working_dir": "."}})
+    with pytest.raises(UsageError, match=r"working_dir.*ray\.init"):
+        _pipeline(source, None, stages.Shout()).run(executor=executor)
+
+
+def test_a_wrong_token_is_explained(ray_cluster: str, tmp_path: Path) -> None:
+    script = "from gristmill.backends.ray_data import RayDataExecutor; RayDataExecutor().capacity()"
+    variables = {**os.environ, "RAY_ADDRESS": ray_cluster, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=240, check=False)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "RAY_AUTH_TOKEN" in last
+    assert "ray get-auth-token" in last
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether all files are the same, besides the plan, which names folders and seconds."""
+    first, second = contents(one), contents(other)
+    first.pop("_gristmill/plan.json"), second.pop("_gristmill/plan.json")
+    return first == second

@@ -1,0 +1,47 @@
+"""The English recipe with its 28 filters on a cluster of two processors, from the command line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill.cli.main import cli
+from tests.contract.executor_suite import contents
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def source(sample_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped sample in four files."""
+    folder = tmp_path_factory.mktemp("sample")
+    lines = gzip.decompress(sample_path.read_bytes()).splitlines(keepends=True)
+    for number in range(4):
+        (folder / f"part-{number}.jsonl").write_bytes(b"".join(lines[number::4]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return _run(source, tmp_path_factory.mktemp("local") / "out", "local")
+
+
+@pytest.mark.parametrize("executor", ["ray_data", "xenna"])
+def test_english(ray_cluster: str, source: Path, expected: dict[str, bytes], tmp_path: Path, executor: str) -> None:
+    if executor == "xenna":
+        pytest.importorskip("cosmos_xenna")
+    assert _run(source, tmp_path / "out", executor) == expected
+    assert sum(name.endswith(".jsonl") for name in expected) == 4
+
+
+def _run(source: Path, output: Path, executor: str) -> dict[str, bytes]:
+    """All files of the output, besides the recipe, which names the output itself."""
+    arguments = ["run", "english", str(source), str(output), "--executor", executor, "--quiet"]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found = contents(output)
+    found.pop("_gristmill/recipe.yaml")
+    return found
