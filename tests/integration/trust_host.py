@@ -11,6 +11,7 @@ import builtins
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -177,6 +178,8 @@ def _drive(request: dict[str, Any]) -> dict[str, Any]:
 
 def _child(request: dict[str, Any]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request.get("file_limit"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], request["file_limit"]))
     log = os.open(request["report"] + ".log", os.O_WRONLY | os.O_CREAT)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)

@@ -53,10 +53,12 @@ def failed_stage(
     trace = user_traceback(error)
     clear = _explains_itself(error)
     told = f"{error}\n\n" if clear else f"{type(error).__name__}: {error}\n\n{trace}\n\n"
+    aside = ""
+    if isinstance(task, DocumentBatch):  # a file that cannot be read is no document that could be set aside
+        aside = " To set such documents aside instead, run with ignore_failures (--ignore-failures)."
     return StageFailedError(
         f"Stage {stage.name!r} failed{place}: {told}"
-        "Committed output is intact: fix the cause and run the same command again to go on. "
-        "To set such documents aside instead, run with ignore_failures (--ignore-failures).",
+        f"Committed output is intact: fix the cause and run the same command again to go on.{aside}",
         stage=stage.name,
         file=file,
         row=number,

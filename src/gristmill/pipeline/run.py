@@ -24,6 +24,7 @@ from gristmill.pipeline.initial import initial_ranges
 from gristmill.pipeline.output import OutputState, open_output
 from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
 from gristmill.pipeline.result import RunReport, RunResult, StageReport
+from gristmill.storage.atomic import output_error
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
@@ -197,11 +198,12 @@ def run_pipeline(
 def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
     import errno
 
-    if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return problem
-    found = problem.message if isinstance(problem, OutputError) else f"The disk is full ({problem.filename or '?'})."
+    if not isinstance(problem, OutputError):
+        problem = output_error(str(problem.filename or plan.settings.output), problem)
     return OutputError(
-        f"{found} Committed output is intact: make room and run the same command again to go on.",
+        f"{problem} Committed output is intact: make room and run the same command again to go on.",
         path=plan.settings.output,
         errno=problem.errno,
     )

@@ -65,6 +65,11 @@ def output_error(path: str, error: OSError) -> OutputError:
         known = "" if free is None else f"; {format_size(free)} are free there"
         kind = "the disk is full" if error.errno == errno.ENOSPC else "the quota is used up"
         text = f"Could not write {path!r}: {kind}{known}. Free some space or choose another output path."
+    elif error.errno == errno.EFBIG:
+        text = (
+            f"Could not write {path!r}: it grows beyond the size that files may have here (see `ulimit -f`, and the "
+            "limits of the file system). Raise that limit, or cut the input into smaller partitions with blocksize."
+        )
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         text = f"Could not write {path!r}: {error.strerror}. Grant access to its folder or choose another output path."
     else:

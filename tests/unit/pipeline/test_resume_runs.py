@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.errors import ResumeError
+from gristmill.errors import OutputError, ResumeError
 from gristmill.ledger.verify import verify
 from gristmill.observe.events import PartitionCommitted
 from gristmill.pipeline import Pipeline
@@ -18,8 +19,9 @@ from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
+from gristmill.storage.part_sink import HashedFile
 from gristmill.tasks import DocumentBatch
-from tests.unit.pipeline.jobs import here, read_rows, run_json, write_lines
+from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, write_lines
 
 
 def _input(folder: Path, *, files: int = 3) -> None:
@@ -312,3 +314,30 @@ def test_alarms_are_shown_on_the_command_line(tmp_path: Path) -> None:
     )  # fmt: skip
     done = CliRunner().invoke(cli, shlex.split(f"run {shlex.quote(str(recipe))} --workers 0"))
     assert "Note: Stage 'word_count' dropped 100.0% of 200 rows" in done.output, done.output
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_or_quota_that_is_used_up_says_what_to_do_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    for number in range(3):
+        write_lines(tmp_path / "in" / f"{number}.jsonl", [{"id": f"{number}-{row}", "text": "x"} for row in range(5)])
+    job = Pipeline("job", stages=[JsonlReader(str(tmp_path / "in")), JsonlWriter(str(tmp_path / "out"))])
+    write = HashedFile.write
+    calls: list[int] = []
+
+    def full(self: HashedFile, data: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(code, os.strerror(code))
+        return write(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HashedFile, "write", full)
+        with pytest.raises(OutputError, match="make room and run the same command again") as caught:
+            job.run(executor=here())
+    assert caught.value.errno == code
+    assert len(read_lines(tmp_path / "out")) == 5
+    assert job.run(executor=here()).report.partitions_done_before == 1
+    assert len(read_lines(tmp_path / "out")) == 15
+    assert verify(str(tmp_path / "out")).ok

@@ -73,22 +73,23 @@ def test_other_stores_get_the_whole_file_at_once():
     assert fs.cat("/atomic/a.txt") == b"hello"
 
 
-def test_a_full_disk_is_said_with_the_space_left(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("code", "words"), [(errno.ENOSPC, "disk is full"), (errno.EDQUOT, "quota is used up")])
+def test_a_full_disk_is_said_with_the_space_left(tmp_path, monkeypatch, code, words):
     path = tmp_path / "a.txt"
     file = AtomicFile(path)
 
     class Full:
         def write(self, data):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(code, "No space left on device")
 
         def close(self):
             pass
 
     file._file.close()
     monkeypatch.setattr(file, "_file", Full())
-    with pytest.raises(OutputError, match=r"disk is full.*are free there") as caught, file:
+    with pytest.raises(OutputError, match=rf"{words}.*are free there") as caught, file:
         file.write(b"x")
-    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.errno == code
     assert caught.value.free_bytes > 0
     assert str(path) in str(caught.value)
     assert list(tmp_path.iterdir()) == []

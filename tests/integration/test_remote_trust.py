@@ -1,0 +1,107 @@
+"""Resuming on a store that is not a file system: files that vanish, connections that break at any operation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill.backends.local import LocalExecutor
+from gristmill.errors import StageFailedError
+from gristmill.ledger import Ledger
+from gristmill.ledger.verify import verify
+from gristmill.pipeline import Pipeline
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from tests.integration.shelf import Borrower
+from tests.integration.trust_job import make_input
+
+FILES = 5
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make_input(tmp_path / "store" / "in", files=FILES)
+    (tmp_path / "aside").mkdir()
+    return tmp_path / "store"
+
+
+def _job(root: Path, output: str, *, trouble: Path | None = None) -> Pipeline:
+    options = {"root": str(root)}
+    faulty = options if trouble is None else {**options, "trouble": str(trouble)}
+    last = str(root / "in" / f"part-{FILES - 1:03}.jsonl")
+    stages = [
+        JsonlReader("shelf://in", files_per_partition=1, storage_options=options),
+        ScoreFilter(WordCountFilter(min_words=3)),
+        Borrower(last, str(root.parent / "aside")),
+        JsonlWriter(f"shelf://{output}", storage_options=faulty),
+    ]
+    return Pipeline("remote", stages=stages)
+
+
+def _run(job: Pipeline, workers: int) -> Any:
+    executor = LocalExecutor(config={"num_cpus": workers})
+    return job.run(executor=executor, error_budget=None, progress=False).report
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "run.json"
+    }
+
+
+def _sound(root: Path, output: str) -> None:
+    report = verify(f"shelf://{output}", storage_options={"root": str(root)})
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_is_lost_during_the_run(root: Path, workers: int) -> None:
+    aside = root.parent / "aside"
+    os.rename(aside, root.parent / "not-yet")
+    _run(_job(root, "whole"), workers)
+    os.rename(root.parent / "not-yet", aside)
+    with pytest.raises(StageFailedError, match=rf"part-{FILES - 1:03}.jsonl' was there when the run") as caught:
+        _run(_job(root, "out"), workers)
+    assert "run the same command again" in str(caught.value)
+    assert "ignore_failures" not in str(caught.value)
+    done = list((root / "out").glob("*.jsonl"))
+    assert 0 < len(done) < FILES
+    (lost,) = aside.iterdir()
+    os.rename(lost, root / "in" / lost.name)
+    os.rmdir(aside)
+    report = _run(_job(root, "out"), workers)
+    assert report.partitions_done_before > 0
+    _sound(root, "out")
+    assert _contents(root / "out") == _contents(root / "whole")
+    options = {"root": str(root)}
+    assert Ledger("shelf://out", storage_options=options).why("1-3").status == "kept"
+    assert _run(_job(root, "out"), workers).partitions_done_before == FILES
+
+
+def test_a_connection_that_breaks_at_any_operation(root: Path, tmp_path: Path) -> None:
+    os.rmdir(root.parent / "aside")
+    count, trouble = tmp_path / "trouble.count", tmp_path / "trouble"
+    _run(_job(root, "whole", trouble=trouble), 0)
+    operations = int(count.read_text())
+    expected = _contents(root / "whole")
+    assert operations > 20
+    messages = []
+    for number in range(1, operations + 1, 3):
+        count.unlink()
+        trouble.write_text(str(number))
+        output = f"out-{number}"
+        try:
+            _run(_job(root, output, trouble=trouble), 0)
+        except OSError as error:
+            messages.append(str(error))
+        trouble.unlink()
+        _run(_job(root, output, trouble=trouble), 0)
+        _sound(root, output)
+        assert _contents(root / output) == expected, number
+    assert len(messages) > operations // 4
+    assert all("Connection reset" in message for message in messages), messages
