@@ -103,6 +103,14 @@ class Fixed(ProcessingStage):
         return task
 
 
+class UnsendableError(Exception):
+    """Cannot be pickled, and could not be built again from its arguments."""
+
+    def __init__(self, text: str, lock: Any) -> None:
+        super().__init__(f"{text} holds a lock")
+        self.lock = lock
+
+
 class Trap(ProcessingStage):
     """Does something terrible to the documents it is told about."""
 
@@ -122,6 +130,14 @@ class Trap(ProcessingStage):
                 time.sleep(3600)
             elif deed == "raise":
                 raise ValueError(f"cannot digest {text}")
+            elif deed == "unsendable":
+                raise UnsendableError(text, threading.Lock())
+            elif deed == "exit":
+                sys.exit(f"no {text}")
+            elif deed == "leave":
+                os._exit(0)
+            elif deed == "close":
+                os.closerange(3, 256)
         return task
 
 
@@ -427,6 +443,32 @@ def test_exceptions_are_set_aside_when_asked(source: Path, tmp_path: Path) -> No
     assert len(ids(out)) == 237
 
 
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize(
+    ("deed", "told", "cause"),
+    [("unsendable", "1-7 holds a lock", "UnsendableError"), ("exit", r"called sys.exit\('no 1-7'\)", "RuntimeError")],
+)
+def test_whatever_a_stage_raises_is_told_with_stage_and_row(
+    deed: str, told: str, cause: str, count: int, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(StageFailedError, match=told) as caught:
+        run(pipeline(source, tmp_path / "a", Trap({"1-7": deed})), num_cpus=count)
+    assert (caught.value.stage, caught.value.row) == ("trap", 7)
+    assert "test_local_engine.py" in str(caught.value.traceback)
+    run(pipeline(source, tmp_path / "b", Trap({"1-7": deed})), num_cpus=count, ignore_failures=True)
+    assert set_aside(tmp_path / "b") == {"1-7": cause}
+
+
+def test_a_stage_that_ends_its_process_or_closes_its_channel_does_not_hang_the_run(
+    source: Path, tmp_path: Path
+) -> None:
+    run(pipeline(source, tmp_path / "a", Trap({"1-7": "leave"})))
+    assert set_aside(tmp_path / "a") == {"1-7": "exit code 0"}
+    # The worker goes on for a moment after it, so no document can be blamed.
+    with pytest.raises(WorkerError, match="no single document could be found"):
+        run(pipeline(source, tmp_path / "b", Trap({"1-7": "close"})))
+
+
 class BadSetup(ProcessingStage):
     name = "bad_setup"
 
@@ -538,6 +580,28 @@ def test_a_leaking_stage_stays_within_its_budget(source: Path, tmp_path: Path) -
     run(pipeline(source, tmp_path / "out", Leak(), blocksize="1KB"), listeners=[watch], memory_budget=budget)
     assert recycled >= 3
     assert peak < budget
+    assert len(ids(tmp_path / "out")) == 240
+
+
+def test_old_workers_are_replaced_and_no_stage_gets_more_than_it_may(source: Path, tmp_path: Path) -> None:
+    recycled = most = 0
+
+    def watch(event: Any) -> None:
+        nonlocal recycled, most
+        if isinstance(event, WorkerStopped):
+            recycled += event.cause == "recycled"
+        elif isinstance(event, Sample):
+            most = max(most, *event.workers)
+
+    run(
+        pipeline(source, tmp_path / "out", Slow(0.05), blocksize="1KB"),
+        listeners=[watch],
+        worker_max_lifetime_m=0.3 / 60,
+        worker_restart_interval_m=0.0,
+        max_workers_per_stage=1,
+    )
+    assert recycled >= 2
+    assert most == 1
     assert len(ids(tmp_path / "out")) == 240
 
 

@@ -61,11 +61,20 @@ class DirectCalls:
 
     def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
         """Call it."""
-        return method(argument)
+        return call_stage(method, argument)
 
     def clock(self) -> float:
         """Seconds."""
         return time.perf_counter()
+
+
+def call_stage(method: Callable[[Any], Any], argument: Any) -> Any:
+    """What `method(argument)` gives; a stage that wants to end the process has failed like any other."""
+    try:
+        return method(argument)
+    except SystemExit as error:
+        problem = RuntimeError(f"the stage called sys.exit({error.code!r}); raise an exception that says what is wrong")
+        raise problem.with_traceback(error.__traceback__) from None
 
 
 class NoProgress:

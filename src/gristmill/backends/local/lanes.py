@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.backends.local.status import Phase, StatusWriter
+from gristmill.backends.runner import call_stage
 
 LANES = 2
 
@@ -38,7 +39,7 @@ class Call:
         )
         begun = time.perf_counter()
         try:
-            given = self.method(self.argument)
+            given = call_stage(self.method, self.argument)
             # What a generator does belongs to the call too.
             found = list(given) if isinstance(given, Iterator) else given
         except KeyboardInterrupt:

@@ -158,7 +158,7 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
         return None
     workers = state.of(segment.index)
     missing = segment.fixed_workers is not None and len(workers) < segment.fixed_workers
-    idle = [worker for worker in workers if worker.idle and not worker.due]
+    idle = [worker for worker in workers if worker.idle and not _is_due(state, segment, worker)]
     if idle and not missing:
         if _cpu_for(state, segment):
             return Give(min(idle, key=lambda worker: worker.number).number, count)
@@ -173,12 +173,8 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
     # Who must be alone needs the place of a worker that has nothing more to do.
     if segment.alone or not _prefetches(state, segment, groups) or not _others_are_busy(state, segment):
         return None
-    ahead = [
-        worker
-        for worker in workers
-        if worker.life is Life.READY and not worker.due and 1 <= len(worker.hands) <= segment.prefetch
-    ]
-    ahead = [worker for worker in ahead if not worker.alone and not worker.blocked]
+    ahead = [worker for worker in workers if worker.life is Life.READY and 1 <= len(worker.hands) <= segment.prefetch]
+    ahead = [w for w in ahead if not w.alone and not w.blocked and not _is_due(state, segment, w)]
     if ahead:
         return Give(min(ahead, key=lambda worker: (len(worker.hands), worker.number)).number, count)
     return None
@@ -266,14 +262,18 @@ def _unblock(state: State, segment: SegmentState) -> Action | None:
     return None
 
 
+def _is_due(state: State, segment: SegmentState, worker: Worker) -> bool:
+    """Whether a worker should be replaced: its memory has grown, or it is too old. It gets nothing more to do."""
+    if worker.due:
+        return True
+    old = segment.max_lifetime_s is not None and state.now - worker.started_at >= segment.max_lifetime_s
+    return old and not worker.fresh and state.now - segment.last_recycled_at >= segment.restart_interval_s
+
+
 def _recycle(state: State, segment: SegmentState) -> Action | None:
-    """Replace a worker that is due (its memory has grown) or too old, once it has nothing in hand."""
+    """Replace a worker that is due, once it has nothing in hand."""
     for worker in state.of(segment.index):
-        if not worker.idle:
-            continue
-        old = segment.max_lifetime_s is not None and state.now - worker.started_at >= segment.max_lifetime_s
-        rested = state.now - segment.last_recycled_at >= segment.restart_interval_s
-        if worker.due or (old and rested and not worker.fresh):
+        if worker.idle and _is_due(state, segment, worker):
             return Stop(worker.number, recycled=True)
     return None
 

@@ -9,6 +9,7 @@ the main thread does nothing but call it; the rest is done in two lanes (`lanes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import queue
@@ -139,7 +140,10 @@ class _Outbox:
             except BaseException as error:
                 self._problem = error
                 self._slots.release()
-                self._channel.send(Failed(_sendable(error)))
+                try:
+                    self._channel.send(Failed(_sendable(error)))
+                except OSError:
+                    os._exit(1)  # a stage has closed the channel; the driver learns of the end
 
 
 def _inbox(channel: Channel, groups: queue.SimpleQueue[Any], outbox: _Outbox) -> None:
@@ -155,6 +159,10 @@ def _inbox(channel: Channel, groups: queue.SimpleQueue[Any], outbox: _Outbox) ->
                 groups.put(message)
         except ChannelClosed:
             os._exit(1)  # the driver is gone
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                os._exit(1)  # a stage has closed the channel
+            groups.put(error)
         except BaseException as error:
             groups.put(error)
 

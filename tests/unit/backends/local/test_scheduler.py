@@ -447,6 +447,18 @@ def test_nothing_long_or_unknown_is_handed_out_ahead(pace_s: float | None) -> No
     assert next_action(state) is None
 
 
+def test_a_worker_that_is_too_old_gets_nothing_ahead_and_is_replaced() -> None:
+    state = _plain(_segment(0, max_workers=1, pace_s=0.01, max_lifetime_s=10.0, restart_interval_s=0.0))
+    _ready(state, 1, 0)
+    for number in range(3):
+        state.segments[0].put(Queued(number, 10))
+    state.given(1, 0, 1, alone=False)
+    state.now = 10.0
+    assert next_action(state) is None
+    state.done(1, 0)
+    assert next_action(state) == Stop(1, recycled=True)
+
+
 def test_the_last_tasks_are_not_handed_out_ahead_of_workers_who_will_be_idle() -> None:
     state = _plain(_segment(0, pace_s=0.01))
     for number in (1, 2):
