@@ -651,7 +651,7 @@ SCRIPT = """
             frame["text"] = [self.how(text) for text in frame["text"]]
             return task
 
-    source, out, sys_folder, cpus = sys.argv[1:]
+    source, out, sys_folder, cpus, mode = sys.argv[1:]
     suffix = "!"
     stages = [
         JsonlReader(source, blocksize="2KB", read_kwargs={"batch_bytes": "1KB"}),
@@ -660,20 +660,22 @@ SCRIPT = """
     ]
     if __name__ == "__main__":
         pipeline = Pipeline("script", stages=stages)
-        pipeline.run(LocalExecutor({"num_cpus": int(cpus)}))
+        pipeline.run(LocalExecutor({"num_cpus": int(cpus), "execution_mode": mode}))
 """
 
 
 class Program(subprocess.Popen[bytes]):
     """The script in a process of its own."""
 
-    def __init__(self, tmp_path: Path, source: Path, out: Path, *, seconds: float = 0, cpus: int = 2) -> None:
+    def __init__(
+        self, tmp_path: Path, source: Path, out: Path, *, seconds: float = 0, cpus: int = 2, mode: str = "streaming"
+    ) -> None:
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(SCRIPT))
         (tmp_path / "notes").mkdir(exist_ok=True)
         self.stderr_file = tmp_path / "errors"
         with open(self.stderr_file, "wb") as errors:
-            command = [sys.executable, script, source, out, tmp_path / "notes", str(cpus)]
+            command = [sys.executable, script, source, out, tmp_path / "notes", str(cpus), mode]
             env = {**os.environ, "PYTHONPATH": SOURCE, "SECONDS": str(seconds)}
             super().__init__(command, env=env, stderr=errors)
 
@@ -762,14 +764,19 @@ def test_an_interrupt_is_heard_while_workers_are_still_to_come(source: Path, tmp
     assert min(spent) < 2.0, spent
 
 
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
 def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(
-    source: Path, tmp_path: Path, program: Any
+    mode: str, source: Path, tmp_path: Path, program: Any
 ) -> None:
     whole = program(source, tmp_path / "whole", cpus=0)
     assert whole.wait(250) == 0
     out = tmp_path / "out"
-    made = program(source, out, seconds=0.05)
-    wait_until(lambda: len(list(out.glob("*.jsonl"))) >= 2)
+    made = program(source, out, seconds=0.05, mode=mode)
+    staging = out / "_gristmill" / "staging"
+    if mode == "streaming":
+        wait_until(lambda: len(list(out.glob("*.jsonl"))) >= 2)
+    else:
+        wait_until(lambda: len(list(staging.glob("*/*/w*"))) >= 2)
     pids = workers_of(made.pid)
     assert pids
     made.kill()
@@ -777,11 +784,11 @@ def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(
     wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
     before = set(committed(out))
     assert len(before) < len(committed(tmp_path / "whole"))
-    again = program(source, out)
+    again = program(source, out, mode=mode)
     assert again.wait(250) == 0
     assert committed(out) == committed(tmp_path / "whole")
     assert not list(SHARED.glob(f"*-{made.pid}-*"))
-    assert not list((out / "_gristmill" / "staging").glob("*"))
+    assert not list(staging.glob("*"))
 
 
 def test_a_full_disk_ends_the_run_with_a_clear_error_and_intact_output(tmp_path: Path) -> None:

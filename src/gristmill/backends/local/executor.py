@@ -73,6 +73,7 @@ class LocalExecutor(BaseExecutor):
         base = None
         if state.batch_mode:
             base = _spill_base(plan)
+            sweep(bases=[base])
         with SharedFolder.create(uuid.uuid4().hex[:12], base=base) as folder:
             Engine(plan, work, state, nursery, folder, self._gpus()).run()
 
