@@ -9,12 +9,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.stages.resources import Resources
 from gristmill.tasks import DocumentBatch, FailedTask, FileGroupTask
 
 
@@ -265,4 +266,35 @@ class FailsOnce(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process(self, task: DocumentBatch) -> Any:
         if self.number in task.column("n").to_pylist() and not (self.folder / "mended").exists():
             return FailedTask()
+        return task
+
+
+class Diary(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Writes down in which process it works on what, with what it was given, and takes its time."""
+
+    seen: ClassVar[list[str]] = []
+
+    def __init__(self, folder: Path, *, name: str, seconds: float = 0.0, gpus: float = 0.0) -> None:
+        self.folder = folder
+        self.name = name
+        self.seconds = seconds
+        self.resources = Resources(cpus=1.0, gpus=gpus)
+        self.needs_own_worker = True
+
+    def _write(self, what: str, **facts: Any) -> None:
+        line = {"stage": self.name, "what": what, "pid": os.getpid(), "time": time.time(), **facts}
+        with (self.folder / f"{self.name}-{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def setup(self, worker_metadata: Any = None) -> None:
+        self._write("setup", gpus=worker_metadata.allocation["gpus"], seen=len(Diary.seen))
+
+    def teardown(self) -> None:
+        self._write("teardown", seen=len(Diary.seen))
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        begun = time.time()
+        time.sleep(self.seconds)
+        Diary.seen.append(task.task_id)
+        self._write("process", begun=begun, seen=len(Diary.seen), task=task.task_id)
         return task

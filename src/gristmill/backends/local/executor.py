@@ -150,7 +150,7 @@ class LocalExecutor(BaseExecutor):
 
     def _minutes(self, segment: Segment, key: str) -> float | None:
         """A setting of the segment's stages if one of them has it (the smallest), else that of the executor."""
-        own = [spec[key] for spec in (s.merged_xenna_stage_spec() for s in segment.stages) if spec.get(key)]
+        own = [spec[key] for spec in (s.merged_xenna_stage_spec() for s in segment.stages) if spec.get(key) is not None]
         found = min(own) if own else getattr(self.settings, key)
         return None if found is None else float(found)
 
