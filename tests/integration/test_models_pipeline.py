@@ -16,8 +16,12 @@ from tests.unit.stages.text.models.tiny import batch_of, make_classifier, run, t
 
 pytestmark = pytest.mark.slow
 
+TOKEN = "hf_secret_of_somebody"
 
-def test_a_pipeline_classifies_filters_and_accounts(tmp_path: Path) -> None:
+
+def test_a_pipeline_classifies_filters_and_accounts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     from gristmill.pipeline import Pipeline
     from gristmill.stages.text.classifiers.base import DistributedDataClassifier
     from gristmill.stages.text.io.reader import JsonlReader
@@ -31,7 +35,11 @@ def test_a_pipeline_classifies_filters_and_accounts(tmp_path: Path) -> None:
     pipeline.add_stage(JsonlReader(file_paths=str(tmp_path / "in.jsonl")))
     pipeline.add_stage(
         DistributedDataClassifier(
-            model_identifier=str(first), label_field="a", filter_by=["Low", "High"], max_seq_length=32
+            model_identifier=str(first),
+            label_field="a",
+            filter_by=["Low", "High"],
+            max_seq_length=32,
+            hf_token=TOKEN,
         )
     )
     pipeline.add_stage(DistributedDataClassifier(model_identifier=str(second), label_field="b", max_seq_length=32))
@@ -48,3 +56,9 @@ def test_a_pipeline_classifies_filters_and_accounts(tmp_path: Path) -> None:
     expected = direct[direct["a"].isin(["Low", "High"])][["id", "text", "a", "b"]].to_dict("records")
     assert lines == expected
     assert 0 < len(lines) < 30
+    # The access token went to the workers, and is in nothing that the run wrote or said.
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(written) > 1
+    assert not [path for path in written if TOKEN.encode() in path.read_bytes()]
+    shown = capfd.readouterr()
+    assert TOKEN not in shown.out + shown.err + caplog.text

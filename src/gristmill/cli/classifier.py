@@ -29,8 +29,20 @@ def command() -> None:
     "from scratch. Default: head with --encoder, else deberta.",
 )
 @click.option("--encoder", default=None, help="The encoder for --kind head: a hub id, a folder, or package:NAME.")
-@click.option("--held-out", default=0.2, show_default=True, help="The share of the texts kept back for the test.")
-@click.option("--minutes", default=5.0, show_default=True, help="How long --kind deberta trains.")
+@click.option(
+    "--held-out",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.2,
+    show_default=True,
+    help="The share of the texts kept back for the test.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="How long --kind deberta trains.",
+)
 @click.option("--seed", default=0, show_default=True, help="Fixes the split and the first weights.")
 @json_option
 @common_options
@@ -56,6 +68,11 @@ def train(
 
     texts = read_labelled(data, text_field=text_field, label_field=label_field)
     learn, test = texts.split(held_out, seed)
+    if not len(test) or not len(learn):
+        raise click.UsageError(
+            f"--held-out {held_out} of {len(texts)} texts leaves {len(learn)} to learn from and {len(test)} for the "
+            "test: give another share or more texts."
+        )
     chosen = kind or ("head" if encoder else "deberta")
     if chosen == "head" and not encoder:
         raise click.UsageError("--kind head needs --encoder: a hub id, a folder, or package:NAME.")
@@ -77,7 +94,12 @@ def _train(
     from rich.console import Console
     from rich.progress import Progress
 
-    from gristmill.stages.text.classifiers import training
+    try:
+        from gristmill.stages.text.classifiers import training
+    except ModuleNotFoundError as error:
+        from gristmill.stages.text.models.sources import missing_extra
+
+        raise missing_extra(error.name or "torch") from error
 
     with Progress(console=Console(stderr=True), disable=quiet) as bar:
         task = bar.add_task("starting", total=1.0)

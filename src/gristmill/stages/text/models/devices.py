@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 # The numbers of these settings in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
+_OUT_OF_MEMORY_WORDS = (
+    "can't allocate memory",
+    "not enough memory",
+    "CUDA out of memory",
+    "Failed to allocate memory",
+    "bad_alloc",
+)
+
 
 def choose_device(worker: WorkerMetadata | None = None) -> torch.device:
     """CUDA when the worker was given a GPU (or runs outside of an executor and there is one), else the CPU."""
@@ -147,18 +155,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    text = str(error)
-    if isinstance(error, RuntimeError):
-        # Torch reports a failed allocation on the host, and some on the GPU, only by their words.
-        return any(
-            words in text
-            for words in (
-                "can't allocate memory",
-                "not enough memory",
-                "CUDA out of memory",
-                "Failed to allocate memory",
-            )
-        )
+    # Torch tells of a failed allocation on the host, and of some on the GPU, only in words; so does ONNX Runtime, whose
+    # errors are of classes of its own.
+    if isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime."):
+        return any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
     return False
 
 

@@ -119,6 +119,16 @@ def weight_files(folder: Path) -> list[Path]:
         ModelNotFoundError: There are none; weights in other formats can run code when loaded and are not read.
     """
     found = sorted(folder.glob("*.safetensors"))
+    if not found and (identifier := _identifier_of(folder)) is not None:
+        raise ModelNotFoundError(
+            f"The download of {identifier!r} in {folder} has no *.safetensors file. It holds: {_listing(folder)}. "
+            "Either only a part of it was fetched; then, with a connection, fetch the rest with\n"
+            f"    hf download {identifier} --include '*.safetensors'\n"
+            "or the model is published in other formats only, which are not loaded, because reading them can run code.",
+            identifier=identifier,
+            files=["*.safetensors"],
+            searched=[str(folder)],
+        )
     if not found:
         raise ModelNotFoundError(
             f"{folder} has no *.safetensors file. It holds: {_listing(folder)}. Weights in other formats are not "
@@ -128,6 +138,14 @@ def weight_files(folder: Path) -> list[Path]:
             files=["*.safetensors"],
         )
     return found
+
+
+def _identifier_of(folder: Path) -> str | None:
+    """The id of the model whose download this is (the hub keeps it in models--OWNER--NAME/snapshots/…), else None."""
+    for parent in folder.parents:
+        if parent.name.startswith("models--"):
+            return parent.name.removeprefix("models--").replace("--", "/")
+    return None
 
 
 def tokenizer_digest(folder: Path) -> str:

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -148,6 +149,29 @@ def test_the_command_trains_tests_and_writes(tmp_path: Path) -> None:
     failed = CliRunner().invoke(cli, ["classifier", "train", str(path), "--out", str(tmp_path / "x"), "--text", "txt"])
     assert failed.exit_code != 0
     assert "'body'" in failed.output
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--held-out", "0"), ("--held-out", "1"), ("--held-out", "0.001"), ("--minutes", "0")]
+)
+def test_a_share_that_leaves_nothing_is_refused(tmp_path: Path, wrong: tuple[str, str]) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"text": "a", "label": label}) + "\n" for label in "xyxy"))
+    done = CliRunner().invoke(cli, ["classifier", "train", str(path), "--out", str(tmp_path / "out"), *wrong])
+    assert done.exit_code == 2
+    assert wrong[0] in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_training_without_its_packages_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "gristmill.stages.text.classifiers.training")
+    monkeypatch.delattr("gristmill.stages.text.classifiers.training", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"text": "a", "label": label}) + "\n" for label in "xyxyxyxyxy"))
+    done = CliRunner().invoke(cli, ["classifier", "train", str(path), "--kind", "linear", "--out", str(tmp_path / "o")])
+    assert done.exit_code != 0
+    assert "pip install 'gristmill[models]'" in done.output
 
 
 def test_labelled_data_is_checked(tmp_path: Path) -> None:

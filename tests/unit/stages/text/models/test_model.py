@@ -12,6 +12,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from gristmill.errors import ModelNotFoundError, UsageError
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.models import ModelStage, TokenizerStage
+from gristmill.stages.text.models.devices import is_out_of_memory
+from gristmill.stages.text.models.sources import weight_files
 from gristmill.stages.text.models.tokens import clip_tokens
 from gristmill.tasks import DocumentBatch
 from tests.unit.stages.text.models.tiny import batch_of, make_sequence_classifier, run, texts
@@ -256,6 +258,39 @@ def test_offline_errors_say_what_where_and_how(tmp_path: Path, monkeypatch: pyte
     assert "hf download some-org/some-model" in text
     assert "hf_secret" not in text
     assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_half_a_download_says_how_to_fetch_the_rest(tmp_path: Path) -> None:
+    folder = tmp_path / "models--some-org--some-model" / "snapshots" / "0123"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ModelNotFoundError, match="hf download some-org/some-model") as caught:
+        weight_files(folder)
+    assert "config.json" in str(caught.value)
+    assert caught.value.identifier == "some-org/some-model"
+    (tmp_path / "own").mkdir()
+    with pytest.raises(ModelNotFoundError, match="convert them"):
+        weight_files(tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("any"), True),
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("can't allocate memory"), False),
+    ],
+)
+def test_errors_that_mean_out_of_memory(error: BaseException, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+def test_errors_of_onnx_runtime_that_mean_out_of_memory() -> None:
+    runtime = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
+    assert is_out_of_memory(runtime.RuntimeException("Failed to allocate memory for requested buffer of size 9"))
+    assert not is_out_of_memory(runtime.RuntimeException("Got invalid dimensions"))
 
 
 def test_a_hub_model_is_downloaded_without_code_and_pickles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
