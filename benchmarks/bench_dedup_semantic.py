@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -105,9 +106,9 @@ def read_vectors(folder: Path) -> Iterator[tuple[int, Matrix]]:
         done += len(matrix)
 
 
-def run(source: Path, output: Path, budget: str) -> tuple[dict[str, Any], float, float]:
-    """The facts of a run, its seconds, and the peak of PSS over its processes."""
-    begun = time.perf_counter()
+def run(source: Path, output: Path, budget: str) -> tuple[dict[str, Any], dict[str, float]]:
+    """The facts of a run; its seconds, those of processors, and the peak of PSS over its processes."""
+    begun, before = time.perf_counter(), os.times()
     process = subprocess.Popen(
         [sys.executable, "-c", _RUN, str(source), str(output), budget], stdout=subprocess.PIPE, text=True
     )
@@ -118,7 +119,10 @@ def run(source: Path, output: Path, budget: str) -> tuple[dict[str, Any], float,
     seconds = time.perf_counter() - begun
     assert process.returncode == 0
     assert process.stdout is not None
-    return json.loads(process.stdout.read()), seconds, peak / 1e9
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    cost = {"seconds": round(seconds, 1), "cpu_seconds": round(spent, 1), "peak_gb": round(peak / 1e9, 2)}
+    return json.loads(process.stdout.read()), cost
 
 
 def _tree_pss(process: psutil.Process) -> int:
@@ -175,7 +179,7 @@ def main() -> None:
     parser.add_argument("--memory-budget", default="6GB")
     parser.add_argument("--queries", type=int, default=5000)
     parser.add_argument("--spectrum", type=float, default=0.35)
-    parser.add_argument("--topics", type=int, default=2000)
+    parser.add_argument("--topics", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--out", type=Path)
@@ -188,7 +192,7 @@ def main() -> None:
         if not source.exists():
             write_vectors(source, options.vectors, options.dimensions, options.topics, options.spectrum, options.seed)
         shutil.rmtree(output, ignore_errors=True)
-        facts, seconds, peak = run(source, output, options.memory_budget)
+        facts, cost = run(source, output, options.memory_budget)
         steps = {name.removesuffix("_time"): round(value, 1) for name, value in facts.items() if name.endswith("_time")}
         disk = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) / 1e9
         result = {
@@ -197,9 +201,8 @@ def main() -> None:
             "topics": options.topics,
             "spectrum": options.spectrum,
             "clusters": facts["n_clusters"],
-            "seconds": round(seconds, 1),
+            **cost,
             "seconds_by_step": steps,
-            "peak_gb": round(peak, 2),
             "memory_budget": options.memory_budget,
             "intermediate_gb": round(disk, 2),
             "duplicates_by_eps": facts["duplicates_by_eps"],
