@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gristmill.backends.runner import Hints
+from gristmill.backends.calls import Hints
 
 _ALONE_BEFORE_SEARCH = 3
 _DEATHS_OF_ONE_DOCUMENT = 2

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.backends.recovery import Attempts, Place
-from gristmill.backends.runner import _around, _with_gaps
+from gristmill.backends.slicing import around, with_gaps
 
 
 def attempt(attempts: Attempts, rows: dict[int, int], killers: set[tuple[int, int]]) -> Place | None:
@@ -14,10 +14,10 @@ def attempt(attempts: Attempts, rows: dict[int, int], killers: set[tuple[int, in
     hints = attempts.hints
     for call, count in rows.items():
         known = call in hints.slices or call in hints.poison
-        pieces = _with_gaps(hints.slices.get(call, ()), count, None) if known else iter([(0, count)])
+        pieces = with_gaps(hints.slices.get(call, ()), count, None) if known else iter([(0, count)])
         seen = 0
         for lo, hi in pieces:
-            for start, end in _around(lo, hi, hints.poison.get(call, {})):
+            for start, end in around(lo, hi, hints.poison.get(call, {})):
                 assert start == seen, "rows are left out or given twice"
                 seen = end
                 if start in hints.poison.get(call, {}):

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.backends.base import WorkerMetadata
+from gristmill.backends.calls import Hints
 from gristmill.backends.plan import RunSettings, Segment
-from gristmill.backends.runner import Hints, SegmentRunner, _around, _by_time, _with_gaps
+from gristmill.backends.runner import SegmentRunner
+from gristmill.backends.slicing import around, by_time, with_gaps
 from gristmill.errors import ConservationError, StageFailedError, StageResultError
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
@@ -245,7 +247,7 @@ def test_a_time_limit_gives_documents_in_growing_pieces() -> None:
     stage = Picky()
     results = list(runner(stage.with_(time_limit_s=100.0), can_be_killed=True).run([batch(0, 20)]))
     assert numbers(results) == [list(range(20))]
-    sizes = [hi - lo for lo, hi in _by_time(0, 20, 100.0)]
+    sizes = [hi - lo for lo, hi in by_time(0, 20, 100.0)]
     assert sizes[0] == 1
     assert sum(sizes) == 20
     assert all(after <= 2 * before for before, after in itertools.pairwise(sizes))
@@ -256,12 +258,12 @@ def test_gaps_are_filled(size: int, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, size), max_size=8)))
     pieces = [pair for pair in itertools.pairwise(cuts) if data.draw(st.booleans())]
     limit = data.draw(st.sampled_from([None, 1.0]))
-    found = [row for lo, hi in _with_gaps(pieces, size, limit) for row in range(lo, hi)]
+    found = [row for lo, hi in with_gaps(pieces, size, limit) for row in range(lo, hi)]
     assert found == list(range(size))
     poison = dict.fromkeys(data.draw(st.sets(st.integers(0, size - 1))), "x")
-    around = list(_around(0, size, poison))
-    assert [row for lo, hi in around for row in range(lo, hi)] == list(range(size))
-    assert {lo for lo, hi in around if hi - lo == 1} >= set(poison)
+    cut = list(around(0, size, poison))
+    assert [row for lo, hi in cut for row in range(lo, hi)] == list(range(size))
+    assert {lo for lo, hi in cut if hi - lo == 1} >= set(poison)
 
 
 class Life(ProcessingStage):

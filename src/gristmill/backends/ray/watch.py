@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from gristmill.backends.calls import Hints
 from gristmill.backends.recovery import Attempts, Place
-from gristmill.backends.runner import Hints
 from gristmill.errors import GristmillError, WorkerError
 from gristmill.observe.events import WorkerStarted, WorkerStopped
 

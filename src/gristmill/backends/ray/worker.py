@@ -14,12 +14,13 @@ import cloudpickle
 import ray
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
+from gristmill.backends.calls import Hints
 from gristmill.backends.failures import raised_in
 from gristmill.backends.parts import Leaf
 from gristmill.backends.plan import RunSettings, Segment
 from gristmill.backends.ray.parcels import Parcel, Receipt, pack, pack_leaf, task_id, task_leaves, unpack
 from gristmill.backends.recovery import Place
-from gristmill.backends.runner import Hints, SegmentRunner
+from gristmill.backends.runner import SegmentRunner
 from gristmill.errors import GristmillError, WorkerError
 from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Task

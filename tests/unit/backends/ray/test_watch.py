@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gristmill.backends.calls import Hints
 from gristmill.backends.ray.watch import Watch
 from gristmill.backends.recovery import Place
-from gristmill.backends.runner import Hints
 from gristmill.errors import WorkerError
 from gristmill.observe.events import WorkerStarted, WorkerStopped
 
