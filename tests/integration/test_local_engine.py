@@ -605,6 +605,35 @@ def test_old_workers_are_replaced_and_no_stage_gets_more_than_it_may(source: Pat
     assert len(ids(tmp_path / "out")) == 240
 
 
+class Hungry(ProcessingStage):
+    """Needs 150 MB for every batch, and gives them back."""
+
+    name = "hungry"
+
+    def process(self, task):
+        needed = bytearray(os.urandom(1 << 20) * 150)
+        time.sleep(0.02)
+        del needed
+        return task
+
+
+@pytest.mark.parametrize(("room_mb", "workers"), [(400, 1), (900, 2)])
+def test_as_many_workers_as_the_budget_has_room_for(room_mb: int, workers: int, source: Path, tmp_path: Path) -> None:
+    most = peak = 0
+
+    def watch(event: Any) -> None:
+        nonlocal most, peak
+        if isinstance(event, Sample):
+            most = max(most, *event.workers)
+            peak = max(peak, event.memory_bytes)
+
+    budget = psutil.Process().memory_info().rss + (room_mb << 20)
+    run(pipeline(source, tmp_path / "out", Hungry(), blocksize="1KB"), listeners=[watch], memory_budget=budget)
+    assert most == workers
+    assert peak < budget
+    assert len(ids(tmp_path / "out")) == 240
+
+
 # --- settings ---
 
 

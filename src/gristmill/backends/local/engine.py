@@ -401,7 +401,7 @@ class Engine:
 
     def _done(self, number: int, worker: Worker, hand: Hand, message: Done) -> None:
         numbers = hand.groups.pop(message.group, ())
-        self.state.done(number, message.group, message.seconds)
+        self.state.done(number, message.group, seconds=message.seconds, taken=message.taken)
         jobs = [self._jobs.pop(job) for job in numbers]
         for job in jobs:
             self._release(job.parcel)
@@ -521,6 +521,8 @@ class Engine:
     def _sample(self, now: float) -> None:
         self._last_sample = now
         self.state.memory = self._memory.pss_bytes + self._unmapped_bytes()
+        held = self._memory.per_pid
+        self.state.own = held.get(os.getpid(), 0) + held.get(self.nursery.pid, 0)
         workers = [len(self.state.of(segment.index)) for segment in self.state.segments]
         busy = [sum(worker.working for worker in self.state.of(segment.index)) for segment in self.state.segments]
         self.events.emit(

@@ -22,10 +22,15 @@ class MemoryWatch:
 
     Args:
         pids: Gives the processes to measure; called in the thread.
+
+    Attributes:
+        pss_bytes: What they hold together.
+        per_pid: What each of them holds.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         self.pss_bytes = 0
+        self.per_pid: dict[int, int] = {}
         self._pids = pids
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="memory-watch")
@@ -39,5 +44,6 @@ class MemoryWatch:
         pause = 0.0
         while not self._over.wait(pause):
             begun = time.monotonic()
-            self.pss_bytes = measure_tree(self._pids()).pss_bytes
+            sample = measure_tree(self._pids())
+            self.pss_bytes, self.per_pid = sample.pss_bytes, sample.per_pid
             pause = max(_PERIOD_S, (time.monotonic() - begun) / _SHARE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gristmill.backends.calls import Hints
 from gristmill.backends.local.transport import Parcel
 from gristmill.backends.parts import Leaf
-from gristmill.backends.runner import Hints
 from gristmill.errors import GristmillError
 from gristmill.ledger.trail import StageCount, StageTime
 
@@ -76,13 +76,14 @@ class Ended:
 
 @dataclass(slots=True)
 class Done:
-    """A group is finished: what it cost, and how much memory the worker has when this is sent."""
+    """A group is finished: what it cost, how much memory the worker has, and the most it took since it was forked."""
 
     group: int
     seconds: float
     counts: dict[str, StageCount]
     times: dict[str, StageTime]
     rss: int = 0
+    taken: int = 0
 
 
 @dataclass(slots=True)

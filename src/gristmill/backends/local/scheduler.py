@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gristmill.backends.local.state import Life, SegmentState, State, Worker
+from gristmill.backends.local.state import UNKNOWN_BYTES, Life, SegmentState, State, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +234,17 @@ def _start(state: State, segment: SegmentState, *, warm: bool = False) -> Start 
         return None
     if workers and not segment.node_ready:
         return None  # the first one prepares the node for the others
-    if state.memory_is_short and workers:
+    if workers and (state.memory_is_short or not _fits(state, segment)):
         return None
     gpus = _gpus_for(state, segment)
     return None if gpus is None else Start(segment.index, gpus, warm)
+
+
+def _fits(state: State, segment: SegmentState) -> bool:
+    """Whether the budget has room for another worker at work; the first one of a segment shows what one takes."""
+    if segment.worker_bytes is None:
+        return state.room > UNKNOWN_BYTES
+    return state.room > segment.worker_bytes
 
 
 def _gpus_for(state: State, segment: SegmentState) -> tuple[int, ...] | None:

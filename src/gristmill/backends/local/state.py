@@ -10,6 +10,8 @@ WINDOW = 2
 """How many results a worker may send before it is told that there is room for more."""
 SHORT_S = 1.0
 """Beside tasks below this the way from the driver to a worker counts."""
+UNKNOWN_BYTES = 1 << 30
+"""With less room than this, it is waited to see what a worker takes before another one is started."""
 
 
 class Life(Enum):
@@ -84,6 +86,7 @@ class SegmentState:
         warm: A worker should be started before the first task arrives.
         node_ready: `setup_on_node` has been done, so that further workers may start.
         pace_s: How long a group of tasks takes, lately; None before the first one is done.
+        worker_bytes: The most memory that a worker has taken for itself; None before the first task is done.
     """
 
     index: int
@@ -103,6 +106,7 @@ class SegmentState:
     restart_interval_s: float = 60.0
     last_recycled_at: float = float("-inf")
     pace_s: float | None = None
+    worker_bytes: int | None = None
 
     def put(self, item: Queued, *, first: bool = False) -> None:
         """Add a task to its queue."""
@@ -150,6 +154,7 @@ class State:
         batch_mode: One segment at a time.
         memory: Measured bytes of all processes and of segments that nobody maps.
         budget: What `memory` must stay below.
+        own: Measured bytes of the driver and of the process that workers are forked from.
         free_gpus: The free share of every device.
         moved_at: When a GPU was last taken from one segment for another.
     """
@@ -163,6 +168,7 @@ class State:
     batch_mode: bool = False
     memory: int = 0
     budget: int = 1 << 62
+    own: int = 0
     now: float = 0.0
     autoscale_interval_s: float = 180.0
     moved_at: float = 0.0
@@ -186,6 +192,12 @@ class State:
     def memory_is_short(self) -> bool:
         """Whether nothing new should be read now."""
         return self.memory > 0.8 * self.budget
+
+    @property
+    def room(self) -> int:
+        """What the budget leaves beside the workers there are, each with the most that one of its segment has taken."""
+        taken = sum(self.segments[worker.segment].worker_bytes or 0 for worker in self.workers.values())
+        return self.budget - self.own - taken - sum(segment.queued_bytes for segment in self.segments)
 
     def upstream_done(self, segment: int) -> bool:
         """Whether nothing more can arrive at `segment`."""
@@ -241,11 +253,16 @@ class State:
         owed, worker.owed = worker.owed, 0
         return owed
 
-    def done(self, number: int, group: int, seconds: float | None = None) -> tuple[Queued, ...]:
-        """A worker has finished a group in `seconds`; the tasks that were in it."""
+    def done(
+        self, number: int, group: int, *, seconds: float | None = None, taken: int | None = None
+    ) -> tuple[Queued, ...]:
+        """A worker has finished a group in `seconds`, having `taken` memory at most; the tasks that were in it."""
         worker = self.workers[number]
+        segment = self.segments[worker.segment]
         if seconds is not None:
-            self.segments[worker.segment].took(seconds)
+            segment.took(seconds)
+        if taken is not None:
+            segment.worker_bytes = max(taken, segment.worker_bytes or 0)
         worker.idle_since = self.now
         worker.alone = False
         for place, (known, items) in enumerate(worker.hands):

@@ -13,7 +13,9 @@ import errno
 import os
 import pickle
 import queue
+import resource
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -34,6 +36,8 @@ from gristmill.backends.parts import Leaf
 from gristmill.backends.runner import SegmentRunner, set_up_node
 from gristmill.errors import ChannelClosed, GristmillError, WorkerError
 from gristmill.tasks.base import Task
+
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class _Progress:
@@ -72,10 +76,11 @@ class _Outbox:
     """Sends results in order from a thread of its own; `credit` bounds how many wait for room in the next queue."""
 
     def __init__(
-        self, channel: Channel, folder: SharedFolder, number: int, window: int, resident: Callable[[], int]
+        self, channel: Channel, folder: SharedFolder, number: int, window: int, resident: Callable[[], int], first: int
     ) -> None:
         self._channel = channel
         self._resident = resident
+        self._first = first
         self._folder = folder
         self._number = number
         self._serial = 0
@@ -134,6 +139,7 @@ class _Outbox:
                 else:
                     if isinstance(item, Done):
                         item.rss = self._resident()
+                        item.taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT - self._first
                     self._channel.send(item)
             except ChannelClosed:
                 os._exit(1)
@@ -170,6 +176,7 @@ def _inbox(channel: Channel, groups: queue.SimpleQueue[Any], outbox: _Outbox) ->
 def main(channel: Channel, status: StatusWriter) -> None:
     """Be a worker until told to leave."""
     interrupts = _Interrupts()
+    first = status.resident_bytes()  # shared with the nursery; what comes on top is the worker's own
     prepare: Prepare = channel.recv()
     try:
         with interrupts:
@@ -180,7 +187,7 @@ def main(channel: Channel, status: StatusWriter) -> None:
         channel.send(Failed(_sendable(error)))
         return
     folder = SharedFolder.attach(prepare.folders)
-    outbox = _Outbox(channel, folder, prepare.number, prepare.window, status.resident_bytes)
+    outbox = _Outbox(channel, folder, prepare.number, prepare.window, status.resident_bytes, first)
     groups: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_inbox, args=(channel, groups, outbox), daemon=True, name="inbox").start()
     status.idle()

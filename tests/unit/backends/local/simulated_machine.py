@@ -148,7 +148,7 @@ class Machine:
                     following.put(Queued(next(self.numbers), 1))
                     self.state.sent(number)
                 self.most_queued[segment + 1] = max(self.most_queued[segment + 1], len(following.queue))
-            self.state.done(number, group, len(items) * self._cost(segment))
+            self.state.done(number, group, seconds=len(items) * self._cost(segment))
             self.done[segment] += len(items)
 
     def _begin(self, number: int) -> None:

@@ -485,6 +485,23 @@ def test_short_tasks_may_overlap_unless_memory_is_short() -> None:
     assert next_action(state) == Give(1, 1)
 
 
+def test_a_further_worker_is_started_only_where_the_budget_has_room_for_what_the_first_took() -> None:
+    state = _plain(_segment(0))
+    state.budget, state.own = 1000, 300
+    _ready(state, 1, 0)
+    for number in range(4):
+        state.segments[0].put(Queued(number, 1))
+    state.given(1, 0, 1, alone=False)
+    assert next_action(state) is None, "nobody knows yet what a worker takes"
+    state.done(1, 0, taken=400)
+    state.given(1, 1, 1, alone=False)
+    assert next_action(state) is None, "two would take 800 beside the 300 of the driver"
+    state.budget = 1200
+    assert next_action(state) == Start(0)
+    state.started(Worker(2, 0))
+    assert state.room < 400
+
+
 def test_no_worker_is_stopped_for_a_gpu_that_this_would_not_free() -> None:
     state = _plain(_segment(0, gpus=2.0), _segment(1, gpus=2.0), _segment(2, gpus=0.5), cpus=8.0, gpus=3)
     _ready(state, 1, 0, gpus=(0, 1))
