@@ -49,7 +49,7 @@ def failed_stage(
     if isinstance(error, StageFailedError):
         return error
     file, number = _origin(task, row)
-    place = f" on row {number} of {file}" if number is not None else f" on {file}"
+    place = f" on row {number} of {_counted_from(task, file)}" if number is not None else f" on {file}"
     trace = user_traceback(error)
     clear = _explains_itself(error)
     told = f"{error}\n\n" if clear else f"{type(error).__name__}: {error}\n\n{trace}\n\n"
@@ -74,6 +74,13 @@ def _origin(task: Task[Any], row: int | None) -> tuple[str, int | None]:
         return file, None
     number = int(task.rows[row])
     return file, number if number >= 0 else None
+
+
+def _counted_from(task: Task[Any], file: str) -> str:
+    """The file, with its partition where rows are not counted from the beginning of the file."""
+    part = task._lineage.partition_id if task._lineage is not None else ""
+    whole = Path(file).name.startswith(part.rpartition("/")[2])
+    return file if whole else f"{file} (counted from the beginning of partition {part})"
 
 
 def quarantined_row(task: DocumentBatch, row: int, *, stage: str, cause: str, detail: str) -> QuarantinedRecord:

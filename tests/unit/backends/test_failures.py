@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -9,6 +10,8 @@ from gristmill.backends.failures import failed_stage
 from gristmill.errors import MissingColumnError
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.tasks import DocumentBatch
+from gristmill.tasks.base import Lineage
+from gristmill.tasks.columns import TableColumns
 
 
 @pytest.fixture
@@ -36,3 +39,20 @@ def test_an_error_that_passed_through_other_code_shows_it(batch: DocumentBatch) 
     error = failed_stage(stage, batch, caught.value)
     assert "test_failures.py" in error.traceback
     assert error.traceback in error.message
+
+
+@pytest.mark.parametrize(
+    ("partition", "told"),
+    [
+        ("part2", "on row 7 of in/part2.jsonl: "),
+        ("part2.b0003", "on row 7 of in/part2.jsonl (counted from the beginning of partition part2.b0003): "),
+        ("part1", "on row 7 of in/part2.jsonl (counted from the beginning of partition part1): "),
+    ],
+)
+def test_rows_of_a_part_of_a_file_are_not_taken_for_rows_of_the_file(partition: str, told: str) -> None:
+    batch = DocumentBatch.from_columns(TableColumns(pa.table({"text": ["a"]})), rows=np.array([7]))
+    batch._metadata["source_file"] = "in/part2.jsonl"
+    batch._lineage = Lineage(0, partition)
+    error = failed_stage(ScoreFilter(WordCountFilter()), batch, ValueError("no"), row=0)
+    assert told in error.message
+    assert error.row == 7
