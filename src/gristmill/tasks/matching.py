@@ -43,6 +43,10 @@ def match_rows(before: Columns, after: pa.Table) -> Indices:
             _fill(rest, _combined(old, stable), _combined(new, stable)[open_rows], interchangeable=False)
             # A row that came out whole is not also the origin of another that only resembles it.
             rest[np.isin(rest, positions[positions >= 0])] = -1
+            claims = rest[rest >= 0]
+            if before.num_rows > 1 and len(claims) > 1 and len(np.unique(claims)) == 1:
+                # Everything seems to come from one row: a column was filled with a constant that happens to be there.
+                rest[:] = -1
             positions[open_rows] = rest
     return positions
 
