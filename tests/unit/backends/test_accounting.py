@@ -63,7 +63,7 @@ PANDAS: dict[str, Operation] = {
     "reversed values": lambda f: pd.DataFrame({"text": list(f["text"])[::-1], "n": list(f["n"])[::-1]}),
     "sample": lambda f: f.sample(frac=0.5, random_state=1),
     "copy": lambda f: f.copy(),
-    "new column": lambda f: f.assign(length=f["text"].str.len()),
+    "new column": lambda f: f.assign(length=[len(t) for t in f["text"]]),
     "empty": lambda f: f.head(0),
 }
 
@@ -77,7 +77,11 @@ POLARS: dict[str, Operation] = {
         pl.concat_list(pl.col("text"), pl.format("second {}", "text")).alias("text")
     ).explode("text"),
     # A batch without rows never reaches a stage, and its columns have no type to join on.
-    "join": lambda f: f.drop("weight", strict=False).join(pl.DataFrame({"n": [0, 2, 4], "weight": [1.0, 2.0, 3.0]}), on="n") if len(f) else f,
+    "join": lambda f: (
+        f.drop("weight", strict=False).join(pl.DataFrame({"n": [0, 2, 4], "weight": [1.0, 2.0, 3.0]}), on="n")
+        if len(f)
+        else f
+    ),
     "reverse": lambda f: f.reverse(),
     "concat": lambda f: pl.concat([f.tail(2), f.head(2)]),
     "drop column": lambda f: f.select("text"),
