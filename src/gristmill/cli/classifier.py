@@ -39,9 +39,9 @@ def command() -> None:
 @click.option(
     "--minutes",
     type=click.FloatRange(0, min_open=True),
-    default=5.0,
-    show_default=True,
-    help="How long --kind deberta trains.",
+    default=None,
+    help="How long --kind deberta trains [default: 5], or how long --kind head trains the encoder too [default: it "
+    "stays as it is].",
 )
 @click.option("--seed", default=0, show_default=True, help="Fixes the split and the first weights.")
 @json_option
@@ -54,7 +54,7 @@ def train(
     kind: str | None,
     encoder: str | None,
     held_out: float,
-    minutes: float,
+    minutes: float | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -89,7 +89,7 @@ def train(
 
 
 def _train(
-    learn: Any, test: Any, kind: str, out: Path, *, encoder: str | None, minutes: float, seed: int, quiet: bool
+    learn: Any, test: Any, kind: str, out: Path, *, encoder: str | None, minutes: float | None, seed: int, quiet: bool
 ) -> Any:
     from rich.console import Console
     from rich.progress import Progress
@@ -110,9 +110,9 @@ def _train(
         if kind == "linear":
             training.train_linear(learn, progress=progress).save(out)
         elif kind == "head":
-            training.train_head(learn, str(encoder), out, progress=progress)
+            training.train_head(learn, str(encoder), out, minutes=minutes or 0.0, seed=seed, progress=progress)
         else:
-            training.train_deberta(learn, out, minutes=minutes, seed=seed, progress=progress)
+            training.train_deberta(learn, out, minutes=minutes or 5.0, seed=seed, progress=progress)
         bar.update(task, description="testing", completed=1.0)
         return training.evaluate(out, test)
 

@@ -92,9 +92,12 @@ def train_head(
     cache_dir: str | None = None,
     max_seq_length: int = 256,
     strength: float = 1.0,
+    minutes: float = 0.0,
+    learning_rate: float = 5e-5,
+    seed: int = 0,
     progress: Progress = _silent,
 ) -> None:
-    """Fit a classification head on the mean of a frozen encoder's tokens, and save both as one classifier.
+    """Fit a classification head on the mean of an encoder's tokens, and save both as one classifier.
 
     Args:
         data: What to learn from.
@@ -103,6 +106,9 @@ def train_head(
         cache_dir: Where downloads are kept.
         max_seq_length: The most tokens of a text that are looked at.
         strength: How much the data count against the regularisation.
+        minutes: How long the encoder is trained together with the fitted head; 0 leaves it as it is.
+        learning_rate: The highest rate of that training.
+        seed: Fixes the order of the texts in that training.
         progress: Told about every batch and step.
     """
     from transformers import AutoModel, AutoTokenizer
@@ -128,7 +134,11 @@ def train_head(
         # The standardisation of the vectors goes into the head, so that the saved network needs none.
         network.fc.weight.copy_(head.weight / scale)
         network.fc.bias.copy_(head.bias - (head.weight / scale) @ centre)
-    _save(network, config, tokenizer, out, max_seq_length)
+    if minutes > 0:
+        torch.manual_seed(seed)
+        ids = tokenizer(data.texts, truncation=True, max_length=max_seq_length)["input_ids"]
+        _train_network(network, ids, data.classes, tokenizer, minutes, learning_rate, seed, progress)
+    _save(network.eval(), config, tokenizer, out, max_seq_length)
 
 
 def train_deberta(
@@ -172,9 +182,25 @@ def train_deberta(
         position_biased_input=False, type_vocab_size=0, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     config = {**_config(data, base.to_dict()), "base_model": "scratch"}
-    network = Deberta(config).train()
+    network = Deberta(config)
     ids = tokenizer(data.texts, truncation=True, max_length=max_seq_length)["input_ids"]
+    _train_network(network, ids, data.classes, tokenizer, minutes, learning_rate, seed, progress)
+    _save(network.eval(), config, tokenizer, out, max_seq_length)
+
+
+def _train_network(
+    network: nn.Module,
+    ids: list[list[int]],
+    classes: Any,
+    tokenizer: Any,
+    minutes: float,
+    learning_rate: float,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Train all weights of a network for a given time; the rate rises at first and falls to zero at the end."""
     order = np.random.default_rng(seed)
+    network.train()
     optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.01)
     start, limit = time.monotonic(), minutes * 60
     while (spent := (time.monotonic() - start) / limit) < 1:
@@ -186,13 +212,12 @@ def train_deberta(
                 group["lr"] = learning_rate * min(1.0, spent / 0.05) * (1 - spent)
             batch = tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
             inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-            loss = nn.functional.cross_entropy(network.logits(inputs), torch.from_numpy(data.classes[rows]))
+            loss = nn.functional.cross_entropy(network.logits(inputs), torch.from_numpy(classes[rows]))
             optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             progress(f"training (loss {loss.item():.2f})", spent)
-    _save(network.eval(), config, tokenizer, out, max_seq_length)
 
 
 def evaluate(model: Path, data: LabelledTexts) -> Evaluation:

@@ -24,7 +24,7 @@ from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts, read_labelled
 from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel
 from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_head, train_linear
-from tests.unit.stages.text.models.tiny import batch_of, make_classifier, run
+from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_tokenizer, run
 
 MASK = (1 << 64) - 1
 
@@ -126,6 +126,22 @@ def test_a_head_on_an_encoder_is_saved_as_a_classifier(tmp_path: Path) -> None:
     assert evaluate(tmp_path / "head", test).accuracy >= 0.9
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     assert config["id2label"] == {"0": "money", "1": "science", "2": "sports"}
+
+
+def test_an_encoder_can_be_trained_with_its_head(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    encoder = make_classifier(tmp_path / "tiny").parent / "tiny-base"
+    make_tokenizer(encoder)
+    learn, _ = topics(60).split(0.25)
+    for minutes in (0.0, 0.02):
+        train_head(learn, str(encoder), tmp_path / f"head{minutes}", max_seq_length=16, minutes=minutes)
+    frozen, trained = (load_file(tmp_path / name / "model.safetensors") for name in ("head0.0", "head0.02"))
+    name = "model.encoder.layer.0.attention.self.query_proj.weight"
+    own = load_file(encoder / "model.safetensors")[name.removeprefix("model.")]
+    assert (frozen[name] == own).all()
+    assert not (trained[name] == own).all()
+    assert evaluate(tmp_path / "head0.02", learn).confusion.sum() == len(learn)
 
 
 def test_a_deberta_from_scratch_is_saved_as_a_classifier(tmp_path: Path) -> None:
