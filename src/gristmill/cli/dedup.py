@@ -72,9 +72,9 @@ STEPS = {
 @click.option("--threshold", type=float, help="fuzzy: the least Jaccard similarity of duplicates [default: 0.8].")
 @click.option(
     "--verify",
-    type=click.Choice(["pairs", "cluster", "none"]),
-    help="fuzzy: compare every pair exactly, or besides keep apart what only others connect, or compare nothing "
-    "[default: pairs].",
+    type=click.Choice(["pairs", "cluster", "signature", "none"]),
+    help="fuzzy: compare every pair exactly, or besides keep apart what only others connect, or compare signatures, "
+    "or nothing [default: pairs].",
 )
 @click.option("--char-ngrams", type=int, metavar="N", help="fuzzy: shingles of N characters instead of 5 words.")
 @click.option("--eps", type=float, help="semantic: how far apart duplicates may be, as 1 - cosine [default: 0.01].")

@@ -105,7 +105,32 @@ def band_hashes(
     return result, sequences, counts
 
 
+@kernel
+def signature_sets(values: Hashes, bounds: Integers, flips: Factors, factors: Factors) -> tuple[Hashes, Integers]:
+    """Sets of shingles as signatures, again as sorted sets: one element for each hash function and its least hash.
+
+    Two signatures of `n` functions that agree in `a` of them are sets with a Jaccard similarity of `a / (2 n - a)`.
+    Empty sets stay empty.
+    """
+    hashes = len(flips)
+    sizes = np.zeros(len(bounds), np.int64)
+    for row in range(len(bounds) - 1):
+        sizes[row + 1] = sizes[row] + (hashes if bounds[row + 1] > bounds[row] else 0)
+    result = np.empty(sizes[-1], np.uint64)
+    for row in range(len(bounds) - 1):
+        if sizes[row + 1] == sizes[row]:
+            continue
+        for number in range(hashes):
+            least = np.uint32(0xFFFFFFFF)
+            for at in range(bounds[row], bounds[row + 1]):
+                value = np.uint32(values[at] >> np.uint64(32))
+                least = min(least, np.uint32((value ^ flips[number]) * factors[number]))
+            result[sizes[row] + number] = (np.uint64(number) << np.uint64(32)) | np.uint64(least)
+    return result, sizes
+
+
 def warm() -> None:
     """Load or compile the kernels of this file."""
+    signature_sets(np.zeros(1, np.uint64), np.array([0, 1]), *hash_factors(2, 1))
     data, offsets, _ = text_column(["a b"])
     band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(2, 1), 1, 2)

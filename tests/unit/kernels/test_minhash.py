@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gristmill.kernels.minhash import band_hashes, hash_factors
+from gristmill.kernels.minhash import band_hashes, hash_factors, signature_sets
 from gristmill.kernels.shingles import WORDS, shingle_sets, word_tables
 from gristmill.kernels.text_column import text_column
 
@@ -81,3 +83,19 @@ def test_agreement_follows_the_similarity() -> None:
     hashes, _, _ = band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(count, 3), count, 1)
     agreed = float((hashes[0] == hashes[1]).mean())
     assert abs(agreed - true) < 4 * (true * (1 - true) / count) ** 0.5
+
+
+@given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=9), max_size=8), st.integers(1, 20))
+def test_signatures_hold_the_least_hash_of_every_function(sets: list[list[int]], count: int) -> None:
+    values = np.array([value for one in sets for value in one], np.uint64)
+    bounds = np.cumsum([0, *map(len, sets)]).astype(np.int64)
+    flips, factors = hash_factors(count, 3)
+    found, places = signature_sets(values, bounds, flips, factors)
+    for row, one in enumerate(sets):
+        expected = [
+            (number << 32)
+            | min(((value >> 32) ^ int(flips[number])) * int(factors[number]) % (1 << 32) for value in one)
+            for number in range(count)
+            if one
+        ]
+        assert found[places[row] : places[row + 1]].tolist() == expected

@@ -11,7 +11,12 @@ import pytest
 from gristmill.errors import UsageError
 from gristmill.ledger.verify import verify
 from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow
-from gristmill.stages.deduplication.fuzzy.accuracy import estimated_precision, estimated_recall, share_with_interval
+from gristmill.stages.deduplication.fuzzy.accuracy import (
+    estimated_precision,
+    estimated_recall,
+    near_threshold,
+    share_with_interval,
+)
 from gristmill.stages.deduplication.fuzzy.banding import Banding, derive_banding
 from gristmill.stages.deduplication.fuzzy.clusters import choose
 from tests.unit.stages.deduplication.jobs import deduplicate, documents, kept_ids, survivor_of, write_files
@@ -215,3 +220,40 @@ def test_the_choice_does_not_depend_on_the_order_of_pairs() -> None:
             assert not set(found[0]) & set(found[1])
             assert wanted is None or found == wanted
             wanted = found
+
+
+def test_signatures_instead_of_shingles_and_the_sample_that_is_checked_exactly(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    texts, expected = [], set()
+    for group in range(40):
+        base = words(200, 100 + group)
+        near = changed(base, int(rng.integers(20, 100)), "x")
+        texts += [" ".join(base), " ".join(near), " ".join(words(200, 900 + group))]
+        if jaccard(base, near) >= 0.88:
+            expected.add(f"d{3 * group + 1}")
+        if jaccard(base, near) < 0.72:
+            expected.discard(f"d{3 * group + 1}")
+    write_files(tmp_path, {"a.jsonl": documents(texts)})
+    result = deduplicate(tmp_path, "fuzzy", verify="signature")
+    gone = {f"d{number}" for number in range(len(texts))} - set(kept_ids(tmp_path))
+    assert expected <= gone
+    assert all(int(name[1:]) % 3 == 1 for name in gone)
+    similarities = [survivor_of(tmp_path, name)[1] or 0 for name in sorted(gone)]
+    truths = [jaccard(texts[int(name[1:]) - 1].split(), texts[int(name[1:])].split()) for name in sorted(gone)]
+    assert np.abs(np.array(similarities) - truths).max() < 0.15
+    assert min(truths) > 0.65
+    precision = result.get_metadata("precision")
+    assert precision["value"] == pytest.approx(np.mean(np.array(truths) >= 0.8), abs=1e-4)
+    assert precision["low"] < precision["value"] or precision["sample"] == 0
+    near = result.get_metadata("near_threshold")
+    assert near["precision"]["sample"] > 0
+    assert verify(str(tmp_path / "out")).problems == []
+
+
+def test_pairs_near_the_threshold_are_reported_with_intervals() -> None:
+    estimates, exact = np.array([0.81, 0.82, 0.78, 0.79, 0.99]), np.array([0.82, 0.79, 0.81, 0.78, 0.99])
+    found = near_threshold(estimates, exact, 0.8, Banding(20, 7))
+    assert (found["above"], found["below"]) == (2, 2)
+    assert (found["precision"]["value"], found["recall"]["value"]) == (0.5, 0.5)
+    assert found["precision"]["low"] < 0.5 < found["precision"]["high"]
+    assert 0.98 < found["compared"]["value"] < 1

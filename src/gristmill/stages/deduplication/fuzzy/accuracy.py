@@ -68,8 +68,28 @@ def estimated_recall(similarities: npt.NDArray[np.float64], threshold: float, ba
     }
 
 
-def near_threshold(similarities: npt.NDArray[np.float64], threshold: float) -> dict[str, int]:
-    """How many compared pairs lie just above and just below the threshold."""
-    above = (similarities >= threshold) & (similarities < threshold + _NEAR)
-    below = (similarities < threshold) & (similarities >= threshold - _NEAR)
-    return {"above": int(above.sum()), "below": int(below.sum())}
+def near_threshold(
+    estimates: npt.NDArray[np.float64], exact: npt.NDArray[np.float64], threshold: float, banding: Banding
+) -> dict[str, Any]:
+    """How well pairs close to the threshold, where mistakes are made, were told apart.
+
+    Args:
+        estimates: By which pairs were decided, of a sample of pairs that were compared.
+        exact: Their true similarities.
+        threshold: The least similarity of duplicates.
+        banding: The bands that found them.
+
+    Returns:
+        `above` and `below` count the pairs of the sample by their true similarity; `precision` is the share of those
+        taken for duplicates that are, `recall` the share of duplicates that were taken for it, and `compared` the
+        share of duplicates this close that bands have found at all.
+    """
+    near = np.abs(exact - threshold) < _NEAR
+    taken, right = estimates[near] >= threshold, exact[near] >= threshold
+    return {
+        "above": int(right.sum()),
+        "below": int((~right).sum()),
+        "precision": share_with_interval(int((taken & right).sum()), int(taken.sum())),
+        "recall": share_with_interval(int((taken & right).sum()), int(right.sum())),
+        "compared": estimated_recall(exact[near], threshold, banding),
+    }

@@ -21,18 +21,20 @@ EDGES = pa.schema([("document", pa.uint64()), ("other", pa.uint64()), ("similari
 
 
 class VerifiedPairs(RangeReader):
-    """Computes the similarity of every candidate pair of a range of documents, exactly.
+    """Computes the similarity of every candidate pair of a range of documents.
 
     Args:
         documents: The shingles of the candidates.
+        signatures: Whether these are signatures, so that the similarity is an estimate.
     """
 
     name = "verified_pairs"
 
-    def __init__(self, documents: RunFiles) -> None:
+    def __init__(self, documents: RunFiles, *, signatures: bool = False) -> None:
         super().__init__()
         self._documents = documents
         self.documents = documents.digest
+        self.signatures = signatures
         self._store: ShingleStore | None = None
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
@@ -40,7 +42,7 @@ class VerifiedPairs(RangeReader):
         if not table.num_rows:
             return
         if self._store is None:
-            self._store = ShingleStore(self._documents)
+            self._store = ShingleStore(self._documents, signatures=self.signatures)
         firsts, seconds, equal = distinct_pairs(table)
         similarity = np.ones(len(firsts))
         open_pairs = np.flatnonzero(~equal)
@@ -68,16 +70,18 @@ class Clusters(RangeReader):
         documents: Ids, ranks and shingles of the candidates.
         threshold: The least similarity of duplicates.
         chains: Whether documents that are connected only through others belong together.
+        signatures: Whether signatures were kept instead of shingles.
     """
 
     name = "clusters"
 
-    def __init__(self, documents: RunFiles, *, threshold: float, chains: bool) -> None:
+    def __init__(self, documents: RunFiles, *, threshold: float, chains: bool, signatures: bool = False) -> None:
         super().__init__()
         self._documents = documents
         self.documents = documents.digest
         self.threshold = threshold
         self.chains = chains
+        self.signatures = signatures
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         table = self.runs.read(low, high)
@@ -85,7 +89,7 @@ class Clusters(RangeReader):
             return
         similarity = column(table, "similarity")
         kept = ~(similarity < self.threshold)
-        store = ShingleStore(self._documents)
+        store = ShingleStore(self._documents, signatures=self.signatures)
         firsts = store.places(column(table, "document")[kept])
         seconds = store.places(column(table, "other")[kept])
         removed, survivors, alike = choose(

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gristmill.kernels.minhash import hash_factors, signature_sets
 from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_pairs, shingle_sets, word_tables
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.identity import make_identity
@@ -17,6 +18,8 @@ from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
 NOT_A_CANDIDATE = "not_a_candidate"
+SIGNATURE = 256
+"""How many hash functions a kept signature has: at a similarity of 0.8 it errs by 0.025."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -31,6 +34,7 @@ class CandidateShingles(ProcessingStage[DocumentBatch, DocumentBatch]):
         rule: Which document of a group stays.
         word_ngrams: How many words make a shingle.
         char_ngrams: How many characters make a shingle, instead of words.
+        signature_seed: Keep only a signature of the set, with hash functions of this seed; None keeps the set.
     """
 
     name = "candidate_shingles"
@@ -44,6 +48,7 @@ class CandidateShingles(ProcessingStage[DocumentBatch, DocumentBatch]):
         rule: SurvivorRule,
         word_ngrams: int,
         char_ngrams: int | None,
+        signature_seed: int | None = None,
     ) -> None:
         self._candidates = candidates
         self.candidates = candidates.digest
@@ -52,6 +57,7 @@ class CandidateShingles(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.rule = rule
         self.word_ngrams = word_ngrams
         self.char_ngrams = char_ngrams
+        self.signature_seed = signature_seed
         self._partition = -1
         self._wanted: Keys = np.empty(0, np.uint64)
         self._compared: Keys = np.empty(0, np.uint64)
@@ -83,6 +89,8 @@ class CandidateShingles(ProcessingStage[DocumentBatch, DocumentBatch]):
             self.char_ngrams or self.word_ngrams,
             WORDS if self.char_ngrams is None else CHARACTERS,
         )
+        if self.signature_seed is not None:
+            values, bounds = signature_sets(values, bounds, *hash_factors(SIGNATURE, self.signature_seed))
         sizes = np.zeros(task.num_items + 1, np.int64)
         sizes[rows + 1] = np.diff(bounds)
         ids = make_identity(task, id_field=self.id_field, url_field=None).ids
@@ -113,9 +121,11 @@ class ShingleStore:
 
     Args:
         runs: What `CandidateShingles` has left, in source order, so that the keys of all files together are sorted.
+        signatures: Whether it has kept signatures instead of sets.
     """
 
-    def __init__(self, runs: RunFiles) -> None:
+    def __init__(self, runs: RunFiles, *, signatures: bool = False) -> None:
+        self._signatures = signatures
         tables = [open_run(file.path, storage_options=runs.storage_options) for file in runs.files]
         self._tables = [table for table in tables if table.num_rows]
         keys = [column(table, "document") for table in self._tables]
@@ -140,7 +150,7 @@ class ShingleStore:
         return whole.take(pa.array(places))
 
     def jaccard(self, firsts: Integers, seconds: Integers) -> npt.NDArray[np.float64]:
-        """The similarity of pairs of documents, given by their places."""
+        """The similarity of pairs of documents, given by their places; an estimate where signatures were kept."""
         left = np.searchsorted(self._starts, firsts, "right") - 1
         right = np.searchsorted(self._starts, seconds, "right") - 1
         order = np.lexsort((right, left))
@@ -156,7 +166,8 @@ class ShingleStore:
                 firsts[group] - self._starts[one],
                 seconds[group] - self._starts[two],
             )
-        return result
+        # Of n functions that agree in a, sets of n elements share a, which makes a / (2 n - a).
+        return 2 * result / (1 + result) if self._signatures else result
 
 
 def _set_arrays(table: pa.Table) -> tuple[npt.NDArray[np.uint64], Integers]:
