@@ -25,8 +25,8 @@ from gristmill.errors import GristmillError, WorkerError
 from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Task
 
-_ASK_S = 60.0
-"""How long a worker waits for the watch."""
+_ASK_S = 600.0
+"""How long a worker waits for the watch: it is quick, but its machine may be very busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,4 +316,11 @@ def _is_alive(worker: str) -> bool:
 
 
 def _ask(answer: Any) -> Any:
-    return ray.get(answer, timeout=_ASK_S)
+    try:
+        return ray.get(answer, timeout=_ASK_S)
+    except ray.exceptions.GetTimeoutError as error:
+        raise WorkerError(
+            f"The watch of the run, a small actor beside the driver, has not answered for {_ASK_S:g} s. Is the "
+            "driver's machine overloaded? Run again to go on; finished partitions are kept.",
+            cause="no answer",
+        ) from error
