@@ -10,32 +10,27 @@ import contextlib
 import itertools
 import os
 import selectors
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from types import FrameType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gristmill.backends.code import pickled
 from gristmill.backends.local.committer import Committer
+from gristmill.backends.local.interrupts import InterruptWatch
+from gristmill.backends.local.jobs import Hand, Jobs, lineage_of
 from gristmill.backends.local.memory_watch import MemoryWatch
 from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
 from gristmill.backends.local.nursery import Nursery, shared_nursery
 from gristmill.backends.local.processes import ExitCause, WorkerProcess, stop_workers
 from gristmill.backends.local.scheduler import Action, Give, Start, Stop, Unblock, next_action
 from gristmill.backends.local.shared_files import SharedFolder
-from gristmill.backends.local.state import WINDOW, Life, Queued, State, Worker
-from gristmill.backends.local.status import WorkerStatus
+from gristmill.backends.local.state import WINDOW, Life, State, Worker
 from gristmill.backends.local.transport import Parcel, unpack
 from gristmill.backends.parts import Leaf
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.backends.recovery import Attempts, Place
 from gristmill.backends.work import Work
 from gristmill.errors import ChannelClosed, WorkerError
 from gristmill.observe.events import Notice, Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
-from gristmill.tasks.base import Step
 
 _TICK_S = 0.1
 _SAMPLE_S = 0.25
@@ -50,29 +45,6 @@ _GROWTH_BYTES = 256 << 20
 """Memory that a worker may gain over what it had after its first task, before it is replaced."""
 
 
-@dataclass(slots=True)
-class Job:
-    """A task of one segment, until it is finished there."""
-
-    number: int
-    segment: int
-    parcel: Parcel
-    attempts: Attempts = field(default_factory=Attempts)
-    seen: set[tuple[Step, ...]] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Hand:
-    """What the engine keeps about a worker beside the scheduler's view of it."""
-
-    process: WorkerProcess
-    groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    first_rss: int = 0
-    over_limit: bool = False
-    expected: bool = False
-    stopped_for: str = "finished"
-
-
 class Engine:
     """One run of a plan on worker processes.
 
@@ -83,6 +55,7 @@ class Engine:
         nursery: Where workers come from.
         folder: Where documents pass between workers.
         gpu_names: What each GPU slot is called in `CUDA_VISIBLE_DEVICES`.
+        modules: What is better imported once than in every worker.
     """
 
     def __init__(
@@ -93,6 +66,7 @@ class Engine:
         nursery: Nursery,
         folder: SharedFolder,
         gpu_names: list[str],
+        modules: Sequence[str] = (),
     ) -> None:
         self.plan = plan
         self.work = work
@@ -100,11 +74,11 @@ class Engine:
         self.nursery = nursery
         self.folder = folder
         self.gpu_names = gpu_names
+        self.modules = modules
         self.events = work.events
         self._code = [pickled(segment, plan.settings) for segment in plan.segments]
         self._source: Iterator[Any] = work.tasks()
-        self._jobs: dict[int, Job] = {}
-        self._numbers = itertools.count()
+        self._jobs = Jobs(plan, state, folder)
         self._groups = itertools.count()
         self._hands: dict[int, Hand] = {}
         self._by_process: dict[int, int] = {}
@@ -114,8 +88,7 @@ class Engine:
         self._failed_starts = [0] * len(plan.segments)
         self._limits = [segment.time_limit_s for segment in plan.segments]
         self._last_sample = 0.0
-        self._interrupted = False
-        self._may_be_cut = False
+        self._interrupts = InterruptWatch()
         self._error: Exception | None = None
         self._nursery_noted = False
         self._nurseries = 0
@@ -129,66 +102,46 @@ class Engine:
         Raises:
             KeyboardInterrupt: The user asked to stop; workers have been told to tear down and are gone.
         """
-        handler = self._watch_interrupts()
-        try:
-            self._selector.register(self.nursery, selectors.EVENT_READ)
-            with self._cut_by_interrupts():
-                self.nursery.preload(_likely_modules(self.plan))
-            self._refill()
-            while not (self.state.finished and self._committer.idle):
-                self._decide()
-                self._wait()
-                self._check()
-            self._let_go()
-            self._committer.close()
+        with self._interrupts:
+            try:
+                self._run()
+            except BaseException:
+                self._committer.abandon()
+                self._end(_STOP_S)
+                self._committer.join(0.2)
+                raise
+            finally:
+                self._memory.close()
+                self._selector.close()
+
+    def _run(self) -> None:
+        self._selector.register(self.nursery, selectors.EVENT_READ)
+        with self._nursery_at_work():
+            self.nursery.preload(self.modules)
+        self._refill()
+        while not (self.state.finished and self._committer.idle):
+            self._decide()
+            self._wait()
             self._check()
-        except BaseException:
-            self._committer.abandon()
-            self._end(_STOP_S)
-            self._committer.join(0.2)
-            raise
-        finally:
-            self._memory.close()
-            self._selector.close()
-            if handler is not None:
-                signal.signal(signal.SIGINT, handler)
-
-    def _watch_interrupts(self) -> Any:
-        """Turn Ctrl-C into a flag, because an exception in the middle of a message would break the channel."""
-        if threading.current_thread() is not threading.main_thread():
-            return None
-        before = signal.getsignal(signal.SIGINT)
-        if before is signal.SIG_IGN:
-            return None
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._interrupted = True
-            if self._may_be_cut:
-                raise KeyboardInterrupt
-
-        signal.signal(signal.SIGINT, note)
-        return before
+        self._let_go()
+        self._committer.close()
+        self._check()
 
     @contextlib.contextmanager
-    def _cut_by_interrupts(self) -> Iterator[None]:
-        """For what may take seconds while nobody works yet: waiting until the nursery has imported everything.
+    def _nursery_at_work(self) -> Iterator[None]:
+        """While nobody works yet, an interrupt need not wait until the nursery has imported everything.
 
         A message to it may then be cut in the middle, so it is given up; the next run gets a new one.
         """
-        self._may_be_cut = not self._hands
         try:
-            if self._may_be_cut and self._interrupted:
-                raise KeyboardInterrupt
-            yield
+            with self._interrupts.may_cut(not self._hands):
+                yield
         except KeyboardInterrupt:
-            self._may_be_cut = False
             self.nursery.close(timeout_s=0.2)
             raise
-        finally:
-            self._may_be_cut = False
 
     def _check(self) -> None:
-        if self._interrupted:
+        if self._interrupts.asked:
             raise KeyboardInterrupt
         problem = self._error or self._committer.error
         if problem is not None:
@@ -255,12 +208,7 @@ class Engine:
             if task is None:
                 self.state.source_left = False
                 return
-            self._enqueue(0, Parcel(task, nbytes=1024))
-
-    def _enqueue(self, segment: int, parcel: Parcel) -> None:
-        job = Job(next(self._numbers), segment, parcel)
-        self._jobs[job.number] = job
-        self.state.segments[segment].put(Queued(job.number, parcel.nbytes))
+            self._jobs.add(0, Parcel(task, nbytes=1024))
 
     # --- workers ---
 
@@ -269,7 +217,7 @@ class Engine:
         env: dict[str, str | None] = {}
         if self.gpu_names:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpu_names[device] for device in action.gpus)
-        with self._cut_by_interrupts():
+        with self._nursery_at_work():
             process = self.nursery.fork(env=env)
         number = next(self._workers)
         self._hands[number] = Hand(process)
@@ -296,11 +244,11 @@ class Engine:
     def _give(self, action: Give) -> None:
         group = next(self._groups)
         items = self.state.given(action.worker, group, action.count, alone=action.alone)
-        jobs = [self._jobs[item.number] for item in items]
+        jobs = self._jobs.of(items)
         self._hands[action.worker].groups[group] = tuple(job.number for job in jobs)
         hints = jobs[0].attempts.hints if len(jobs) == 1 and jobs[0].attempts.searching else None
         self._send(action.worker, Run(group, [job.parcel for job in jobs], hints))
-        lineage = _lineage(jobs[0].parcel)
+        lineage = jobs[0].lineage
         self.events.emit(TaskStarted(lineage.task_id, lineage.partition, jobs[0].segment, action.worker))
 
     def _go_on(self, number: int, results: int) -> None:
@@ -346,10 +294,7 @@ class Engine:
         if isinstance(message, Output):
             self._output(number, hand, message)
         elif isinstance(message, Ended):
-            job = self._job_of(hand, message.group, message.leaf.path, message.leaf.partition)
-            if job is None or message.leaf.path not in job.seen:
-                if job is not None:
-                    job.seen.add(message.leaf.path)
+            if self._jobs.is_new(hand, message.group, message.leaf.path, message.leaf.partition):
                 self._committer.deliver(message.leaf)
         elif isinstance(message, Done):
             self._done(number, worker, hand, message)
@@ -363,38 +308,25 @@ class Engine:
             if message.error is not None:
                 self._error = self._error or message.error
 
-    def _job_of(self, hand: Hand, group: int, path: tuple[Step, ...], partition: int) -> Job | None:
-        """The job of a group that a result comes from: the one whose task the result descends from."""
-        jobs = [self._jobs[number] for number in hand.groups.get(group, ()) if number in self._jobs]
-        for job in jobs:
-            lineage = _lineage(job.parcel)
-            if lineage.partition == partition and path[: len(lineage.path)] == lineage.path:
-                return job
-        return jobs[0] if jobs else None
-
     def _output(self, number: int, hand: Hand, message: Output) -> None:
         worker = self.state.workers[number]
         parcel = message.parcel
-        lineage = _lineage(parcel)
+        lineage = lineage_of(parcel)
         if parcel.segment is not None:
             self.folder.adopt(parcel.segment)
-        job = self._job_of(hand, message.group, lineage.path, lineage.partition)
         following = worker.segment + 1
-        if job is not None and lineage.path in job.seen:
-            self._release(parcel)  # an attempt before this one has already sent it
+        if not self._jobs.is_new(hand, message.group, lineage.path, lineage.partition):
+            self._jobs.release(parcel)
+        elif following < len(self.plan.segments):
+            self._jobs.add(following, parcel)
         else:
-            if job is not None:
-                job.seen.add(lineage.path)
-            if following < len(self.plan.segments):
-                self._enqueue(following, parcel)
-            else:
-                self._deliver_task(parcel)
+            self._deliver_task(parcel)
         if following < len(self.plan.segments) and not self.state.batch_mode:
             self._go_on(number, self.state.sent(number))
 
     def _deliver_task(self, parcel: Parcel) -> None:
         task = unpack(parcel)
-        self._release(parcel)  # the mapping keeps the documents
+        self._jobs.release(parcel)  # the mapping keeps the documents
         lineage = task._lineage
         assert lineage is not None
         self._committer.deliver(Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, task=task))
@@ -402,14 +334,12 @@ class Engine:
     def _done(self, number: int, worker: Worker, hand: Hand, message: Done) -> None:
         numbers = hand.groups.pop(message.group, ())
         self.state.done(number, message.group, seconds=message.seconds, taken=message.taken)
-        jobs = [self._jobs.pop(job) for job in numbers]
-        for job in jobs:
-            self._release(job.parcel)
+        jobs = self._jobs.finish(numbers)
         if hand.first_rss == 0:
             hand.first_rss = message.rss
         elif message.rss - hand.first_rss > self._growth_limit():
             worker.due = True
-        lineage = _lineage(jobs[0].parcel)
+        lineage = jobs[0].lineage
         self.events.emit(
             TaskFinished(
                 lineage.task_id,
@@ -426,10 +356,6 @@ class Engine:
         workers = max(1, len(self.state.workers))
         return min(_GROWTH_BYTES, int(self.state.budget * 0.25 / workers))
 
-    def _release(self, parcel: Parcel) -> None:
-        if parcel.segment is not None:
-            self.folder.release(parcel.segment)
-
     # --- deaths ---
 
     def _ended(self, process: WorkerProcess) -> None:
@@ -442,18 +368,14 @@ class Engine:
         del self._hands[number]
         status = process.status()
         cause = process.exit_cause or ExitCause("lost")
-        self._sweep_after(number)
+        self._jobs.sweep_after(number)
         words = "time limit" if hand.over_limit else hand.stopped_for if hand.expected else _cause_words(cause)
         self.events.emit(WorkerStopped(number, worker.segment, process.pid, words, hand.expected))
         process.close()
         if worker.life is Life.STARTING and not hand.expected:
             self._died_starting(worker.segment, words)
-        self._take_back(worker, hand, status, words, innocent=cause.kind == "lost")
-
-    def _sweep_after(self, number: int) -> None:
-        """Remove what a worker that is gone has written and never announced."""
-        known = {job.parcel.segment.path for job in self._jobs.values() if job.parcel.segment is not None}
-        self.folder.discard(f"w{number}-", keep=known)
+        hopeless = self._jobs.take_back(worker, hand, status, words, innocent=cause.kind == "lost")
+        self._error = self._error or hopeless
 
     def _drain(self, number: int, hand: Hand) -> None:
         """Take what a dead worker had sent before it died."""
@@ -475,34 +397,6 @@ class Engine:
                 cause=words,
             )
 
-    def _take_back(self, worker: Worker, hand: Hand, status: WorkerStatus, words: str, *, innocent: bool) -> None:
-        """Return the tasks of a dead worker to the queue; the one that was in hand has learnt something."""
-        segment = self.state.segments[worker.segment]
-        # A worker that dies between two tasks, or while it takes one in, blames the one that it would have begun.
-        blamed = status.task if status.task in hand.groups else next(iter(hand.groups), None)
-        for group, numbers in reversed(list(hand.groups.items())):
-            jobs = [self._jobs[number] for number in numbers]
-            for job in reversed(jobs):
-                if group == blamed and not innocent:
-                    known = len(jobs) == 1 and status.task == group
-                    place = Place(status.batch, status.stage, status.lo, status.hi) if known else None
-                    again = job.attempts.died(
-                        place, words, was_alone=worker.alone and len(jobs) == 1, certain=known and hand.over_limit
-                    )
-                    if not again and self._error is None:
-                        self._error = self._hopeless(job, words)
-                segment.put(Queued(job.number, job.parcel.nbytes, job.attempts.alone), first=True)
-
-    def _hopeless(self, job: Job, words: str) -> WorkerError:
-        lineage = _lineage(job.parcel)
-        return WorkerError(
-            f"{self.plan.segments[job.segment].name} killed its worker {job.attempts.deaths} times on "
-            f"{lineage.task_id} ({words}), and no single document could be found to be the cause. "
-            "Committed output is intact; run again to go on after the cause is removed.",
-            cause=words,
-            task=lineage.task_id,
-        )
-
     def _enforce_limits(self) -> None:
         for number, hand in self._hands.items():
             segment = self.plan.segments[self.state.workers[number].segment]
@@ -519,20 +413,19 @@ class Engine:
     # --- time ---
 
     def _sample(self, now: float) -> None:
+        state, held = self.state, self._memory.per_pid
         self._last_sample = now
-        self.state.memory = self._memory.pss_bytes + self._unmapped_bytes()
-        held = self._memory.per_pid
-        self.state.own = held.get(os.getpid(), 0) + held.get(self.nursery.pid, 0)
-        workers = [len(self.state.of(segment.index)) for segment in self.state.segments]
-        busy = [sum(worker.working for worker in self.state.of(segment.index)) for segment in self.state.segments]
+        state.memory = self._memory.pss_bytes + state.unmapped_bytes
+        state.own = held.get(os.getpid(), 0) + held.get(self.nursery.pid, 0)
+        workers = [state.of(segment.index) for segment in state.segments]
         self.events.emit(
             Sample(
-                memory_bytes=self.state.memory,
+                memory_bytes=state.memory,
                 shared_bytes=self.folder.nbytes,
-                queued=tuple(len(segment.queue) for segment in self.state.segments),
-                queued_bytes=tuple(segment.queued_bytes for segment in self.state.segments),
-                workers=tuple(workers),
-                busy=tuple(busy),
+                queued=tuple(len(segment.queue) for segment in state.segments),
+                queued_bytes=tuple(segment.queued_bytes for segment in state.segments),
+                workers=tuple(len(mine) for mine in workers),
+                busy=tuple(sum(worker.working for worker in mine) for mine in workers),
             )
         )
         if not self._nursery_noted and self.nursery.report is not None:
@@ -542,14 +435,6 @@ class Engine:
 
     def _pids(self) -> list[int]:
         return [os.getpid(), self.nursery.pid, *(hand.process.pid for hand in list(self._hands.values()))]
-
-    def _unmapped_bytes(self) -> int:
-        """What lies in memory between two workers; what a worker has mapped is part of its own memory."""
-        if self.state.batch_mode:
-            return 0  # it lies on disk
-        waiting = sum(segment.queued_bytes for segment in self.state.segments[1:])
-        ahead = (items for worker in self.state.workers.values() for _, items in list(worker.hands)[1:])
-        return waiting + sum(item.nbytes for items in ahead for item in items)
 
     def _let_go(self) -> None:
         """All is done: let every worker tear down and leave, in its own time."""
@@ -576,17 +461,6 @@ class Engine:
     def _last_words(self, process: WorkerProcess, message: Any) -> None:
         if isinstance(message, Left) and message.error is not None:
             self._error = self._error or message.error
-
-
-def _likely_modules(plan: ExecutionPlan) -> list[str]:
-    """What is better imported once than in every worker: stages that are not ours mostly work on pandas frames."""
-    stages = [stage for segment in plan.segments for stage in segment.stages]
-    return [] if all(type(stage).__module__.startswith("gristmill.") for stage in stages) else ["pandas"]
-
-
-def _lineage(parcel: Parcel) -> Any:
-    task = parcel.task
-    return task.lineage if hasattr(task, "lineage") else task._lineage
 
 
 def _cause_words(cause: ExitCause) -> str:

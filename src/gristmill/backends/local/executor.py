@@ -68,14 +68,13 @@ class LocalExecutor(BaseExecutor):
         sweep()
         nursery = shared_nursery()
         _compile_missing_kernels(plan)
-        nursery.preload(_modules_of(plan))
         state = self._state(plan)
         base = None
         if state.batch_mode:
             base = _spill_base(plan)
             sweep(bases=[base])
         with SharedFolder.create(uuid.uuid4().hex[:12], base=base) as folder:
-            Engine(plan, work, state, nursery, folder, self._gpus()).run()
+            Engine(plan, work, state, nursery, folder, self._gpus(), _modules_of(plan)).run()
 
     def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
         """Whether worker processes would be of no use."""

@@ -199,6 +199,15 @@ class State:
         taken = sum(self.segments[worker.segment].worker_bytes or 0 for worker in self.workers.values())
         return self.budget - self.own - taken - sum(segment.queued_bytes for segment in self.segments)
 
+    @property
+    def unmapped_bytes(self) -> int:
+        """What lies in memory between two workers; what a worker has mapped is part of its own memory."""
+        if self.batch_mode:
+            return 0  # it lies on disk
+        waiting = sum(segment.queued_bytes for segment in self.segments[1:])
+        ahead = (items for worker in self.workers.values() for _, items in list(worker.hands)[1:])
+        return waiting + sum(item.nbytes for items in ahead for item in items)
+
     def upstream_done(self, segment: int) -> bool:
         """Whether nothing more can arrive at `segment`."""
         if self.source_left:

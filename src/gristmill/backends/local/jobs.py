@@ -1,0 +1,158 @@
+"""The tasks of a run on their way: which worker has which, what each has given already, and what a death teaches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.backends.local.processes import WorkerProcess
+from gristmill.backends.local.shared_files import SharedFolder
+from gristmill.backends.local.state import Queued, State, Worker
+from gristmill.backends.local.status import WorkerStatus
+from gristmill.backends.local.transport import Parcel
+from gristmill.backends.plan import ExecutionPlan
+from gristmill.backends.recovery import Attempts, Place
+from gristmill.errors import WorkerError
+from gristmill.tasks.base import Step
+
+
+@dataclass(slots=True)
+class Job:
+    """A task of one segment, until it is finished there; `seen` are the results that it has given."""
+
+    number: int
+    segment: int
+    parcel: Parcel
+    attempts: Attempts = field(default_factory=Attempts)
+    seen: set[tuple[Step, ...]] = field(default_factory=set)
+
+    @property
+    def lineage(self) -> Any:
+        """Where its task comes from."""
+        return lineage_of(self.parcel)
+
+
+@dataclass(slots=True)
+class Hand:
+    """What the engine keeps about a worker beside the scheduler's view of it."""
+
+    process: WorkerProcess
+    groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    first_rss: int = 0
+    over_limit: bool = False
+    expected: bool = False
+    stopped_for: str = "finished"
+
+
+class Jobs:
+    """All jobs that are not finished.
+
+    Args:
+        plan: Names the segments.
+        state: Whose queues they wait in.
+        folder: Where their documents lie.
+    """
+
+    def __init__(self, plan: ExecutionPlan, state: State, folder: SharedFolder) -> None:
+        self._plan = plan
+        self._state = state
+        self._folder = folder
+        self._jobs: dict[int, Job] = {}
+        self._numbers = itertools.count()
+
+    def add(self, segment: int, parcel: Parcel) -> None:
+        """A task waits for a segment."""
+        job = Job(next(self._numbers), segment, parcel)
+        self._jobs[job.number] = job
+        self._state.segments[segment].put(Queued(job.number, parcel.nbytes))
+
+    def of(self, items: Iterable[Queued]) -> list[Job]:
+        """The jobs of tasks that waited."""
+        return [self._jobs[item.number] for item in items]
+
+    def is_new(self, hand: Hand, group: int, path: tuple[Step, ...], partition: int) -> bool:
+        """Whether a result has not been given by an attempt before; it is remembered."""
+        job = self._giver(hand, group, path, partition)
+        if job is None:
+            return True
+        if path in job.seen:
+            return False
+        job.seen.add(path)
+        return True
+
+    def _giver(self, hand: Hand, group: int, path: tuple[Step, ...], partition: int) -> Job | None:
+        """The job of a group that a result comes from: the one whose task the result descends from."""
+        jobs = [self._jobs[number] for number in hand.groups.get(group, ()) if number in self._jobs]
+        for job in jobs:
+            lineage = job.lineage
+            if lineage.partition == partition and path[: len(lineage.path)] == lineage.path:
+                return job
+        return jobs[0] if jobs else None
+
+    def finish(self, numbers: Sequence[int]) -> list[Job]:
+        """These jobs are done; their documents are given up."""
+        jobs = [self._jobs.pop(number) for number in numbers]
+        for job in jobs:
+            self.release(job.parcel)
+        return jobs
+
+    def release(self, parcel: Parcel) -> None:
+        """Give up the documents of a task; who has mapped them keeps them."""
+        if parcel.segment is not None:
+            self._folder.release(parcel.segment)
+
+    def sweep_after(self, worker: int) -> None:
+        """Remove what a worker that is gone has written and never announced."""
+        known = {job.parcel.segment.path for job in self._jobs.values() if job.parcel.segment is not None}
+        self._folder.discard(f"w{worker}-", keep=known)
+
+    def take_back(
+        self, worker: Worker, hand: Hand, status: WorkerStatus, words: str, *, innocent: bool
+    ) -> WorkerError | None:
+        """Return the tasks of a dead worker to the queue; the one that was in hand has learnt something.
+
+        Args:
+            worker: Who has died.
+            hand: What it had.
+            status: What it said last.
+            words: Why it died.
+            innocent: Whether its death says nothing about the documents.
+
+        Returns:
+            The error that ends the run, if one of the tasks is not worth another attempt.
+        """
+        segment = self._state.segments[worker.segment]
+        hopeless = None
+        # A worker that dies between two tasks, or while it takes one in, blames the one that it would have begun.
+        blamed = status.task if status.task in hand.groups else next(iter(hand.groups), None)
+        for group, numbers in reversed(list(hand.groups.items())):
+            jobs = [self._jobs[number] for number in numbers]
+            for job in reversed(jobs):
+                if group == blamed and not innocent:
+                    known = len(jobs) == 1 and status.task == group
+                    place = Place(status.batch, status.stage, status.lo, status.hi) if known else None
+                    again = job.attempts.died(
+                        place, words, was_alone=worker.alone and len(jobs) == 1, certain=known and hand.over_limit
+                    )
+                    if not again:
+                        hopeless = self._hopeless(job, words)
+                segment.put(Queued(job.number, job.parcel.nbytes, job.attempts.alone), first=True)
+        return hopeless
+
+    def _hopeless(self, job: Job, words: str) -> WorkerError:
+        task = job.lineage.task_id
+        return WorkerError(
+            f"{self._plan.segments[job.segment].name} killed its worker {job.attempts.deaths} times on {task} "
+            f"({words}), and no single document could be found to be the cause. "
+            "Committed output is intact; run again to go on after the cause is removed.",
+            cause=words,
+            task=task,
+        )
+
+
+def lineage_of(parcel: Parcel) -> Any:
+    """Where the task in a parcel comes from."""
+    task = parcel.task
+    return task.lineage if hasattr(task, "lineage") else task._lineage
