@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from gristmill.kernels.text_column import text_column
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts, read_labelled
 from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel
-from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_head, train_linear
+from gristmill.stages.text.classifiers.training import _best_strength, evaluate, train_deberta, train_head, train_linear
 from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_tokenizer, run
 
 MASK = (1 << 64) - 1
@@ -126,6 +127,18 @@ def test_a_head_on_an_encoder_is_saved_as_a_classifier(tmp_path: Path) -> None:
     assert evaluate(tmp_path / "head", test).accuracy >= 0.9
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     assert config["id2label"] == {"0": "money", "1": "science", "2": "sports"}
+
+
+def test_the_strength_is_chosen_by_what_was_not_fitted() -> None:
+    rng = np.random.default_rng(0)
+    truth = torch.from_numpy(rng.integers(0, 2, 90))
+    noise = torch.from_numpy(rng.normal(size=(90, 60)).astype(np.float32))
+    clear = noise.clone()
+    clear[:, 0] += 8 * (truth - 0.5)
+    silent = lambda what, done: None  # noqa: E731
+    weak, strong = (_best_strength(vectors, truth, 2, 0, silent) for vectors in (noise, clear))
+    assert weak <= 0.001
+    assert strong > weak
 
 
 def test_an_encoder_can_be_trained_with_its_head(tmp_path: Path) -> None:
