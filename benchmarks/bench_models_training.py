@@ -2,8 +2,8 @@
 
 A fifth of each set is held back; every method sees the same split. Large sets are thinned to --most texts. Goals: the
 head on the real MiniLM encoder within 2 points of scikit-learn, the linear classifier equal to it; a DeBERTa from
-scratch is told, whatever it reaches. `head` leaves the encoder as it is, `trained-head` trains it too for a while. Takes
-about fifteen minutes on two processors and writes results/models_training.json.
+scratch is told, whatever it reaches. `head` leaves the encoder as it is, `trained-head` trains it too for a while.
+Takes about fifteen minutes on two processors and writes results/models_training.json.
 
     python benchmarks/bench_models_training.py [--sets agnews] [--kinds sklearn linear]
 """
