@@ -21,9 +21,8 @@ def _root(parents, node):
 
 
 @kernel
-def connected(count: int, firsts: Integers, seconds: Integers) -> Integers:
-    """For each of `count` nodes the lowest node that edges connect it with."""
-    parents = np.arange(count)
+def join(parents: Integers, firsts: Integers, seconds: Integers) -> None:
+    """Add edges to a forest of nodes that begins as `np.arange(count)`; edges may come in any number of parts."""
     for edge in range(len(firsts)):
         a, b = _root(parents, firsts[edge]), _root(parents, seconds[edge])
         # The lower node always becomes the root, so the order of the edges leaves no trace.
@@ -31,9 +30,13 @@ def connected(count: int, firsts: Integers, seconds: Integers) -> Integers:
             parents[b] = a
         elif b < a:
             parents[a] = b
-    for node in range(count):
+
+
+@kernel
+def settle(parents: Integers) -> None:
+    """Make every node of a forest point to the lowest node that it is connected with."""
+    for node in range(len(parents)):
         parents[node] = _root(parents, node)
-    return parents
 
 
 @kernel
@@ -130,6 +133,7 @@ def warm() -> None:
     """Load or compile the kernels of this file."""
     ints = np.zeros(1, np.int64)
     words = np.zeros(1, np.uint64)
-    connected(1, ints, ints)
+    join(ints.copy(), ints, ints)
+    settle(ints.copy())
     leaders(1, ints, ints, np.zeros(2, np.int64), np.ones(1))
     group_pairs(words, words, words, 16)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.kernels.union_find import connected, group_pairs, leaders
+from gristmill.kernels.union_find import group_pairs, join, leaders, settle
 
 _EDGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=20)
+
+
+def connected(count: int, firsts: Any, seconds: Any) -> Any:
+    """For each node the lowest one of its component; the edges come in two parts."""
+    parents, half = np.arange(count), len(firsts) // 2
+    join(parents, firsts[:half], seconds[:half])
+    join(parents, firsts[half:], seconds[half:])
+    settle(parents)
+    return parents
 
 
 def sides(edges: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

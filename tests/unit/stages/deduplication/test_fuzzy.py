@@ -213,8 +213,10 @@ def test_the_choice_does_not_depend_on_the_order_of_pairs() -> None:
         for _ in range(5):
             order = rng.permutation(len(pairs))
             firsts, seconds = (np.ascontiguousarray(pairs[order, side]) for side in (0, 1))
+            cut = int(rng.integers(0, len(pairs)))
+            parts = [(firsts[part], seconds[part], alike[order][part]) for part in (slice(0, cut), slice(cut, None))]
             removed, survivors, _ = choose(
-                ranks, firsts, seconds, alike[order], chains=chains, jaccard=lambda a, b: np.full(len(a), 0.9)
+                ranks, lambda parts=parts: parts, chains=chains, jaccard=lambda a, b: np.full(len(a), 0.9)
             )
             found = (removed.tolist(), survivors.tolist())
             assert not set(found[0]) & set(found[1])

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.kernels.union_find import connected, leaders
+from gristmill.kernels.union_find import join, leaders, settle
 from gristmill.stages.deduplication.fuzzy.candidates import distinct_pairs
 from gristmill.stages.deduplication.fuzzy.shingle_store import Integers, ShingleStore
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS
-from gristmill.stages.deduplication.sorted_runs import RunFiles, column
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+
+Edges = tuple[Integers, Integers, npt.NDArray[np.float64]]
+_SLICE = 1 << 16
 
 EDGES = pa.schema([("document", pa.uint64()), ("other", pa.uint64()), ("similarity", pa.float64())])
 """Compared pairs, the lower document first."""
@@ -84,34 +87,37 @@ class Clusters(RangeReader):
         self.signatures = signatures
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
-        table = self.runs.read(low, high)
-        if not table.num_rows:
-            return
-        similarity = column(table, "similarity")
-        kept = ~(similarity < self.threshold)
         store = ShingleStore(self._documents, signatures=self.signatures)
-        firsts = store.places(column(table, "document")[kept])
-        seconds = store.places(column(table, "other")[kept])
         removed, survivors, alike = choose(
-            store.ranks, firsts, seconds, similarity[kept], chains=self.chains, jaccard=store.jaccard
+            store.ranks, lambda: self._edges(store), chains=self.chains, jaccard=store.jaccard
         )
-        yield pa.table(
-            [
-                pa.array(store.keys[removed]),
-                pa.array(store.keys[survivors]),
-                store.ids(removed),
-                store.ids(survivors),
-                pa.array(alike),
-            ],
-            schema=REMOVALS,
-        )
+        for start in range(0, len(removed), _SLICE):
+            part = slice(start, start + _SLICE)
+            yield pa.table(
+                [
+                    pa.array(store.keys[removed[part]]),
+                    pa.array(store.keys[survivors[part]]),
+                    store.ids(removed[part]),
+                    store.ids(survivors[part]),
+                    pa.array(alike[part]),
+                ],
+                schema=REMOVALS,
+            )
+
+    def _edges(self, store: ShingleStore) -> Iterator[Edges]:
+        """The pairs of duplicates, a file at a time, so that memory does not grow with their number."""
+        for file in self.runs.files:
+            table = open_run(file.path, storage_options=self.runs.storage_options)
+            similarity = column(table, "similarity")
+            kept = ~(similarity < self.threshold)
+            firsts = store.places(column(table, "document")[kept])
+            seconds = store.places(column(table, "other")[kept])
+            yield firsts, seconds, similarity[kept]
 
 
 def choose(
     ranks: npt.NDArray[np.float64],
-    firsts: Integers,
-    seconds: Integers,
-    similarity: npt.NDArray[np.float64],
+    edges: Callable[[], Iterable[Edges]],
     *,
     chains: bool,
     jaccard: Any,
@@ -120,9 +126,8 @@ def choose(
 
     Args:
         ranks: Of every document, in source order; the lowest stays, and among equals the first.
-        firsts: One side of every pair of duplicates.
-        seconds: The other side.
-        similarity: Of every pair; exactly 1 for texts with the same words.
+        edges: Gives all pairs of duplicates in parts: both sides, and the similarity, which is exactly 1 for texts
+            with the same words.
         chains: Whether documents that are connected only through others belong together.
         jaccard: Computes the similarity of pairs that were not compared.
     """
@@ -131,14 +136,17 @@ def choose(
     order = np.lexsort((np.arange(count), ranks))
     place[order] = np.arange(count)
     # From here on documents are called by their place in the order of preference, so that the lowest one stays.
-    a, b = place[firsts], place[seconds]
-    equal = similarity == 1.0
-    twin = connected(count, a[equal], b[equal])
-    left, right = twin[a[~equal]], twin[b[~equal]]
+    twin, chosen = np.arange(count), np.arange(count)
+    for firsts, seconds, similarity in edges():
+        equal = similarity == 1.0
+        join(twin, place[firsts[equal]], place[seconds[equal]])
+        if chains:
+            join(chosen, place[firsts], place[seconds])
+    settle(twin)
     if chains:
-        chosen = connected(count, np.concatenate([left, a[equal]]), np.concatenate([right, b[equal]]))
+        settle(chosen)
     else:
-        chosen = leaders(count, *_adjacency(count, left, right, similarity[~equal]))[0][twin]
+        chosen = leaders(count, *_adjacency(count, twin, place, edges()))[0][twin]
     gone = np.flatnonzero(chosen != np.arange(count))
     removed, survivors = order[gone], order[chosen[gone]]
     alike = np.ones(len(gone))
@@ -153,9 +161,19 @@ def choose(
 
 
 def _adjacency(
-    count: int, left: Integers, right: Integers, similarity: npt.NDArray[np.float64]
+    count: int, twin: Integers, place: Integers, edges: Iterable[Edges]
 ) -> tuple[Integers, Integers, Integers, npt.NDArray[np.float64]]:
+    """The pairs that differ from both sides, sorted; those of a document lie between two bounds."""
+    lefts, rights, values = [], [], []
+    for firsts, seconds, similarity in edges:
+        differ = similarity != 1.0
+        lefts.append(twin[place[firsts[differ]]])
+        rights.append(twin[place[seconds[differ]]])
+        values.append(similarity[differ])
+    left = np.concatenate([*lefts, np.empty(0, np.int64)])
+    right = np.concatenate([*rights, np.empty(0, np.int64)])
+    alike = np.concatenate([*values, np.empty(0)])
     firsts, seconds = np.concatenate([left, right]), np.concatenate([right, left])
     order = np.lexsort((seconds, firsts))
     bounds = np.searchsorted(firsts[order], np.arange(count + 1))
-    return firsts[order], seconds[order], bounds, np.concatenate([similarity, similarity])[order]
+    return firsts[order], seconds[order], bounds, np.concatenate([alike, alike])[order]
