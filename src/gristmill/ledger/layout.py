@@ -322,6 +322,10 @@ class RunFolder:
         """
         if self.exists(self.run_file) or self.exists(self.plan_file) or self.walk(self.manifest_folder):
             return
+        if is_local(self.path) and not os.path.isdir(local_path(self.path)):
+            raise InputNotFoundError(
+                f"There is no {self.path}. Give the folder that a writer was told to write to.", path=self.path
+            )
         raise InputNotFoundError(
             f"{self.path} is not the output of a run: there is no {RECORD_FOLDER}/ in it. Give the folder that a "
             "writer was told to write to.",

@@ -21,6 +21,7 @@ from gristmill.ledger.plan_record import plan_digest, read_plan
 from gristmill.ledger.quarantine import parse_quarantine
 from gristmill.ledger.run_record import read_run
 from gristmill.ledger.trail import QUARANTINED
+from gristmill.observe.figures import plural
 from gristmill.storage.atomic import TEMPORARY_PREFIX
 from gristmill.storage.compression import codec_of, open_source
 from gristmill.storage.remote import StorageOptions
@@ -54,13 +55,13 @@ class VerifyReport:
     def __str__(self) -> str:
         created = f" + {self.rows_created} created by stages" if self.rows_created else ""
         facts = (
-            f"{self.partitions} partitions, {self.rows_read} rows read{created} = {self.rows_written} written + "
-            f"{self.rows_dropped} dropped + {self.rows_quarantined} quarantined"
+            f"{plural(self.partitions, 'partition')}, {self.rows_read} rows read{created} = "
+            f"{self.rows_written} written + {self.rows_dropped} dropped + {self.rows_quarantined} quarantined"
         )
         if self.ok:
             return f"{self.output} is proved: {facts}."
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
-        return f"{self.output} has {len(self.problems)} problems ({facts}):\n{lines}"
+        return f"{self.output} has {plural(len(self.problems), 'problem')} ({facts}):\n{lines}"
 
     def raise_for_problems(self) -> None:
         """Raise if anything is wrong.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import Segment
 from gristmill.backends.registry import as_executor
+from gristmill.observe.figures import plural
 from gristmill.pipeline.run import Options, prepare
 from gristmill.stages.base import FusedStage
 from gristmill.storage.sizes import format_size
@@ -24,9 +25,10 @@ def explain(pipeline: Pipeline, executor: BaseExecutor | str | None = None) -> s
     partitions = [partition for partition, _ in prepared.pending]
     size = sum(piece.size for partition in partitions for piece in partition.ranges if piece.whole)
     size += sum(piece.end - piece.start for p in partitions for piece in p.ranges if not piece.whole and piece.end > 0)
-    lines = [f"Pipeline {pipeline.name} on {chosen.name}: {capacity.cpus:g} CPUs, {capacity.gpus:g} GPUs"]
+    there = f"{_counted(capacity.cpus, 'CPU')}, {_counted(capacity.gpus, 'GPU')}"
+    lines = [f"Pipeline {pipeline.name} on {chosen.name}: {there}"]
     if prepared.sketch.source is not None:
-        lines.append(f"Input: {len(partitions)} partitions, {format_size(size)}")
+        lines.append(f"Input: {plural(len(partitions), 'partition')}, {format_size(size)}")
     for segment in plan.segments:
         lines.extend(_segment_lines(segment))
     if plan.settings.output is not None:
@@ -38,10 +40,10 @@ def explain(pipeline: Pipeline, executor: BaseExecutor | str | None = None) -> s
 
 
 def _segment_lines(segment: Segment) -> list[str]:
-    workers = "as many workers as fit" if segment.workers is None else f"{segment.workers} workers"
-    gpus = f", {segment.resources.gpus:g} GPUs" if segment.resources.gpus else ""
+    workers = "as many workers as fit" if segment.workers is None else plural(segment.workers, "worker")
+    gpus = f", {_counted(segment.resources.gpus, 'GPU')}" if segment.resources.gpus else ""
     tasks = f", {segment.batch_size} tasks per call" if segment.batch_size > 1 else ""
-    lines = [f"Segment {segment.index + 1}: {workers}, each {segment.resources.cpus:g} CPUs{gpus}{tasks}"]
+    lines = [f"Segment {segment.index + 1}: {workers}, each {_counted(segment.resources.cpus, 'CPU')}{gpus}{tasks}"]
     for stage in segment.stages:
         if isinstance(stage, FusedStage):
             lines.append(f"  {stage.name}: {len(stage.members)} stages in one pass")
@@ -50,3 +52,7 @@ def _segment_lines(segment: Segment) -> list[str]:
             limit = f" (time limit {stage.time_limit_s:g} s per document)" if stage.time_limit_s is not None else ""
             lines.append(f"  {stage.name}{limit}")
     return lines
+
+
+def _counted(number: float, name: str) -> str:
+    return f"{number:g} {name}" if number == 1 else f"{number:g} {name}s"

@@ -121,6 +121,10 @@ def _check_writable(folder: RunFolder) -> None:
     try:
         folder.write(probe, b"")
         folder.remove(probe)
+    except OutputError as error:
+        raise OutputError(
+            f"The output folder {folder.path} cannot be used. {error}", path=str(folder.path), errno=error.errno
+        ) from error
     except OSError as error:
         raise OutputError(
             f"Cannot write to {folder.path}: {error.strerror or error}. Check the path and its permissions.",

@@ -27,6 +27,7 @@ from gristmill.ledger.reload import load_trail
 from gristmill.ledger.run_record import RunRecorder
 from gristmill.ledger.trail import QuarantinedRecord, StageCount, Trail
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
+from gristmill.observe.figures import plural
 from gristmill.pipeline.describe import describe_plan
 from gristmill.pipeline.merge import cast_where_possible, merged_files
 from gristmill.pipeline.planner import Draft, draft, finish
@@ -52,6 +53,7 @@ class ReplayReport:
         dropped: Documents that a later stage has dropped.
         still_quarantined: Records in quarantine after the replay, of any cause.
         incomplete: Of these, records of which only the beginning was kept, so that they cannot be replayed.
+        unreadable: Of these, records that are no JSON objects, whatever the stages do.
         partitions: Partitions that were committed again.
         plan_changes: What is different from the plan that made the output, in words.
     """
@@ -62,13 +64,19 @@ class ReplayReport:
     still_quarantined: int = 0
     incomplete: int = 0
     partitions: int = 0
+    unreadable: int = 0
     plan_changes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         text = (
-            f"{self.records} records replayed in {self.partitions} partitions: {self.written} written, "
-            f"{self.dropped} dropped, {self.still_quarantined} still in quarantine"
+            f"{plural(self.records, 'record')} replayed in {plural(self.partitions, 'partition')}: "
+            f"{self.written} written, {self.dropped} dropped, {self.still_quarantined} still in quarantine"
         )
+        if self.unreadable:
+            text += (
+                f". {self.unreadable} of them cannot be read as JSON objects, and no stage can change that: correct "
+                "them in their input file and run the pipeline again, which does that file anew"
+            )
         if self.incomplete:
             text += (
                 f". {self.incomplete} of them are too long to be kept whole (the quarantine has their first 64 KiB), "
@@ -218,6 +226,7 @@ def _replay_stage(
     for number, part in found.items():
         mine = [r for r in part.trail.quarantine if r.stage == name and cause in (None, r.cause) and _whole(r)]
         batch, taken = _batch(mine)
+        report.unreadable += len(mine) - len(taken)
         if batch is None:
             continue
         batch = _typed(batch, part.entry)

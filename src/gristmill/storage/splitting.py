@@ -9,14 +9,14 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import InputError, UsageError
+from gristmill.errors import InputError, InputNotFoundError, UsageError
 from gristmill.storage.compression import DamagedArchiveError, StreamEncoder, codec_of, codec_suffix, open_source
 from gristmill.storage.files import has_extension
 from gristmill.storage.line_spans import newline_positions
 from gristmill.storage.parquet_blocks import open_parquet, row_group_cuts
 from gristmill.storage.parquet_sink import ParquetSink
 from gristmill.storage.part_sink import HashedFile, WrittenFile
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.remote import StorageOptions, is_local, local_path
 from gristmill.storage.schemas import clean_schema
 from gristmill.storage.sizes import parse_size
 
@@ -44,12 +44,16 @@ def split_file(
         storage_options: Handed to fsspec for URLs.
 
     Raises:
+        InputNotFoundError: There is no such file.
         InputError: The file is damaged; no part is left behind.
     """
     source = os.fspath(path)
     target = parse_size(target_size, name="target_size")
     if target < 1:
         raise UsageError("target_size=0 cannot hold anything. Give a size such as '128MB'.", value=target_size)
+    if is_local(source) and not os.path.isfile(local_path(source)):
+        what = "is a folder; give one file" if os.path.isdir(local_path(source)) else "does not exist"
+        raise InputNotFoundError(f"The file to cut, {source!r}, {what}.", path=source)
     name = source.rstrip("/").rpartition("/")[2]
     splitter = _split_parquet if has_extension(name, (".parquet",)) else _split_jsonl
     parts = _Parts(os.fspath(output), name, storage_options)

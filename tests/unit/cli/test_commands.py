@@ -138,3 +138,40 @@ def test_a_folder_without_a_run(command: tuple[str, ...], tmp_path: Path) -> Non
     result = run(name, tmp_path, *rest)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: ")
+
+
+@pytest.mark.parametrize("command", ["verify", "quarantine", "replay"])
+def test_a_folder_that_is_not_there_is_said_to_be_missing(tmp_path: Path, command: str) -> None:
+    result = run(command, tmp_path / "nowhere")
+    assert result.exit_code == 1
+    assert f"There is no {tmp_path / 'nowhere'}." in result.output
+
+
+def test_split_names_what_it_cannot_cut(tmp_path: Path) -> None:
+    result = run("split", tmp_path / "nothing.jsonl", tmp_path / "parts")
+    assert (result.exit_code, "does not exist" in result.output) == (1, True)
+    result = run("split", tmp_path, tmp_path / "parts")
+    assert (result.exit_code, "is a folder; give one file" in result.output) == (1, True)
+    assert not (tmp_path / "parts").exists()
+
+
+def test_a_replay_that_can_do_nothing_says_what_can(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "fine"}\n{"id": 2, "te\n')
+    recipe = tmp_path / "copy.yaml"
+    recipe.write_text(
+        "name: copy\nstages:\n- JsonlReader: {file_paths: '${input_path}'}\n- JsonlWriter: {path: '${output_path}'}\n"
+    )
+    assert run("run", recipe, tmp_path / "in.jsonl", tmp_path / "out", "--workers", 0).exit_code == 3
+    result = run("replay", tmp_path / "out")
+    assert result.exit_code == 3
+    assert "1 of them cannot be read as JSON objects" in result.output
+    assert "correct them in their input file" in result.output
+
+
+def test_an_output_that_cannot_be_made_is_explained_once(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "fine"}\n')
+    (tmp_path / "file").write_text("")
+    result = run("run", "english", tmp_path / "in.jsonl", tmp_path / "file" / "out", "--workers", 0)
+    assert result.exit_code == 1
+    assert result.output.count("Check") <= 1
+    assert ".." not in result.output

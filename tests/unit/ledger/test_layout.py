@@ -53,6 +53,10 @@ def test_file_operations(folder: RunFolder) -> None:
 
 
 def test_a_folder_without_a_run_is_named(folder: RunFolder) -> None:
+    if folder.local:
+        with pytest.raises(InputNotFoundError, match="There is no "):
+            folder.require_run()
+        os.makedirs(folder.path)
     with pytest.raises(InputNotFoundError, match="not the output of a run"):
         folder.require_run()
 

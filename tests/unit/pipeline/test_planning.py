@@ -233,7 +233,7 @@ def test_explain_shows_segments_workers_and_resources(tmp_path: Path) -> None:
     assert "Segment 2" in text
     assert "Segment 3" in text
     assert "2 workers, each 2 CPUs" in text
-    assert "1 partitions" in text or "1 partition" in text
+    assert "1 partition," in text
     assert str(tmp_path / "out") in text
     assert not (tmp_path / "out").exists()
 

@@ -353,7 +353,7 @@ def test_replay_of_a_recipe(tmp_path: Path) -> None:
     recipe.write_text(text(10_000))
     replayed = CliRunner().invoke(cli, ["replay", str(tmp_path / "out"), "--recipe", str(recipe)])
     assert replayed.exit_code == 0, replayed.output
-    assert "1 records replayed" in replayed.output
+    assert "1 record replayed" in replayed.output
     assert "Changed since the run" in replayed.output
     assert [row["id"] for row in read_rows(tmp_path / "out")] == ["d1", "d2", "d3", "long"]
     checked = CliRunner().invoke(cli, ["verify", str(tmp_path / "out")])
