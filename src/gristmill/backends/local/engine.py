@@ -18,6 +18,7 @@ from gristmill.backends.code import pickled
 from gristmill.backends.local.committer import Committer
 from gristmill.backends.local.interrupts import InterruptWatch
 from gristmill.backends.local.jobs import Hand, Jobs, lineage_of
+from gristmill.backends.local.memory import measure_tree
 from gristmill.backends.local.memory_watch import MemoryWatch
 from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
 from gristmill.backends.local.nursery import Nursery, shared_nursery
@@ -91,6 +92,7 @@ class Engine:
         self._interrupts = InterruptWatch()
         self._error: Exception | None = None
         self._nursery_noted = False
+        self._nursery_bytes = 0
         self._nurseries = 0
         self._workers = itertools.count(1)
 
@@ -219,6 +221,9 @@ class Engine:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpu_names[device] for device in action.gpus)
         with self._nursery_at_work():
             process = self.nursery.fork(env=env)
+        if not self._nursery_bytes:
+            # Together, because each page that both have counts half in either; later there are more to share with.
+            self._nursery_bytes = measure_tree([self.nursery.pid, process.pid]).pss_bytes
         number = next(self._workers)
         self._hands[number] = Hand(process)
         self._by_process[id(process)] = number
@@ -416,7 +421,7 @@ class Engine:
         state, held = self.state, self._memory.per_pid
         self._last_sample = now
         state.memory = self._memory.pss_bytes + state.unmapped_bytes
-        state.own = held.get(os.getpid(), 0) + held.get(self.nursery.pid, 0)
+        state.own = held.get(os.getpid(), 0) + self._nursery_bytes
         workers = [state.of(segment.index) for segment in state.segments]
         self.events.emit(
             Sample(

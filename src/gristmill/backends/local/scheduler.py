@@ -244,7 +244,7 @@ def _fits(state: State, segment: SegmentState) -> bool:
     """Whether the budget has room for another worker at work; the first one of a segment shows what one takes."""
     if segment.worker_bytes is None:
         return state.room > UNKNOWN_BYTES
-    return state.room > segment.worker_bytes
+    return state.room > 1.1 * segment.worker_bytes  # later tasks may be somewhat larger
 
 
 def _gpus_for(state: State, segment: SegmentState) -> tuple[int, ...] | None:

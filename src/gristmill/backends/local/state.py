@@ -154,7 +154,7 @@ class State:
         batch_mode: One segment at a time.
         memory: Measured bytes of all processes and of segments that nobody maps.
         budget: What `memory` must stay below.
-        own: Measured bytes of the driver and of the process that workers are forked from.
+        own: Measured bytes of the driver and of what all workers share with the process they are forked from.
         free_gpus: The free share of every device.
         moved_at: When a GPU was last taken from one segment for another.
     """

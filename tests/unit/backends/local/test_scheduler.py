@@ -496,7 +496,7 @@ def test_a_further_worker_is_started_only_where_the_budget_has_room_for_what_the
     state.done(1, 0, taken=400)
     state.given(1, 1, 1, alone=False)
     assert next_action(state) is None, "two would take 800 beside the 300 of the driver"
-    state.budget = 1200
+    state.budget = 1150
     assert next_action(state) == Start(0)
     state.started(Worker(2, 0))
     assert state.room < 400
