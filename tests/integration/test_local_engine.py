@@ -410,6 +410,17 @@ def test_killers_are_found_behind_a_process_border_and_in_groups(source: Path, t
     assert len(ids(out)) == 237
 
 
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_killers_are_found_in_a_stage_with_a_gpu(mode: str, source: Path, tmp_path: Path) -> None:
+    """There the documents of two groups are in the worker's hands at a time, and only one of them is to blame."""
+    deeds = {"0-7": "kill", "2-33": "segfault"}
+    out = tmp_path / "out"
+    trap = Trap(deeds).with_(resources=Resources(cpus=0.1, gpus=1))
+    run(pipeline(source, out, Slow(0), trap), num_gpus=1, execution_mode=mode)
+    assert set_aside(out) == {"0-7": "SIGKILL", "2-33": "SIGSEGV"}
+    assert len(ids(out)) == 238
+
+
 # --- exceptions ---
 
 
