@@ -7,7 +7,9 @@ import gzip
 import json
 import os
 import shutil
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -279,12 +281,30 @@ def test_an_output_below_the_input_is_refused_because_the_next_run_would_read_it
             assert pipeline.run(executor=here()).report.partitions_done_before == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden for root")
-def test_an_output_without_permission_is_found_first(tmp_path: Path) -> None:
-    write_lines(tmp_path / "in" / "a.jsonl", [{"text": "x"}])
-    (tmp_path / "locked").mkdir(mode=0o500)
+NOBODY = 65534
+
+
+@pytest.fixture
+def plain_user() -> Iterator[Path]:
+    """A folder of a user for whom something can be forbidden; for root, nothing is."""
+    root = os.geteuid() == 0
+    folder = Path(tempfile.mkdtemp())
+    if root:
+        os.chown(folder, NOBODY, NOBODY)
+        os.seteuid(NOBODY)
+    try:
+        yield folder
+    finally:
+        if root:
+            os.seteuid(0)
+        shutil.rmtree(folder)
+
+
+def test_an_output_without_permission_is_found_first(plain_user: Path) -> None:
+    write_lines(plain_user / "in" / "a.jsonl", [{"text": "x"}])
+    (plain_user / "locked").mkdir(mode=0o500)
     pipeline = Pipeline(
-        "job", stages=[JsonlReader(str(tmp_path / "in")), JsonlWriter(str(tmp_path / "locked" / "out"))]
+        "job", stages=[JsonlReader(str(plain_user / "in")), JsonlWriter(str(plain_user / "locked" / "out"))]
     )
     with pytest.raises(OutputError, match="permission"):
         pipeline.run(executor=here())
