@@ -306,7 +306,7 @@ def test_an_output_without_permission_is_found_first(plain_user: Path) -> None:
     pipeline = Pipeline(
         "job", stages=[JsonlReader(str(plain_user / "in")), JsonlWriter(str(plain_user / "locked" / "out"))]
     )
-    with pytest.raises(OutputError, match="permission"):
+    with pytest.raises(OutputError, match="Permission denied"):
         pipeline.run(executor=here())
 
 
