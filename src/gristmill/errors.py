@@ -133,3 +133,11 @@ class InputChangedError(GristmillError, RuntimeError):
 
 class StageResultError(StageFailedError, StageDefinitionError):
     """A stage returned something that is no task: a defect of the stage, whatever the documents are."""
+
+
+class NotSupportedError(UsageError, NotImplementedError):
+    """A value that other systems know and that is not offered here."""
+
+
+class OutputExistsError(OutputError, FileExistsError):
+    """The output folder already holds the output of a run, and must not."""

@@ -25,8 +25,9 @@ from gristmill.stages.core import ProcessingStage as CoreStage
 from gristmill.stages.function_definitions import processing_stage
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.io import JsonlReader, ParquetReader
-from gristmill.stages.text.io.writer import JsonlWriter
-from gristmill.tasks import DocumentBatch
+from gristmill.stages.text.io.reader import FilePartitioningStage
+from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
+from gristmill.tasks import DocumentBatch, EmptyTask
 from tests.unit.pipeline.jobs import here, read_rows, write_lines
 
 SEED_STAGES = textwrap.dedent(
@@ -430,3 +431,38 @@ def test_composites_answer_for_their_parts() -> None:
     assert (
         json.dumps(Two().with_({"TokenizerStage": {"name": "tokens"}}).decompose_and_apply_with()[0].name) == '"tokens"'
     )
+
+
+# --- errors that callers of the existing API catch ---
+
+
+def test_values_that_are_not_offered_raise_what_callers_catch(tmp_path: Path) -> None:
+    for reader in (JsonlReader, ParquetReader):
+        with pytest.raises(NotImplementedError):
+            reader("in/", task_type="image")
+    for writer in (JsonlWriter, ParquetWriter):
+        with pytest.raises(NotImplementedError):
+            writer(str(tmp_path), mode="append")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="mode is one of"):
+            writer(str(tmp_path), mode="sideways")  # type: ignore[arg-type]
+
+
+def test_a_writer_that_must_not_find_output_raises_file_exists(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "one"}\n')
+
+    def job() -> Pipeline:
+        writer = JsonlWriter(str(tmp_path / "out"), mode="error")
+        return Pipeline("job", stages=[JsonlReader(str(tmp_path / "in.jsonl")), writer])
+
+    job().run(executor=LocalExecutor(config={"num_cpus": 0}))
+    with pytest.raises(FileExistsError, match="already holds the output of a run"):
+        job().run(executor=LocalExecutor(config={"num_cpus": 0}))
+
+
+def test_file_partitioning_says_where_a_group_stands(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_text('{"text": "one"}\n')
+    groups = list(FilePartitioningStage(str(tmp_path), files_per_partition=2).process(EmptyTask()))
+    assert [task._metadata["partition_index"] for task in groups] == [0, 1]
+    assert [task._metadata["total_partitions"] for task in groups] == [2, 2]
+    assert [len(task._metadata["source_files"]) for task in groups] == [2, 1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.errors import OutputError, VerificationError
+from gristmill.errors import OutputError, OutputExistsError, VerificationError
 from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest, ManifestEntry, totals
@@ -82,7 +82,7 @@ def open_output(
         folder.remove(folder.plan_file)
         folder.remove(folder.run_file)
     elif sink.mode == "error" and manifest.load():
-        raise OutputError(
+        raise OutputExistsError(
             f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "
             "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
             path=sink.path,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.errors import UsageError
+from gristmill.errors import NotSupportedError, UsageError
 from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.ends import ReaderStage
@@ -181,7 +181,7 @@ def check_reader_options(
 ) -> None:
     """Refuse options of a reader that cannot work."""
     if task_type != "document":
-        raise UsageError(f"{reader}(task_type={task_type!r}): only 'document' can be read.")
+        raise NotSupportedError(f"{reader}(task_type={task_type!r}): only 'document' can be read.")
     if generate_ids and assign_ids:
         raise UsageError(f"{reader}: _generate_ids and _assign_ids exclude each other; both give the same ids here.")
     known = {"batch_bytes", "max_record_bytes", "storage_options"}

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from gristmill.errors import UsageError, did_you_mean
+from gristmill.errors import NotSupportedError, UsageError, did_you_mean
 from gristmill.stages.base import Spec
 from gristmill.stages.ends import SinkStage
 from gristmill.tasks.document import DocumentBatch
@@ -49,7 +49,8 @@ class BaseWriter(SinkStage):
             hint = ""
             if str(mode) == "append":
                 hint = " Appending is what 'ignore' does: partitions that are not there yet are added."
-            raise UsageError(
+            kind = NotSupportedError if str(mode) == "append" else UsageError
+            raise kind(
                 f"{type(self).__name__}(mode={mode!r}): mode is one of {', '.join(get_args(Mode))}.{hint}", mode=mode
             )
         self.path = str(path)
