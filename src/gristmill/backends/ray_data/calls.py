@@ -6,7 +6,9 @@ which Ray needs to do a call again after a loss without losing or doubling anyth
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +17,11 @@ import ray
 
 from gristmill.backends.ray.parcels import Parcel, Receipt
 from gristmill.backends.ray.worker import Order, SegmentWorker
+from gristmill.backends.ray_data.lane import Lane
 
 COLUMN = "item"
+_TEARDOWN_S = 60.0
+"""How long the end of a worker waits for the teardown of its stages."""
 
 _workers: dict[tuple[str, int], SegmentWorker] = {}
 """The workers of this process for segments that hold nothing; they cost nothing to keep."""
@@ -37,22 +42,26 @@ class SegmentActor:
         self._interval = restart_interval_s
         self._calls = 0
         self._worker = SegmentWorker(order)
-        self._worker.start()
+        self._lane = Lane()
+        gpus = tuple(ray.get_gpu_ids())
+        self._lane.call(lambda: self._worker.start(allocation=gpus))
 
     def __call__(self, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         worker = self._worker
         # After one call at least: else a lifetime that is too short would never let any be done.
         if self._calls and worker.is_old and worker.may_retire(self._interval):
             # Nothing of this call has been done yet: Ray starts the actor again and gives it the call.
-            worker.end("recycled")
+            self._lane.call(lambda: worker.end("recycled"))
             os._exit(0)
         self._calls += 1
-        yield from _pushed(worker, frame)
+        yield from _pushed(worker, frame, self._lane)
 
     def __del__(self) -> None:
-        worker = getattr(self, "_worker", None)
-        if worker is not None:
-            worker.end()
+        worker, lane = getattr(self, "_worker", None), getattr(self, "_lane", None)
+        if worker is not None and lane is not None:
+            with contextlib.suppress(queue.Empty):
+                lane.call(worker.end, timeout_s=_TEARDOWN_S)
+            lane.stop()
 
 
 def run_segment(frame: pd.DataFrame, order: Order) -> Iterator[pd.DataFrame]:
@@ -65,14 +74,16 @@ def run_segment(frame: pd.DataFrame, order: Order) -> Iterator[pd.DataFrame]:
     yield from _pushed(_workers[key], frame)
 
 
-def _pushed(worker: SegmentWorker, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def _pushed(worker: SegmentWorker, frame: pd.DataFrame, lane: Lane | None = None) -> Iterator[pd.DataFrame]:
     items = list(frame[COLUMN])
     receipt = Receipt()
     for item in items:
         if isinstance(item, Receipt):
             receipt.add(item)
     parcels = [item for item in items if isinstance(item, Parcel)]
-    for given in worker.run(parcels, careful=_attempt() > 0):
+    careful = _attempt() > 0
+    results = worker.run(parcels, careful=careful)
+    for given in results if lane is None else lane.each(lambda: results):
         if isinstance(given, Parcel) or worker.order.last or given.error is not None:
             yield block([given])
         else:
