@@ -35,7 +35,7 @@ def find_changes(
     """
     if after is before or not len(positions):
         return [], 0
-    touched = len(positions) if set(after.names) != set(before.names) else 0
+    touched = 0 if _same_names(before, after) else len(positions)
     known = np.flatnonzero(positions >= 0)
     whole = len(positions) == before.num_rows and bool((positions == np.arange(before.num_rows)).all())
     if not len(known) or _is_ours(stage):
@@ -57,6 +57,12 @@ def find_changes(
         else:
             touched = max(touched, int(marks.sum()))
     return found, touched
+
+
+def _same_names(before: Columns, after: Columns) -> bool:
+    if isinstance(before, RecordColumns) and isinstance(after, RecordColumns):
+        return before.same_names(after)
+    return set(before.names) == set(after.names)
 
 
 def _untouched(before: Columns, after: Columns, field: str, *, whole: bool) -> bool:

@@ -248,6 +248,15 @@ class RecordColumns(Columns):
         """Whether a stage has set this column."""
         return name in self._changed
 
+    def same_names(self, other: RecordColumns) -> bool:
+        """Whether both have the same columns; found without looking at the keys of all records, where that is enough.
+
+        `other` must be derived from these columns, or these from it.
+        """
+        if self._names == other._names and self._changed.keys() == other._changed.keys():
+            return True
+        return set(self.names) == set(other.names)
+
     def column(self, name: str) -> Array:
         if name not in self._arrays:
             unnamed = self._names is None and len(self._records) > 0
