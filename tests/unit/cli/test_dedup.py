@@ -55,3 +55,33 @@ def test_a_list_instead_of_removal(tmp_path: Path) -> None:
 def test_options_that_cannot_work_are_wrong_use(tmp_path: Path, options: tuple[str, ...]) -> None:
     write_files(tmp_path, {"a.jsonl": documents([TEXT])})
     assert dedup(tmp_path, "exact", *options).exit_code == 2
+
+
+def test_semantic_with_embeddings_of_a_column_and_another_eps_afterwards(tmp_path: Path) -> None:
+    vectors = [[1.0, 0.0, 0.2], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+    rows = [{"id": f"d{at}", "vector": vector} for at, vector in enumerate(vectors)]
+    write_files(tmp_path, {"a.jsonl": rows})
+    options = ("--embedding-field", "vector", "--keep", "first")
+    result = dedup(tmp_path, "semantic", *options, "--eps", "0.05")
+    assert result.exit_code == 0, result.output
+    assert kept_ids(tmp_path) == ["d0", "d2"]
+    assert "duplicates by eps: 0.001 → 1" in result.output
+    assert dedup(tmp_path, "semantic", *options, "--eps", "0.01").exit_code == 0
+    assert kept_ids(tmp_path) == ["d0", "d1", "d2"]
+    why = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "d3"])
+    assert "the survivor is 'd1', similarity 1, cluster 1" in why.output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--threshold", "0.5"),
+        ("--merge-empty",),
+        ("--keep", "first", "--which-to-keep", "easy"),
+        ("--model", "x", "--embedding-field", "y"),
+        ("--eps", "0.3", "--max-eps", "0.2"),
+    ],
+)
+def test_options_that_cannot_work_for_semantic(tmp_path: Path, options: tuple[str, ...]) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT])})
+    assert dedup(tmp_path, "semantic", *options).exit_code == 2
