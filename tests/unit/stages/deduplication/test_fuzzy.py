@@ -15,6 +15,7 @@ from gristmill.stages.deduplication.fuzzy.accuracy import (
     estimated_precision,
     estimated_recall,
     near_threshold,
+    recall_of_estimates,
     share_with_interval,
 )
 from gristmill.stages.deduplication.fuzzy.banding import Banding, derive_banding
@@ -259,3 +260,12 @@ def test_pairs_near_the_threshold_are_reported_with_intervals() -> None:
     assert (found["precision"]["value"], found["recall"]["value"]) == (0.5, 0.5)
     assert found["precision"]["low"] < 0.5 < found["precision"]["high"]
     assert 0.98 < found["compared"]["value"] < 1
+
+
+def test_recall_counts_what_estimates_have_missed() -> None:
+    compared = {"value": 0.99, "low": 0.98, "high": 1.0, "sample": 100}
+    taken, right = np.array([True, False, True, False]), np.array([True, True, False, False])
+    found = recall_of_estimates(compared, 60, 80, taken, right)
+    assert found["value"] == pytest.approx(0.99 * (60 + 40 * 0.5) / 100)
+    assert found["low"] < found["value"] < found["high"]
+    assert recall_of_estimates(compared, 60, 0, np.zeros(0, bool), np.zeros(0, bool)) == compared

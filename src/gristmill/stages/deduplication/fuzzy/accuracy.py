@@ -68,6 +68,28 @@ def estimated_recall(similarities: npt.NDArray[np.float64], threshold: float, ba
     }
 
 
+def recall_of_estimates(
+    compared: dict[str, Any], far: int, near: int, taken: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]
+) -> dict[str, Any]:
+    """The recall when pairs were decided by estimates, some of which were too low.
+
+    Args:
+        compared: Which share of all duplicates was compared.
+        far: How many pairs have estimates so high that none is wrong.
+        near: How many others lie near the threshold, of which a sample was checked.
+        taken: Of the sample, which pairs were taken for duplicates.
+        right: Of the sample, which are duplicates.
+    """
+    if compared["value"] is None or not right.any():
+        return compared
+    share = share_with_interval(int((taken & right).sum()), int(right.sum()))
+    doubtful = near * float(right.mean())
+    return {
+        name: round(compared[name] * (far + doubtful * share[name]) / (far + doubtful), 4)
+        for name in ("value", "low", "high")
+    } | {"sample": share["sample"]}
+
+
 def near_threshold(
     estimates: npt.NDArray[np.float64], exact: npt.NDArray[np.float64], threshold: float, banding: Banding
 ) -> dict[str, Any]:

@@ -9,10 +9,15 @@ import numpy as np
 
 from gristmill.errors import UsageError
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Steps
-from gristmill.stages.deduplication.fuzzy.accuracy import estimated_precision, estimated_recall, near_threshold
+from gristmill.stages.deduplication.fuzzy.accuracy import (
+    estimated_precision,
+    estimated_recall,
+    near_threshold,
+    recall_of_estimates,
+)
 from gristmill.stages.deduplication.fuzzy.banding import Banding, derive_banding
 from gristmill.stages.deduplication.fuzzy.candidates import BandGroups
-from gristmill.stages.deduplication.fuzzy.checked_sample import SampledPairs, checked
+from gristmill.stages.deduplication.fuzzy.checked_sample import REACH, SampledPairs, checked
 from gristmill.stages.deduplication.fuzzy.clusters import Clusters, UnverifiedPairs, VerifiedPairs
 from gristmill.stages.deduplication.fuzzy.shingle_store import CandidateShingles
 from gristmill.stages.deduplication.fuzzy.signatures import BandWriter, MinHashes
@@ -233,9 +238,13 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         alike = _column_of(removals, "similarity")
         differing = compared[compared < 1.0]
         estimates = exact = differing
+        recall = estimated_recall(differing, self.threshold, self.banding)
         if self.verify == "signature":
             sample, again = steps.runs("sample"), steps.runs("sample_shingles")
             estimates, exact = checked(sample, again, removed=False)
+            far = int(np.sum(differing >= self.threshold + REACH))
+            near = int(np.sum(np.abs(differing - self.threshold) < REACH))
+            recall = recall_of_estimates(recall, far, near, estimates >= self.threshold, exact >= self.threshold)
             # Texts with the same words were not sampled: there is nothing to estimate about them.
             differs = checked(sample, again, removed=True)[1]
             same = round(len(differs) * np.sum(alike == 1.0) / max(1, np.sum(alike < 1.0)))
@@ -250,7 +259,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
             false_candidates=int(np.sum(compared < self.threshold)),
             near_threshold=near_threshold(estimates, exact, self.threshold, self.banding),
             precision=estimated_precision(alike, self.threshold, seed=self.seed),
-            recall=estimated_recall(differing, self.threshold, self.banding),
+            recall=recall,
         )
         return facts
 
