@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,13 @@ from gristmill.cli.recipe_options import (
     read_settings,
     recipe_arguments,
 )
+from gristmill.errors import RecipeError
+
+if TYPE_CHECKING:
+    from gristmill.recipes import Recipe
+
+
+WRITERS = ("JsonlWriter", "ParquetWriter")
 
 
 def run_options(command: Any) -> Any:
@@ -116,6 +123,7 @@ def run_recipe(
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
 
     pipeline = recipe.pipeline()
+    require_writer(recipe)
     pipeline.config["recipe"] = recipe.without_secrets().to_yaml()
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     interval = {**recipe.executor_config, **assignments.executor}.get("logging_interval", LOGGING_INTERVAL_S)
@@ -128,6 +136,20 @@ def run_recipe(
     finally:
         display.close()
     return report_values(result.report)
+
+
+def require_writer(recipe: Recipe) -> None:
+    """Refuse a recipe whose documents would go nowhere; a command has nobody to return them to.
+
+    Raises:
+        RecipeError: It has no writer.
+    """
+    if not any(entry.name in WRITERS for entry in recipe.stages):
+        message = (
+            f"{recipe.source.origin}: the recipe has no writer, so that nothing would be kept. "
+            "End it with one, such as: - JsonlWriter: {path: clean/}"
+        )
+        raise RecipeError(message, problems=[message])
 
 
 def finish(ctx: click.Context, values: dict[str, Any], *, as_json: bool, quiet: bool) -> None:

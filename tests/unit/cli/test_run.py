@@ -229,3 +229,12 @@ def test_another_variable_is_named_once_and_not_for_every_stage(tmp_path: Path, 
     assert "and 27 more stages with the same change" in lines[1]
     assert len(lines) == 3
     assert "--fresh" in result.output
+
+
+def test_a_recipe_without_a_writer_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "recipe.yaml").write_text(f"stages: [{{JsonlReader: {{file_paths: {tmp_path}/a.jsonl}}}}]")
+    result = CliRunner().invoke(cli, ["run", str(tmp_path / "recipe.yaml")])
+    assert result.exit_code == 2
+    assert "no writer" in result.stderr
+    assert "JsonlWriter" in result.stderr
