@@ -71,6 +71,10 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     single = [demand.segment.resources.cpus for demand in demands if demand.stays] + ([passing] if passing else [])
     rest = sorted(nodes)[:-1]
     scale = min(1.0, total / sum(asked)) if sum(asked) else 1.0
+    held = sum(asked) - passing
+    # Ray places workers where it likes. However it does, some node must have room for a task that passes.
+    if passing and held:
+        scale = min(scale, total / (held + passing * sum(cpus > 0 for cpus in nodes)))
     while scale > 1e-4 and not (
         packs([_scaled(cpus, scale) for cpus in asked], nodes)
         and (not rest or packs([_scaled(cpus, scale) for cpus in single], rest))

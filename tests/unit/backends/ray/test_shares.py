@@ -73,3 +73,11 @@ def test_everything_finds_a_place(requests: list[tuple[float, bool]], nodes: lis
     held = [share.cpus for share in shares if share.least]
     passing = max((share.cpus for share in shares if not share.least), default=0.0)
     assert packs([*held, passing], nodes)
+
+
+def test_a_task_finds_a_place_wherever_ray_puts_the_workers() -> None:
+    """Eight workers on two nodes, four on each, must leave room for a task on one of them."""
+    shares, _ = fit([_demand(1.0, stays=False), _demand(0.4, workers=4), _demand(0.4, workers=4)], [2.0, 2.0], gpus=0)
+    assert 4 * shares[1].cpus + shares[0].cpus <= 2.0
+    alone, note = fit([_demand(2.0, stays=False)], [0.0, 2.0, 2.0], gpus=0)
+    assert (alone[0].cpus, note) == (2.0, None)
