@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that starts a job in the background has it ignore Ctrl-C, and with it all that the tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in THEIR_WARNINGS if other_executor() else ():
         config.addinivalue_line("filterwarnings", line)
 
