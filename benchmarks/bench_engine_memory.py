@@ -40,7 +40,7 @@ def main() -> None:
     """Run each case in a process of its own, because a process keeps memory that it once had."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=2000)
-    parser.add_argument("--budget", default="360MB", help="Below what the run takes without one.")
+    parser.add_argument("--budget", default="400MB", help="Below what the run takes without one.")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
