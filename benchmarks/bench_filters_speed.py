@@ -90,20 +90,40 @@ def timed(command: list[str]) -> float:
 
 
 def compare(ours: str, theirs: str) -> dict[str, int]:
-    """How many documents each side kept, and how many only one of them did."""
+    """How many documents each side kept, how many only one of them did, and how many of these ties do not explain."""
     import orjson
 
-    def ids(folder: str) -> Counter[str]:
+    def texts(folder: str) -> dict[str, str]:
         paths = [path for path in Path(folder).rglob("*.jsonl") if "_gristmill" not in path.parts]
-        return Counter(str(orjson.loads(line)["id"]) for path in paths for line in path.read_bytes().splitlines())
+        records = (orjson.loads(line) for path in paths for line in path.read_bytes().splitlines())
+        return {record["id"]: record["text"] for record in records}
 
-    here, there = ids(ours), ids(theirs)
+    here, there = texts(ours), texts(theirs)
+    different = {**here, **there}.items()
     return {
-        "kept_here": here.total(),
-        "kept_there": there.total(),
-        "only_here": (here - there).total(),
-        "only_there": (there - here).total(),
+        "kept_here": len(here),
+        "kept_there": len(there),
+        "only_here": len(here.keys() - there.keys()),
+        "only_there": len(there.keys() - here.keys()),
+        "not_explained_by_ties": sum(
+            not undecided(text) for name, text in different if (name in here) != (name in there)
+        ),
     }
+
+
+def undecided(text: str) -> bool:
+    """Whether it depends on the choice among equally frequent n-grams if the cascade keeps a text."""
+    limits = {2: 0.2, 3: 0.18, 4: 0.16}
+    words = text.split()
+    least, greatest = [], []
+    for n, limit in limits.items():
+        counts = Counter(zip(*(words[start:] for start in range(n)), strict=False))
+        most = max(counts.values(), default=0)
+        ties = [" ".join(ngram) for ngram, count in counts.items() if count == most]
+        shares = [(len(text) - len(text.replace(ngram, ""))) / len(text) for ngram in ties] or [1.0]
+        least.append(min(shares) <= limit)
+        greatest.append(max(shares) > limit)
+    return all(least) and any(greatest)
 
 
 def machine() -> dict[str, Any]:
