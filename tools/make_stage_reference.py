@@ -28,6 +28,7 @@ SHARED = {
     STAGE: (),
 }
 PUBLISHED = ("FineWebQuality", "GopherQuality", "GopherRepetition")
+# Filters that cannot be made without a file of the user's; their own tests have such files.
 NEED_FILES = (
     "FastTextQualityFilter",
     "HistogramFilter",
@@ -35,6 +36,7 @@ NEED_FILES = (
     "TokenCountFilter",
     "TokenizerFertilityFilter",
 )
+# What the others need to be made.
 NEEDED: dict[str, dict[str, Any]] = {
     "SubstringFilter": {"substring": "a", "position": "any"},
     "GeneralCommentToCodeFilter": {"language": "text/x-c"},

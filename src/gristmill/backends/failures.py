@@ -9,6 +9,7 @@ from typing import Any
 from gristmill.errors import GristmillError, StageFailedError
 from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage
+from gristmill.storage.partitions import is_whole_file
 from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
 
@@ -18,7 +19,8 @@ _HERE = str(Path(__file__).resolve().parents[1])
 def user_traceback(error: BaseException) -> str:
     """The traceback of `error` without the frames of Gristmill's own machinery around user code."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [not str(Path(frame.filename)).startswith((_HERE + "/backends", _HERE + "/pipeline")) for frame in frames]
+    ours = tuple(f"{_HERE}/{place}" for place in ("backends", "pipeline", "stages/function_decorators.py"))
+    own = [not str(Path(frame.filename)).startswith(ours) for frame in frames]
     shown = [frame for frame, keep in zip(frames, own, strict=True) if keep]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(shown)]
     return "".join([*(lines if shown else []), *traceback.format_exception_only(error)]).rstrip()
@@ -79,8 +81,7 @@ def _origin(task: Task[Any], row: int | None) -> tuple[str, int | None]:
 def _counted_from(task: Task[Any], file: str) -> str:
     """The file, with its partition where rows are not counted from the beginning of the file."""
     part = task._lineage.partition_id if task._lineage is not None else ""
-    whole = Path(file).name.startswith(part.rpartition("/")[2])
-    return file if whole else f"{file} (counted from the beginning of partition {part})"
+    return file if is_whole_file(part) else f"{file} (counted from the beginning of partition {part})"
 
 
 def quarantined_row(task: DocumentBatch, row: int, *, stage: str, cause: str, detail: str) -> QuarantinedRecord:

@@ -37,10 +37,3 @@ def defer_imports() -> None:
         pa.scalar(1)
     finally:
         sys.meta_path.remove(finder)
-
-
-def introduce_pandas() -> None:
-    """Make PyArrow look for pandas, which it does just once and may have done when pandas was not to be loaded."""
-    import pyarrow as pa
-
-    pa.table({}).to_pandas()

@@ -43,6 +43,7 @@ def find_alarms(
     """
     limits = limits or AlarmLimits()
     found: list[str] = []
+    idle_stages: list[str] = []
     names = list(stages)
     for name, count in stages.items():
         gone = sum(count.dropped.values())
@@ -58,10 +59,10 @@ def find_alarms(
         effect = gone or count.created or count.changed or count.touched or count.quarantined
         idle = not effect
         if limits.no_effect_rows is not None and not ends and idle and count.rows_in >= limits.no_effect_rows:
-            found.append(
-                f"Stage {name!r} had no effect on {count.rows_in} rows: it dropped none and changed nothing in them. "
-                "Check its field and its thresholds."
-            )
+            idle_stages.append(f"Stage {name!r} had no effect on {count.rows_in} rows")
+    if idle_stages:
+        # One note for all: in a long cascade some filters rarely find anything.
+        found.append(", ".join(idle_stages).replace(", Stage", ", stage") + ". Check their fields and thresholds.")
     for key, what in (("source_bytes", "bytes"), ("partitions", "partitions"), ("rows_read", "rows")):
         now, before = (run or {}).get(key), (previous or {}).get(key)
         if isinstance(now, int) and isinstance(before, int) and now < before:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.base import BaseExecutor
-from gristmill.errors import StageDefinitionError
+from gristmill.errors import StageDefinitionError, StageFailedError
 from gristmill.observe.events import Listener
 from gristmill.pipeline.result import RunResult
 from gristmill.stages.base import ProcessingStage
@@ -133,7 +133,11 @@ class Pipeline:
             scores=scores,
             checkpoint_path=checkpoint_path,
         )
-        return run_pipeline(self, executor, initial_tasks, options, list(listeners), progress=progress)
+        try:
+            return run_pipeline(self, executor, initial_tasks, options, list(listeners), progress=progress)
+        except StageFailedError as error:
+            # Its message has the traceback of the stage; the way through the engine would only stand before it.
+            raise error.with_traceback(None) from None
 
     def replay(self, executor: BaseExecutor | str | None = None, **options: Any) -> ReplayReport:
         """Process the quarantined records of this pipeline's output again, after a fix, and merge the result.

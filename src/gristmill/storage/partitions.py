@@ -28,6 +28,11 @@ _PLAIN_COMPONENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.,=+_-]*[A-Za-z0-9.,=+-]
 _LOOKS_MARKED = re.compile(r"\.b\d{4,}|\.n\d+-[0-9a-f]{10}")
 
 
+def is_whole_file(partition_id: str) -> bool:
+    """Whether a partition is one file, and neither a block of one nor a group of several."""
+    return not re.search(rf"({_LOOKS_MARKED.pattern})$", partition_id)
+
+
 @dataclass(frozen=True, slots=True)
 class FileRange:
     """A file or a part of one.

@@ -40,7 +40,7 @@ def _nullable(kind: pa.DataType) -> Any:
 
 
 @functools.cache
-def _introduce_pandas() -> None:
+def introduce_pandas() -> None:
     """Make PyArrow look for pandas, which it does just once and may have done when pandas was not to be loaded."""
     pa.table({}).to_pandas()
 
@@ -53,7 +53,7 @@ def to_frame(columns: Columns) -> pd.DataFrame:
     """
     import pandas as pd
 
-    _introduce_pandas()
+    introduce_pandas()
     series: dict[str, Any] = {}
     table = columns.table()
     index = pd.RangeIndex(columns.num_rows, name=f"{_INDEX_NAME}{next(_serial)}")
@@ -96,7 +96,7 @@ def positions_by_labels(frame: pd.DataFrame, tag: str, num_rows: int) -> Indices
 
 def to_table(frame: pd.DataFrame, before: Columns | None = None) -> pa.Table:
     """The frame as an Arrow table without its index, keeping the types of `before` where the values allow it."""
-    _introduce_pandas()
+    introduce_pandas()
     if frame.columns.nlevels != 1:
         raise StageDefinitionError(
             "The frame has several levels of column names; a batch needs one. Join them, for instance with "

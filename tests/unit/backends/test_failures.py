@@ -46,7 +46,11 @@ def test_an_error_that_passed_through_other_code_shows_it(batch: DocumentBatch) 
     [
         ("part2", "on row 7 of in/part2.jsonl: "),
         ("part2.b0003", "on row 7 of in/part2.jsonl (counted from the beginning of partition part2.b0003): "),
-        ("part1", "on row 7 of in/part2.jsonl (counted from the beginning of partition part1): "),
+        (
+            "part1.n2-0123456789",
+            "on row 7 of in/part2.jsonl (counted from the beginning of partition part1.n2-0123456789): ",
+        ),
+        ("part2~gz", "on row 7 of in/part2.jsonl: "),
     ],
 )
 def test_rows_of_a_part_of_a_file_are_not_taken_for_rows_of_the_file(partition: str, told: str) -> None:

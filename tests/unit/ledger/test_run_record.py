@@ -106,7 +106,10 @@ def test_stages_without_effect_or_with_too_much_are_alarms() -> None:
     }
     found = find_alarms(stages, quiet_stages=frozenset(["adds"]))
     assert len(found) == 2
-    assert found[0].startswith("Stage 'idle' had no effect on 20000 rows")
-    assert found[1].startswith("Stage 'harsh' dropped 95.0% of 20000 rows, mostly as 'short' (18000)")
+    assert found[0].startswith("Stage 'harsh' dropped 95.0% of 20000 rows, mostly as 'short' (18000)")
+    assert found[1].startswith("Stage 'idle' had no effect on 20000 rows. Check")
+    assert find_alarms(stages)[1].startswith(
+        "Stage 'idle' had no effect on 20000 rows, stage 'adds' had no effect on 20000 rows. "
+    )
     assert find_alarms(stages, limits=AlarmLimits(max_dropped_share=None, no_effect_rows=None)) == []
     assert len(find_alarms(stages, limits=AlarmLimits(max_dropped_share=0.0))) == 4

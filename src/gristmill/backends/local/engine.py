@@ -17,7 +17,7 @@ from typing import Any
 from gristmill.backends.code import pickled
 from gristmill.backends.local.committer import Committer
 from gristmill.backends.local.interrupts import InterruptWatch
-from gristmill.backends.local.jobs import Hand, Jobs, lineage_of
+from gristmill.backends.local.jobs import Hand, Jobs, lineage_in
 from gristmill.backends.local.memory import measure_tree
 from gristmill.backends.local.memory_watch import MemoryWatch
 from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
@@ -316,7 +316,7 @@ class Engine:
     def _output(self, number: int, hand: Hand, message: Output) -> None:
         worker = self.state.workers[number]
         parcel = message.parcel
-        lineage = lineage_of(parcel)
+        lineage = lineage_in(parcel)
         if parcel.segment is not None:
             self.folder.adopt(parcel.segment)
         following = worker.segment + 1

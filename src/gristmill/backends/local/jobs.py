@@ -31,7 +31,7 @@ class Job:
     @property
     def lineage(self) -> Any:
         """Where its task comes from."""
-        return lineage_of(self.parcel)
+        return lineage_in(self.parcel)
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class Jobs:
         )
 
 
-def lineage_of(parcel: Parcel) -> Any:
+def lineage_in(parcel: Parcel) -> Any:
     """Where the task in a parcel comes from."""
     task = parcel.task
     return task.lineage if hasattr(task, "lineage") else task._lineage

@@ -12,18 +12,10 @@ from gristmill.recipes.registry import FILTER, MODIFIER, all_registered, registe
 from gristmill.stages.text.filters import ScoreFilter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
+from tools.make_stage_reference import NEED_FILES, NEEDED
 
-# Their own tests have the files they need.
-NEED_FILES = {
-    "FastTextQualityFilter",
-    "HistogramFilter",
-    "PerExtensionFilter",
-    "TokenCountFilter",
-    "TokenizerFertilityFilter",
-}
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "SubstringFilter": {"substring": "word", "position": "any"},
-    "GeneralCommentToCodeFilter": {"language": "text/x-c"},
+    **NEEDED,
     "LineRemover": {"patterns": ["x"]},
     "FastTextLabelModifier": {"label": "__label__hq"},
     "Slicer": {"left": "x", "right": "y"},

@@ -11,25 +11,14 @@ import pytest
 from gristmill.recipes.registry import FILTER, all_registered, registered
 from gristmill.stages.text.filters import ColumnFilter, DocumentFilter, FilterCheckError, check_filter
 from gristmill.tasks import DocumentBatch
+from tools.make_stage_reference import NEED_FILES, NEEDED
 
-NEED_FILES = {
-    # Checked with real files in their own tests.
-    "FastTextQualityFilter",
-    "HistogramFilter",
-    "PerExtensionFilter",
-    "TokenCountFilter",
-    "TokenizerFertilityFilter",
-}
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "SubstringFilter": {"substring": "word", "position": "any"},
-    "GeneralCommentToCodeFilter": {"language": "text/x-c"},
-}
 FILTERS = [entry.name for entry in all_registered() if entry.kind == FILTER and entry.name not in NEED_FILES]
 
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_every_registered_filter_behaves(name: str) -> None:
-    check_filter(registered(name).load()(**ARGUMENTS.get(name, {})))
+    check_filter(registered(name).load()(**NEEDED.get(name, {})))
 
 
 class Raises(DocumentFilter):
