@@ -112,4 +112,4 @@ def test_stages_without_effect_or_with_too_much_are_alarms() -> None:
         "Stage 'idle' had no effect on 20000 rows, stage 'adds' had no effect on 20000 rows. "
     )
     assert find_alarms(stages, limits=AlarmLimits(max_dropped_share=None, no_effect_rows=None)) == []
-    assert len(find_alarms(stages, limits=AlarmLimits(max_dropped_share=0.0))) == 4
+    assert len(find_alarms(stages, limits=AlarmLimits(max_dropped_share=0.0))) == 3
