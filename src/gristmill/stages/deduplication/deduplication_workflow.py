@@ -24,7 +24,7 @@ from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_
 from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, forecast
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, range_count
 from gristmill.stages.deduplication.removal import DuplicateRemoval
-from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, column, open_run, runs_of
+from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, SortedRunWriter, column, open_run, runs_of
 from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, check_unchanged, find_filetype
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
@@ -46,6 +46,8 @@ class DeduplicationWorkflow(WorkflowBase):
     ids_folder = "DuplicateIds"
     id_generator_file = "id_generator.json"
     first_step = "signatures"
+    run_bytes = RUN_BYTES
+    """How much of its rows a partition of a step sorts at once."""
 
     def __init__(
         self,
@@ -341,9 +343,10 @@ class Steps:
         self.result.add_metadata(f"{step}_time", time.monotonic() - begun)
         return result
 
-    def writer(self, step: str) -> SortedRunWriter:
+    def writer(self, step: str, kind: type[SortedRunWriter] = SortedRunWriter) -> SortedRunWriter:
         """What a step writes sorted rows with."""
-        return SortedRunWriter(self.path(step), storage_options=self.workflow.storage_options)
+        options = self.workflow.storage_options
+        return kind(self.path(step), storage_options=options, run_bytes=self.workflow.run_bytes)
 
     def runs(self, step: str, **options: Any) -> RunFiles:
         """What a finished step has left."""

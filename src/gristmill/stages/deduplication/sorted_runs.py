@@ -136,15 +136,13 @@ def write_run(
     table: pa.Table, path: str, *, storage_options: StorageOptions = None, rows: int | None = None
 ) -> WrittenFile:
     """Write a table as one record batch; `rows` is how many documents it stands for."""
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_file(stream, table.schema) as writer:
-        for batch in table.combine_chunks().to_batches() or [
-            pa.RecordBatch.from_pylist([], schema=table.schema),
-        ]:
-            writer.write_batch(batch)
+    batches = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
     file = HashedFile(path, storage_options=dict(storage_options) if storage_options else None)
     try:
-        file.write(stream.getvalue())
+        # Column by column to the file, so that the table is not in memory once more.
+        with pa.ipc.new_file(pa.PythonFile(file, mode="w"), table.schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
         return file.publish(rows=table.num_rows if rows is None else rows)
     except BaseException:
         file.discard()
@@ -154,16 +152,17 @@ def write_run(
 class SortedPart:
     """The sorted runs of one partition while they are gathered."""
 
-    def __init__(self, path: str, storage_options: StorageOptions) -> None:
+    def __init__(self, path: str, storage_options: StorageOptions, run_bytes: int) -> None:
         self._path = path
         self._storage_options = storage_options
+        self._run_bytes = run_bytes
         self._tables: list[pa.Table] = []
         self._bytes = 0
         self._rows = 0
         self._done: list[WrittenFile] = []
 
     def append(self, payload: pa.Table, /, *, rows: int | None = None) -> None:
-        if self._bytes and self._bytes + payload.nbytes > RUN_BYTES:
+        if self._bytes and self._bytes + payload.nbytes > self._run_bytes:
             self._flush()
         self._tables.append(payload)
         self._bytes += payload.nbytes
@@ -178,10 +177,12 @@ class SortedPart:
         self._tables = []
 
     def _flush(self) -> None:
-        table = sorted_by_key(pa.concat_tables(self._tables))
+        table = pa.concat_tables(self._tables)
+        self._tables, self._bytes = [], 0
+        table = sorted_by_key(table)
         path = numbered(self._path, EXTENSION, len(self._done))
         self._done.append(write_run(table, path, storage_options=self._storage_options, rows=self._rows))
-        self._tables, self._bytes, self._rows = [], 0, 0
+        self._rows = 0
 
 
 class SortedRunWriter(SinkStage):
@@ -190,14 +191,17 @@ class SortedRunWriter(SinkStage):
     Args:
         path: The folder of the step.
         storage_options: Options of the file system, for URLs.
+        run_bytes: How much a partition gathers before it is sorted and written as a file of its own. Later steps find
+            the same in any number of files, so it is no part of what a run can be taken up with.
     """
 
     name = "sorted_runs"
     mode = "ignore"
 
-    def __init__(self, path: str, *, storage_options: StorageOptions = None) -> None:
+    def __init__(self, path: str, *, storage_options: StorageOptions = None, run_bytes: int = RUN_BYTES) -> None:
         self.path = path
         self.storage_options = None if storage_options is None else dict(storage_options)
+        self._run_bytes = run_bytes
 
     @property
     def extension(self) -> str:
@@ -207,7 +211,7 @@ class SortedRunWriter(SinkStage):
         return batch.to_pyarrow()
 
     def open_part(self, path: str) -> PartFile:
-        return SortedPart(path, self.storage_options)
+        return SortedPart(path, self.storage_options, self._run_bytes)
 
     def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         part = self.open_part(path)

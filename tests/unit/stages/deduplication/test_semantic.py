@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.errors import InputError, UsageError
+from gristmill.errors import InputChangedError, InputError, UsageError
 from gristmill.ledger.verify import verify
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
+from gristmill.stages.deduplication.deduplication_workflow import Steps
 from gristmill.stages.deduplication.semantic.clusters import border_width, sample_size
 from gristmill.stages.deduplication.semantic.kmeans import nearest_centroids, spherical_kmeans
 from gristmill.stages.deduplication.semantic.neighbours import nearest_preferred
@@ -102,6 +103,27 @@ def test_eps_none_only_finds_pairs_and_a_list_can_be_written(tmp_path: Path) -> 
     listed = pq.read_table(next((tmp_path / "out" / "duplicates").glob("*.parquet"))).to_pylist()
     assert len(listed) == found.get_metadata("duplicates_by_eps")["0.05"]
     assert all(row["similarity"] > 0.5 and row["id"] != row["survivor"] for row in listed)
+
+
+@pytest.mark.parametrize("step", ["vectors", "neighbours", "survivors-0.05"])
+def test_an_input_that_changes_between_the_steps_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    write_vectors(tmp_path, crowd(60))
+    run = Steps.run
+
+    def then_change(steps: Steps, name: str, *arguments: Any, **options: Any) -> Any:
+        done = run(steps, name, *arguments, **options)
+        if name == step:
+            pq.write_table(pa.table({"id": ["new"], "embeddings": [[1.0] * 12]}), tmp_path / "in" / "1.parquet")
+        return done
+
+    monkeypatch.setattr(Steps, "run", then_change)
+    with pytest.raises(InputChangedError, match="1 was changed"):
+        deduplicate(tmp_path)
+    assert not list((tmp_path / "out").glob("*.parquet"))
+    with pytest.raises(InputChangedError, match="--fresh"):
+        deduplicate(tmp_path, eps=0.01)
 
 
 def test_which_to_keep(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import InputError
-from gristmill.stages.deduplication import sorted_runs
 from gristmill.stages.deduplication.document_keys import first_key, make_keys, partitions_of, rows_of
 from gristmill.stages.deduplication.key_ranges import document_cuts, hash_cuts, range_count
 from gristmill.stages.deduplication.sorted_runs import (
@@ -67,11 +66,10 @@ def test_cuts_share_the_rows_of_one_partition(tmp_path: Path) -> None:
     assert max(sizes) < 3000
 
 
-def test_pieces_joined_are_what_one_worker_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorted_runs, "RUN_BYTES", 600)
+def test_pieces_joined_are_what_one_worker_writes(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     batches = [DocumentBatch.from_columns(TableColumns(table(rng.integers(0, 99, 20).tolist()))) for _ in range(5)]
-    writer = SortedRunWriter(str(tmp_path))
+    writer = SortedRunWriter(str(tmp_path), run_bytes=600)
     whole = writer.open_part(f"{tmp_path}/whole.arrow")
     pieces = []
     for number, batch in enumerate(batches):

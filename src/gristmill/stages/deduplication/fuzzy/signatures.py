@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
@@ -91,9 +88,6 @@ class BandWriter(SortedRunWriter):
     """Writes one row per band of each document, sorted by the band's hash."""
 
     name = "sorted_bands"
-
-    def __init__(self, path: str, *, storage_options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(path, storage_options=storage_options)
 
     def encode(self, batch: DocumentBatch) -> pa.Table:
         table = batch.to_pyarrow()

@@ -192,7 +192,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
     def _find(self, steps: Steps) -> RunFiles:
         id_field = self.id_field or "id"
         hashes = self._first_stage()
-        writer = BandWriter(steps.path("signatures"), storage_options=self.storage_options)
+        writer = steps.writer("signatures", BandWriter)
         steps.run("signatures", [steps.source.reader([self.text_field]), hashes, writer], id_field=None)
         steps.check_input()
         bands = steps.runs("signatures")
