@@ -24,6 +24,7 @@ from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.work import Work
 from gristmill.errors import ResourcesError, StageFailedError, StageResultError, UnknownNameError
 from gristmill.ledger import Ledger
+from gristmill.ledger.performance import TaskPerfUtils
 from gristmill.ledger.verify import verify
 from gristmill.observe.events import PartitionCommitted, WorkerStopped
 from gristmill.pipeline import Pipeline
@@ -149,6 +150,9 @@ class ExecutorSuite:
         for stage in result.report.stages:
             gone = sum(stage.dropped.values()) + sum(stage.quarantined.values())
             assert stage.rows_in + stage.created == stage.rows_out + gone, stage
+        spent = TaskPerfUtils.collect_stage_metrics(result)
+        assert len(spent["recorded"]["process_time"]) == FILES
+        assert sum(spent["recorded"]["num_items_processed"]) == by_name["recorded"].rows_in
         assert len([event for event in events if isinstance(event, PartitionCommitted)]) == FILES
         assert not [event for event in events if isinstance(event, WorkerStopped) and not event.expected]
         calls = [path.name.split(".")[:2] for path in notes.iterdir()]
@@ -158,6 +162,8 @@ class ExecutorSuite:
         assert set_up
         again = self.run(source, middle(notes), there)
         assert again.report.partitions_done_before == FILES
+        assert len(again) == FILES
+        assert not TaskPerfUtils.collect_stage_metrics(again)
 
     def test_whole_partitions(self, source: Path, tmp_path: Path) -> None:
         """One segment from reading to commit, with an empty file and a batch of which nothing is left."""

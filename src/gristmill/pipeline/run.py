@@ -16,12 +16,12 @@ from gristmill.backends.registry import as_executor
 from gristmill.backends.work import ErrorBudget, Work
 from gristmill.errors import OutputError, PlanningError, UsageError
 from gristmill.ledger.commit import source_rows
-from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan
 from gristmill.pipeline.initial import initial_ranges
 from gristmill.pipeline.output import OutputState, open_output
+from gristmill.pipeline.partition_perf import PartitionPerf
 from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
 from gristmill.pipeline.result import RunReport, RunResult, StageReport
 from gristmill.storage.atomic import output_error
@@ -151,6 +151,7 @@ def run_pipeline(
     prepared = prepare(pipeline, chosen, initial_tasks, options)
     sink = prepared.sketch.sink
     state: OutputState | None = None
+    perf = PartitionPerf()
     if sink is not None:
         state = open_output(
             sink,
@@ -161,6 +162,7 @@ def run_pipeline(
         )
         prepared.plan = state.plan
         events.listen(state.recorder)
+        events.listen(perf)
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.recipe_file, str(pipeline.config["recipe"]).encode())
         prepared.pending = [pair for pair in prepared.pending if pair[0].id not in state.done]
@@ -192,7 +194,10 @@ def run_pipeline(
         finally:
             if state is not None:
                 state.close(status)
-    return _result(pipeline, prepared, work, state, time.monotonic() - begun)
+    report = _report(pipeline, prepared, work, state, time.monotonic() - begun)
+    if state is not None:
+        return RunResult(_files(state, perf), report)
+    return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
 
 
 def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
@@ -251,14 +256,14 @@ def _started(
     )
 
 
-def _result(pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputState | None, seconds: float) -> RunResult:
+def _report(pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputState | None, seconds: float) -> RunReport:
     counts = dict(work.trail.counts) if state is None else state.totals()
     stages = tuple(
         StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
         for name in prepared.plan.stage_names
     )
     done_before = 0 if state is None else len(state.done)
-    report = RunReport(
+    return RunReport(
         pipeline=pipeline.name,
         status="done",
         seconds=seconds,
@@ -272,17 +277,15 @@ def _result(pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputSta
         notes=tuple(prepared.plan.notes),
         alarms=() if state is None else tuple(state.alarms()),
     )
-    if state is None:
-        tasks = [task for number in sorted(work.results) for task in work.results[number]]
-        return RunResult(tasks, report)
-    return RunResult(_files(state.folder, state), report)
 
 
-def _files(folder: RunFolder, state: OutputState) -> list[Task[Any]]:
+def _files(state: OutputState, perf: PartitionPerf) -> list[Task[Any]]:
+    """A task for each committed partition; those of this run carry what their stages cost."""
     tasks: list[Task[Any]] = []
     for entry in sorted(state.entries().values(), key=lambda entry: entry.index):
-        paths = [folder.join(file.path) for file in entry.files]
-        task = FileGroupTask(data=paths, _metadata={"partition_id": entry.partition, "rows": entry.rows_written})
+        paths = [state.folder.join(file.path) for file in entry.files]
+        metadata = {"partition_id": entry.partition, "rows": entry.rows_written}
+        task = FileGroupTask(data=paths, _stage_perf=perf.of(entry.index), _metadata=metadata)
         task.task_id = entry.partition
         tasks.append(task)
     return tasks
