@@ -40,25 +40,20 @@ def settle(parents: Integers) -> None:
 
 
 @kernel
-def leaders(
-    count: int, firsts: Integers, seconds: Integers, bounds: Integers, similarities: Floats
-) -> tuple[Integers, Floats]:
-    """For each node the earlier node that it is directly joined to and that stays, or itself; and how alike they are.
+def leaders(chosen: Integers, first: int, bounds: Integers, seconds: Integers, similarities: Floats) -> None:
+    """Choose for some nodes in a row the earlier node that each is most like, of those joined to it that stay.
 
-    Nodes are taken in order; one that is joined to a node that stays goes, all others stay. So nothing goes for the
-    sake of a chain. Edges are sorted: those of node `n` are `bounds[n]` to `bounds[n + 1]`, `firsts` is `n` there.
+    A node that is joined to one that stays goes, all others stay. So nothing goes for the sake of a chain. `chosen`
+    begins as `np.arange(count)` and is right already for the nodes before `first`; the edges of node `first + n` to
+    earlier nodes are `bounds[n]` to `bounds[n + 1]`, and among equals the first of them counts.
     """
-    chosen = np.arange(count)
-    alike = np.ones(count, np.float64)
-    for node in range(count):
+    for place in range(len(bounds) - 1):
         best = -1.0
-        for edge in range(bounds[node], bounds[node + 1]):
+        for edge in range(bounds[place], bounds[place + 1]):
             other = seconds[edge]
-            if other < node and chosen[other] == other and similarities[edge] > best:
+            if chosen[other] == other and similarities[edge] > best:
                 best = similarities[edge]
-                chosen[node] = other
-                alike[node] = best
-    return chosen, alike
+                chosen[first + place] = other
 
 
 @kernel
@@ -135,5 +130,5 @@ def warm() -> None:
     words = np.zeros(1, np.uint64)
     join(ints.copy(), ints, ints)
     settle(ints.copy())
-    leaders(1, ints, ints, np.zeros(2, np.int64), np.ones(1))
+    leaders(ints.copy(), 0, np.zeros(2, np.int64), ints, np.ones(1))
     group_pairs(words, words, words, 16)

@@ -24,7 +24,7 @@ from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_
 from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, forecast
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, range_count
 from gristmill.stages.deduplication.removal import DuplicateRemoval
-from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, SortedRunWriter, column, open_run, runs_of
+from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, SortedRunWriter, count_distinct, runs_of
 from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, check_unchanged, find_filetype
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
@@ -213,13 +213,8 @@ class DeduplicationWorkflow(WorkflowBase):
 
     def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
         first = Manifest(steps.folder(self.first_step)).load().values()
-        removed = 0
-        seen: list[Any] = []
-        for file in () if removals is None else removals.files:
-            table = open_run(file.path, storage_options=self.storage_options)
-            removed += table.num_rows
-            seen.append(np.unique(column(table, "survivor")))
-        clusters = len(np.unique(np.concatenate(seen))) if seen else 0
+        removed = 0 if removals is None else sum(map(len, removals.parts("survivor")))
+        clusters = 0 if removals is None else count_distinct(removals, "survivor")
         read = sum(entry.rows_read for entry in first)
         return {
             "documents": read,

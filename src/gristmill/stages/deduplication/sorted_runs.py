@@ -6,7 +6,7 @@ sorted, and a bucket is the same range of keys out of all files. Local files are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,11 @@ class RunFiles:
         for file in self.files:
             digest.update(f"{file.hash}:{file.size}\n".encode())
         return digest.hexdigest()
+
+    def parts(self, name: str) -> Iterator[npt.NDArray[Any]]:
+        """A column file after file, so that one of them is in memory at a time."""
+        for file in self.files:
+            yield column(open_run(file.path, storage_options=self.storage_options), name)
 
     def read(self, low: int = 0, high: int = 1 << 64) -> pa.Table:
         """The rows with `low` <= key < `high`, file after file; the key is the first column."""
@@ -117,6 +122,17 @@ def column(table: pa.Table, name: str) -> npt.NDArray[Any]:
         return chunks[0]
     kind = table.schema.field(name).type.to_pandas_dtype()
     return np.concatenate(chunks) if chunks else np.empty(0, kind)
+
+
+def count_distinct(runs: RunFiles, name: str, *, at_once: int = 1 << 22) -> int:
+    """How many different numbers a column holds; it is gone through once for every `at_once` rows, to save memory."""
+    rows = sum(len(part) for part in runs.parts(name))
+    turns = max(1, -(-rows // at_once))
+    total = 0
+    for turn in range(turns):
+        mine = [np.unique(part[part % np.uint64(turns) == turn]) for part in runs.parts(name)]
+        total += len(np.unique(np.concatenate(mine))) if mine else 0
+    return total
 
 
 def sorted_by_key(table: pa.Table) -> pa.Table:

@@ -12,9 +12,11 @@ from gristmill.errors import UsageError
 from gristmill.ledger.verify import verify
 from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow
 from gristmill.stages.deduplication.fuzzy.accuracy import (
+    ComparedPairs,
     estimated_precision,
     estimated_recall,
     near_threshold,
+    random_sample,
     recall_of_estimates,
     share_with_interval,
 )
@@ -190,7 +192,7 @@ def test_intervals_hold_what_they_promise() -> None:
         hits += found["low"] <= 0.9 <= found["high"]
     assert hits > 0.92 * 400
     assert share_with_interval(0, 0)["value"] is None
-    assert estimated_precision(np.array([0.9, 0.85, 0.7, 0.95]), 0.8, seed=1)["value"] == 0.75
+    assert estimated_precision(np.array([0.9, 0.85, 0.7, 0.95]), 0.8)["value"] == 0.75
 
 
 def test_recall_is_estimated_from_what_was_found() -> None:
@@ -201,6 +203,27 @@ def test_recall_is_estimated_from_what_was_found() -> None:
     estimate = estimated_recall(found, 0.8, banding)
     assert estimate["low"] <= len(found) / 4000 <= estimate["high"]
     assert estimate["high"] - estimate["low"] < 0.05
+
+
+def test_parts_tell_what_all_pairs_at_once_tell() -> None:
+    rng = np.random.default_rng(14)
+    pairs = np.append(rng.uniform(0.5, 1.0, 3000), np.ones(50))
+    banding = Banding(20, 7)
+    parts = np.array_split(rng.permutation(pairs), 7)
+    found = ComparedPairs.of(parts, 0.8, banding)
+    differing = pairs[pairs < 1.0]
+    near = near_threshold(differing, differing, 0.8, banding)
+    assert (found.count, found.below) == (3050, int(np.sum(pairs < 0.8)))
+    assert found.recall == pytest.approx(estimated_recall(differing, 0.8, banding))
+    assert {key: found.near[key] for key in ("above", "below", "precision", "recall")} == {
+        key: near[key] for key in ("above", "below", "precision", "recall")
+    }
+    assert found.near["compared"] == pytest.approx(near["compared"])
+    sample = random_sample(parts, seed=1, count=400)
+    assert len(sample) == 400
+    assert set(sample) <= set(pairs)
+    assert abs(np.mean(sample >= 0.8) - np.mean(pairs >= 0.8)) < 0.08
+    assert sorted(random_sample(parts, seed=1, count=5000)) == sorted(pairs)
 
 
 def test_the_choice_does_not_depend_on_the_order_of_pairs() -> None:
@@ -217,7 +240,11 @@ def test_the_choice_does_not_depend_on_the_order_of_pairs() -> None:
             cut = int(rng.integers(0, len(pairs)))
             parts = [(firsts[part], seconds[part], alike[order][part]) for part in (slice(0, cut), slice(cut, None))]
             removed, survivors, _ = choose(
-                ranks, lambda parts=parts: parts, chains=chains, jaccard=lambda a, b: np.full(len(a), 0.9)
+                ranks,
+                lambda parts=parts: parts,
+                chains=chains,
+                jaccard=lambda a, b: np.full(len(a), 0.9),
+                at_once=int(rng.integers(1, 60)),
             )
             found = (removed.tolist(), survivors.tolist())
             assert not set(found[0]) & set(found[1])

@@ -19,6 +19,7 @@ from gristmill.stages.deduplication.sorted_runs import (
     RunFiles,
     SortedRunWriter,
     column,
+    count_distinct,
     open_run,
     write_run,
 )
@@ -52,6 +53,14 @@ def test_ranges_hold_every_row_once(
         assert cuts[-1] == 1 << 64
         parts = [column(found.read(low, high), "document").tolist() for low, high in itertools.pairwise(cuts)]
         assert [key for part in parts for key in sorted(part)] == everything
+
+
+@given(st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=20), max_size=3), st.integers(1, 9))
+def test_different_numbers_are_counted_in_any_number_of_turns(
+    tmp_path_factory: pytest.TempPathFactory, lists: list[list[int]], at_once: int
+) -> None:
+    found = runs(tmp_path_factory.mktemp("runs"), *lists)
+    assert count_distinct(found, "document", at_once=at_once) == len({key for keys in lists for key in keys})
 
 
 def test_the_number_of_ranges_follows_from_the_size() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,12 @@ import numpy.typing as npt
 from gristmill.stages.deduplication.fuzzy.banding import Banding
 
 SAMPLE = 2000
+REACH = 0.1
+"""How far from the threshold an estimate may lie to be looked at again."""
 _Z = 1.96
 _NEAR = 0.05
+
+Floats = npt.NDArray[np.float64]
 
 
 def share_with_interval(hits: int, total: int) -> dict[str, Any]:
@@ -35,37 +41,109 @@ def share_with_interval(hits: int, total: int) -> dict[str, Any]:
     }
 
 
-def estimated_precision(similarities: npt.NDArray[np.float64], threshold: float, *, seed: int) -> dict[str, Any]:
-    """Which share of the removed documents really is that similar to its survivor, from a random sample."""
-    sample = similarities
-    if len(sample) > SAMPLE:
-        sample = np.random.default_rng(seed).choice(similarities, SAMPLE, replace=False)
-    return share_with_interval(int(np.sum(sample >= threshold)), len(sample))
+def random_sample(parts: Iterable[Floats], *, seed: int, count: int = SAMPLE) -> Floats:
+    """`count` values at random out of all parts, or all where there are fewer; only these are kept in memory."""
+    rng = np.random.default_rng(seed)
+    kept, tickets = np.empty(0), np.empty(0)
+    for part in parts:
+        kept, tickets = np.concatenate([kept, part]), np.concatenate([tickets, rng.random(len(part))])
+        if len(kept) > count:
+            lowest = np.argpartition(tickets, count)[:count]
+            kept, tickets = kept[lowest], tickets[lowest]
+    return kept
 
 
-def estimated_recall(similarities: npt.NDArray[np.float64], threshold: float, banding: Banding) -> dict[str, Any]:
+def estimated_precision(similarities: Floats, threshold: float) -> dict[str, Any]:
+    """Which share of a sample of removed documents really is that similar to its survivor."""
+    return share_with_interval(int(np.sum(similarities >= threshold)), len(similarities))
+
+
+class RecallEstimate:
     """Which share of all pairs above the threshold was compared at all.
 
     A pair that was found stands for 1/p pairs that exist, where p is the probability with which bands find a pair of
     its similarity (Horvitz and Thompson 1952).
 
     Args:
-        similarities: Of the compared pairs that differ, exact.
         threshold: The least similarity of duplicates.
-        banding: The bands that found them.
+        banding: The bands that found the pairs.
     """
-    found = similarities[similarities >= threshold]
-    if not len(found):
-        return {"value": None, "low": None, "high": None, "sample": 0}
-    chance = np.maximum(1.0 - (1.0 - found**banding.rows) ** banding.bands, 1e-9)
-    total = float(np.sum(1 / chance))
-    spread = _Z * math.sqrt(float(np.sum((1 - chance) / chance**2)))
-    return {
-        "value": round(len(found) / total, 4),
-        "low": round(len(found) / (total + spread), 4),
-        "high": round(min(1.0, len(found) / max(total - spread, len(found))), 4),
-        "sample": len(found),
-    }
+
+    def __init__(self, threshold: float, banding: Banding) -> None:
+        self._threshold = threshold
+        self._banding = banding
+        self._found = 0
+        self._total = 0.0
+        self._variance = 0.0
+
+    def add(self, similarities: Floats) -> None:
+        """Count some of the compared pairs that differ, by their exact similarities."""
+        found = similarities[similarities >= self._threshold]
+        chance = np.maximum(1.0 - (1.0 - found**self._banding.rows) ** self._banding.bands, 1e-9)
+        self._found += len(found)
+        self._total += float(np.sum(1 / chance))
+        self._variance += float(np.sum((1 - chance) / chance**2))
+
+    def result(self) -> dict[str, Any]:
+        """The share with its 95 % interval."""
+        found, total = self._found, self._total
+        if not found:
+            return {"value": None, "low": None, "high": None, "sample": 0}
+        spread = _Z * math.sqrt(self._variance)
+        return {
+            "value": round(found / total, 4),
+            "low": round(found / (total + spread), 4),
+            "high": round(min(1.0, found / max(total - spread, found)), 4),
+            "sample": found,
+        }
+
+
+def estimated_recall(similarities: Floats, threshold: float, banding: Banding) -> dict[str, Any]:
+    """The `RecallEstimate` of these pairs."""
+    estimate = RecallEstimate(threshold, banding)
+    estimate.add(similarities)
+    return estimate.result()
+
+
+@dataclass(frozen=True)
+class ComparedPairs:
+    """What all compared pairs together tell.
+
+    Attributes:
+        count: How many there are.
+        below: How many are below the threshold: candidates that are no duplicates.
+        doubtful: How many differ and lie near the threshold, where an estimate may be wrong.
+        certain: How many differ and lie so far above it that none is.
+        recall: The share of duplicates that was compared.
+        near: As `near_threshold` says, where similarities are exact.
+    """
+
+    count: int
+    below: int
+    doubtful: int
+    certain: int
+    recall: dict[str, Any]
+    near: dict[str, Any]
+
+    @classmethod
+    def of(cls, parts: Iterable[Floats], threshold: float, banding: Banding) -> ComparedPairs:
+        """Count the pairs of all parts, of which one at a time is in memory."""
+        count = below = doubtful = certain = near_above = near_below = 0
+        recall, near_recall = RecallEstimate(threshold, banding), RecallEstimate(threshold, banding)
+        for part in parts:
+            differing = part[part < 1.0]
+            near = differing[np.abs(differing - threshold) < _NEAR]
+            count += len(part)
+            below += int(np.sum(part < threshold))
+            doubtful += int(np.sum(np.abs(differing - threshold) < REACH))
+            certain += int(np.sum(differing >= threshold + REACH))
+            near_above += int(np.sum(near >= threshold))
+            near_below += int(np.sum(near < threshold))
+            recall.add(differing)
+            near_recall.add(near)
+        exact = share_with_interval(near_above, near_above)
+        found = {"above": near_above, "below": near_below, "precision": exact, "recall": exact}
+        return cls(count, below, doubtful, certain, recall.result(), {**found, "compared": near_recall.result()})
 
 
 def recall_of_estimates(

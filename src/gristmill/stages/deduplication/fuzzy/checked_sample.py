@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.stages.deduplication.fuzzy.accuracy import SAMPLE
+from gristmill.stages.deduplication.document_keys import Keys
+from gristmill.stages.deduplication.fuzzy.accuracy import REACH, SAMPLE
 from gristmill.stages.deduplication.fuzzy.shingle_store import ShingleStore
 from gristmill.stages.deduplication.key_ranges import RangeReader
-from gristmill.stages.deduplication.sorted_runs import RunFiles, column
-
-REACH = 0.1
-"""How far from the threshold an estimate may lie to be looked at again."""
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
 SAMPLED = pa.schema(
     [
@@ -51,27 +49,36 @@ class SampledPairs(RangeReader):
         self.seed = seed
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
-        rng = np.random.default_rng(self.seed)
         for runs, other, removed in ((self.runs, "other", False), (self._removals, "survivor", True)):
-            table = runs.read(low, high)
-            if not table.num_rows:
-                continue
-            alike = column(table, "similarity")
-            near = np.flatnonzero((alike < 1.0) & (removed | (np.abs(alike - self.threshold) < REACH)))
-            chosen = near if len(near) <= SAMPLE else np.sort(rng.choice(near, SAMPLE, replace=False))
-            firsts, seconds = column(table, "document")[chosen], column(table, other)[chosen]
+            firsts, seconds, alike = self._sample(runs, other, everything=removed)
             for one, two, forward in ((firsts, seconds, True), (seconds, firsts, False)):
                 yield pa.table(
                     [
                         one,
                         two,
                         np.zeros(len(one), bool),
-                        alike[chosen],
+                        alike,
                         np.full(len(one), removed),
                         np.full(len(one), forward),
                     ],
                     schema=SAMPLED,
                 )
+
+    def _sample(self, runs: RunFiles, other: str, *, everything: bool) -> tuple[Keys, Keys, Floats]:
+        """Some of the pairs that differ, at random; a file at a time is in memory, and what was drawn so far."""
+        rng = np.random.default_rng(self.seed)
+        kept: list[npt.NDArray[Any]] = [np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0), np.empty(0)]
+        for file in runs.files:
+            table = open_run(file.path, storage_options=runs.storage_options)
+            alike = column(table, "similarity")
+            near = np.flatnonzero((alike < 1.0) & (everything | (np.abs(alike - self.threshold) < REACH)))
+            drawn = [column(table, "document")[near], column(table, other)[near], alike[near], rng.random(len(near))]
+            kept = [np.concatenate(pair) for pair in zip(kept, drawn, strict=True)]
+            if len(kept[3]) > SAMPLE:
+                lowest = np.argpartition(kept[3], SAMPLE)[:SAMPLE]
+                kept = [values[lowest] for values in kept]
+        order = np.lexsort((kept[1], kept[0]))
+        return kept[0][order], kept[1][order], kept[2][order]
 
 
 def checked(sample: RunFiles, shingles: RunFiles, *, removed: bool) -> tuple[Floats, Floats]:

@@ -17,7 +17,9 @@ from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
 Edges = tuple[Integers, Integers, npt.NDArray[np.float64]]
+_NO_EDGES: Edges = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 _SLICE = 1 << 16
+_EDGES_AT_ONCE = 1 << 21
 
 EDGES = pa.schema([("document", pa.uint64()), ("other", pa.uint64()), ("similarity", pa.float64())])
 """Compared pairs, the lower document first."""
@@ -121,6 +123,7 @@ def choose(
     *,
     chains: bool,
     jaccard: Any,
+    at_once: int = _EDGES_AT_ONCE,
 ) -> tuple[Integers, Integers, npt.NDArray[np.float64]]:
     """Which documents go, for whom, and how alike they are.
 
@@ -130,6 +133,7 @@ def choose(
             with the same words.
         chains: Whether documents that are connected only through others belong together.
         jaccard: Computes the similarity of pairs that were not compared.
+        at_once: Without chains, how many pairs are held in memory.
     """
     count = len(ranks)
     place = np.empty(count, np.int64)
@@ -146,7 +150,7 @@ def choose(
     if chains:
         settle(chosen)
     else:
-        chosen = leaders(count, *_adjacency(count, twin, place, edges()))[0][twin]
+        chosen = _led(twin[place], edges, at_once)[twin]
     gone = np.flatnonzero(chosen != np.arange(count))
     removed, survivors = order[gone], order[chosen[gone]]
     alike = np.ones(len(gone))
@@ -160,20 +164,42 @@ def choose(
     return removed[by_key], survivors[by_key], alike[by_key]
 
 
-def _adjacency(
-    count: int, twin: Integers, place: Integers, edges: Iterable[Edges]
-) -> tuple[Integers, Integers, Integers, npt.NDArray[np.float64]]:
-    """The pairs that differ from both sides, sorted; those of a document lie between two bounds."""
-    lefts, rights, values = [], [], []
+def _led(nodes: Integers, edges: Callable[[], Iterable[Edges]], at_once: int) -> Integers:
+    """For each node the one that it goes for, or itself; it is joined to that one directly.
+
+    Nodes are decided in order, some at a time, and only their pairs are in memory: all pairs are gone through once for
+    every `at_once` of them.
+
+    Args:
+        nodes: What each document is called here.
+        edges: Gives all pairs of duplicates.
+        at_once: About how many pairs to hold.
+    """
+    count = len(nodes)
+    chosen = np.arange(count)
+    degrees = np.zeros(count, np.int64)
+    for later, _, _ in _backwards(nodes, edges()):
+        degrees += np.bincount(later, minlength=count)
+    ends = np.cumsum(degrees)
+    first = 0
+    while first < count:
+        done = int(ends[first - 1]) if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, done + at_once, "right")))
+        parts = []
+        for later, earlier, alike in _backwards(nodes, edges()):
+            here = (first <= later) & (later < end)
+            parts.append((later[here], earlier[here], alike[here]))
+        later, earlier, alike = (np.concatenate(side) for side in zip(*parts, strict=True)) if parts else _NO_EDGES
+        order = np.lexsort((earlier, later))
+        bounds = np.searchsorted(later[order], np.arange(first, end + 1))
+        leaders(chosen, first, bounds, earlier[order], alike[order])
+        first = end
+    return chosen
+
+
+def _backwards(nodes: Integers, edges: Iterable[Edges]) -> Iterator[Edges]:
+    """The pairs that differ, the later node first."""
     for firsts, seconds, similarity in edges:
         differ = similarity != 1.0
-        lefts.append(twin[place[firsts[differ]]])
-        rights.append(twin[place[seconds[differ]]])
-        values.append(similarity[differ])
-    left = np.concatenate([*lefts, np.empty(0, np.int64)])
-    right = np.concatenate([*rights, np.empty(0, np.int64)])
-    alike = np.concatenate([*values, np.empty(0)])
-    firsts, seconds = np.concatenate([left, right]), np.concatenate([right, left])
-    order = np.lexsort((seconds, firsts))
-    bounds = np.searchsorted(firsts[order], np.arange(count + 1))
-    return firsts[order], seconds[order], bounds, np.concatenate([alike, alike])[order]
+        one, other = nodes[firsts[differ]], nodes[seconds[differ]]
+        yield np.maximum(one, other), np.minimum(one, other), similarity[differ]

@@ -143,11 +143,22 @@ class ShingleStore:
         """Where the keys are among `self.keys`."""
         return np.searchsorted(self.keys, keys).astype(np.int64)
 
-    def ids(self, places: Integers) -> pa.ChunkedArray:
+    def ids(self, places: Integers) -> pa.Array:
         """The ids of the documents at the given places."""
-        columns = [table.column("id").combine_chunks() for table in self._tables]
-        whole = pa.chunked_array(columns, pa.large_string())
-        return whole.take(pa.array(places))
+        homes = np.searchsorted(self._starts, places, "right") - 1
+        order = np.argsort(homes, kind="stable")
+        parts = []
+        for group in np.split(order, np.flatnonzero(np.diff(homes[order])) + 1):
+            if len(group):
+                home = int(homes[group[0]])
+                # Of each file by itself: a column of many chunks would be copied whole.
+                ids = self._tables[home].column("id").chunk(0)
+                parts.append(ids.take(pa.array(places[group] - self._starts[home])))
+        if not parts:
+            return pa.array([], pa.large_string())
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_arrays(parts).take(pa.array(back))
 
     def jaccard(self, firsts: Integers, seconds: Integers) -> npt.NDArray[np.float64]:
         """The similarity of pairs of documents, given by their places; an estimate where signatures were kept."""

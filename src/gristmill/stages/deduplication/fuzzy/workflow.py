@@ -10,19 +10,20 @@ import numpy as np
 from gristmill.errors import UsageError
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Steps
 from gristmill.stages.deduplication.fuzzy.accuracy import (
+    ComparedPairs,
     estimated_precision,
-    estimated_recall,
     near_threshold,
+    random_sample,
     recall_of_estimates,
 )
 from gristmill.stages.deduplication.fuzzy.banding import Banding, derive_banding
 from gristmill.stages.deduplication.fuzzy.candidates import BandGroups
-from gristmill.stages.deduplication.fuzzy.checked_sample import REACH, SampledPairs, checked
+from gristmill.stages.deduplication.fuzzy.checked_sample import SampledPairs, checked
 from gristmill.stages.deduplication.fuzzy.clusters import Clusters, UnverifiedPairs, VerifiedPairs
 from gristmill.stages.deduplication.fuzzy.shingle_store import CandidateShingles
 from gristmill.stages.deduplication.fuzzy.signatures import BandWriter, MinHashes
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
-from gristmill.stages.deduplication.sorted_runs import RunFiles, column
+from gristmill.stages.deduplication.sorted_runs import RunFiles
 
 Verify = Literal["pairs", "cluster", "signature"]
 _PAIR_RANGE_BYTES = 4 << 20
@@ -234,20 +235,19 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
 
     def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
         assert removals is not None
-        compared = _column_of(steps.runs("pairs"), "similarity")
-        alike = _column_of(removals, "similarity")
-        differing = compared[compared < 1.0]
-        estimates = exact = differing
-        recall = estimated_recall(differing, self.threshold, self.banding)
+        compared = ComparedPairs.of(steps.runs("pairs").parts("similarity"), self.threshold, self.banding)
+        recall, near = compared.recall, compared.near
+        alike = random_sample(removals.parts("similarity"), seed=self.seed)
         if self.verify == "signature":
             sample, again = steps.runs("sample"), steps.runs("sample_shingles")
             estimates, exact = checked(sample, again, removed=False)
-            far = int(np.sum(differing >= self.threshold + REACH))
-            near = int(np.sum(np.abs(differing - self.threshold) < REACH))
-            recall = recall_of_estimates(recall, far, near, estimates >= self.threshold, exact >= self.threshold)
+            near = near_threshold(estimates, exact, self.threshold, self.banding)
+            recall = recall_of_estimates(
+                recall, compared.certain, compared.doubtful, estimates >= self.threshold, exact >= self.threshold
+            )
             # Texts with the same words were not sampled: there is nothing to estimate about them.
             differs = checked(sample, again, removed=True)[1]
-            same = round(len(differs) * np.sum(alike == 1.0) / max(1, np.sum(alike < 1.0)))
+            same = round(len(differs) * float(np.sum(alike == 1.0)) / max(1.0, float(np.sum(alike < 1.0))))
             alike = np.concatenate([differs, np.ones(same)]) if len(differs) else alike
         facts = super()._facts(steps, removals)
         facts.update(
@@ -255,18 +255,13 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
             num_bands=self.banding.bands,
             minhashes_per_band=self.banding.rows,
             verify=self.verify,
-            pairs_compared=len(compared),
-            false_candidates=int(np.sum(compared < self.threshold)),
-            near_threshold=near_threshold(estimates, exact, self.threshold, self.banding),
-            precision=estimated_precision(alike, self.threshold, seed=self.seed),
+            pairs_compared=compared.count,
+            false_candidates=compared.below,
+            near_threshold=near,
+            precision=estimated_precision(alike, self.threshold),
             recall=recall,
         )
         return facts
-
-
-def _column_of(runs: RunFiles, name: str) -> Any:
-    table = runs.read()
-    return column(table, name) if table.num_rows else np.empty(0)
 
 
 def _banding(threshold: float, bands: int | None, rows: int | None) -> Banding:

@@ -18,7 +18,7 @@ from gristmill.stages.deduplication.semantic.neighbours import (
     WhichToKeep,
     check_which_to_keep,
 )
-from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+from gristmill.stages.deduplication.sorted_runs import RunFiles, open_run
 
 if TYPE_CHECKING:
     from gristmill.stages.deduplication.deduplication_workflow import Steps
@@ -130,8 +130,7 @@ def histogram(pairs: RunFiles, least: float) -> dict[str, int]:
         eps for eps in (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3) if eps <= 1 - least + 1e-12
     ]
     totals = np.zeros(len(marks), np.int64)
-    for file in pairs.files:
-        alike = column(open_run(file.path, storage_options=pairs.storage_options), "similarity")
+    for alike in pairs.parts("similarity"):
         totals += [int(np.count_nonzero(alike >= 1.0 - eps)) for eps in marks]
     return {f"{eps:g}": int(total) for eps, total in zip(marks, totals, strict=True)}
 
