@@ -10,7 +10,7 @@ import pathlib
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -62,7 +62,7 @@ def parameters_of(made: Callable[..., Any]) -> dict[str, Parameter]:
         'a whole number'
     """
     called = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
-    hints = _hints(called)
+    hints = _hints(called, getattr(made, "__mro__", ()))
     return {
         parameter.name: Parameter(parameter.name, hints.get(parameter.name, Any), parameter.default)
         for parameter in inspect.signature(made).parameters.values()
@@ -162,18 +162,23 @@ def _plural(words: str) -> str:
     return simple.get(words, f"({words})")
 
 
-def _hints(called: Any) -> dict[str, Any]:
-    """The resolved hints; one that cannot be resolved (its import is for type checkers only) is left out."""
+def _hints(called: Any, bases: Sequence[type] = ()) -> dict[str, Any]:
+    """The resolved hints; one that cannot be resolved (its import is for type checkers only) is left out.
+
+    The constructor of a dataclass also has the fields of its `bases`, whose types are known where those are defined.
+    """
     try:
         return get_type_hints(called)
     except (NameError, TypeError, AttributeError):
         pass
-    module = sys.modules.get(getattr(called, "__module__", ""), None)
+    names: dict[str, Any] = {}
+    for place in (*reversed(bases), called):
+        names.update(vars(sys.modules.get(getattr(place, "__module__", ""), types.SimpleNamespace())))
     found: dict[str, Any] = {}
     for name, annotation in getattr(called, "__annotations__", {}).items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         try:
-            found.update(get_type_hints(alone, globalns=vars(module) if module else {}))
+            found.update(get_type_hints(alone, globalns=names))
         except (NameError, TypeError, AttributeError):
             continue
     return found

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.stages.base import CompositeStage, ProcessingStage
-from gristmill.stages.text.classifiers.base import CpuBackend, check_cpu_backend, check_filter_by, compose
+from gristmill.stages.text.classifiers.base import (
+    CpuBackend,
+    DistributedDataClassifier,
+    check_cpu_backend,
+    check_filter_by,
+)
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import weight_files
-from gristmill.stages.text.models.tokens import PaddingSide, format_name_with_suffix
-from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
     import torch
@@ -125,40 +127,29 @@ class FineWebModelStage(BudgetedModelStage):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _FineWebClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
-    """Tokenizer, regression model, and a filter on the labels if asked for."""
+class EducationClassifier(DistributedDataClassifier):
+    """Scores the educational value of documents: the base of the three published classifiers.
 
-    model_identifier: str
-    cache_dir: str | None = None
-    label_field: str = "preds"
+    Takes the options of `DistributedDataClassifier` (but no `score_field`), and three columns for its results.
+
+    Args:
+        label_field: The column for `high_quality` or `low_quality`.
+        float_score_field: The column for the score, from 0 to 5.
+        int_score_field: The column for the rounded score.
+    """
+
     float_score_field: str = "float_score"
     int_score_field: str = "int_score"
-    text_field: str = "text"
-    filter_by: list[str] | None = None
-    max_chars: int | None = None
     max_seq_length: int | None = 512
-    padding_side: PaddingSide = "right"
-    sort_by_length: bool = True
-    model_inference_batch_size: int = 256
-    autocast: bool = True
-    keep_tokens: bool = False
-    use_existing_tokens: bool = False
-    hf_token: Any = field(default=None)
-    cpu_backend: CpuBackend = "torch"
+    score_field: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.name = format_name_with_suffix(self.model_identifier)
-        self.hf_token = hide(self.hf_token)
+        super().__post_init__()
         check_filter_by(self.filter_by, known=(HIGH_QUALITY, LOW_QUALITY))
-        check_cpu_backend(self.cpu_backend)
 
-    def filter_by_category(self, value: str) -> bool:
-        """Whether a document with this label is kept."""
-        return self.filter_by is None or value in self.filter_by
-
-    def decompose(self) -> list[ProcessingStage[Any, Any]]:
-        """The tokenizer, the regression model, and the filter."""
-        model = FineWebModelStage(
+    def model_stage(self) -> BudgetedModelStage:
+        """The stage that runs the regression model."""
+        return FineWebModelStage(
             model_identifier=self.model_identifier,
             cache_dir=self.cache_dir,
             label_field=self.label_field,
@@ -172,165 +163,50 @@ class _FineWebClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
             cpu_backend=self.cpu_backend,
             max_seq_length=self.max_seq_length if self.use_existing_tokens else None,
         )
-        return compose(self, model)
 
 
-class FineWebEduClassifier(_FineWebClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FineWebEduClassifier(EducationClassifier):
     """Scores the educational value of documents with `HuggingFaceFW/fineweb-edu-classifier`.
-
-    Scores go to `fineweb-edu-score-float` (0 to 5), `fineweb-edu-score-int` and `fineweb-edu-score-label`.
-
-    Args:
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        label_field: The column for `high_quality` or `low_quality`.
-        float_score_field: The column for the score.
-        int_score_field: The column for the rounded score.
-        text_field: The column with the text.
-        filter_by: Keep only documents with one of these labels.
-        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        sort_by_length: Run documents of similar length together; the original order is restored.
-        model_inference_batch_size: The most documents per forward pass.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
-        **options: `keep_tokens`, `use_existing_tokens`, `max_seq_length`, `model_identifier`, `hf_token` and
-            `cpu_backend`.
 
     Example:
         >>> FineWebEduClassifier(filter_by=["high_quality"]).int_score_field
         'fineweb-edu-score-int'
     """
 
-    def __init__(
-        self,
-        cache_dir: str | None = None,
-        label_field: str = "fineweb-edu-score-label",
-        float_score_field: str = "fineweb-edu-score-float",
-        int_score_field: str = "fineweb-edu-score-int",
-        text_field: str = "text",
-        filter_by: list[str] | None = None,
-        max_chars: int | None = None,
-        sort_by_length: bool = True,
-        model_inference_batch_size: int = 256,
-        autocast: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            **{"model_identifier": FINEWEB_EDU_MODEL_IDENTIFIER, **options},
-            cache_dir=cache_dir,
-            label_field=label_field,
-            float_score_field=float_score_field,
-            int_score_field=int_score_field,
-            text_field=text_field,
-            filter_by=filter_by,
-            max_chars=max_chars,
-            sort_by_length=sort_by_length,
-            model_inference_batch_size=model_inference_batch_size,
-            autocast=autocast,
-        )
+    model_identifier: str = FINEWEB_EDU_MODEL_IDENTIFIER
+    label_field: str = "fineweb-edu-score-label"
+    float_score_field: str = "fineweb-edu-score-float"
+    int_score_field: str = "fineweb-edu-score-int"
 
 
-class FineWebMixtralEduClassifier(_FineWebClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FineWebMixtralEduClassifier(EducationClassifier):
     """Scores educational value with the sibling trained on the judgements of Mixtral 8x22B.
-
-    Scores go to `fineweb-mixtral-edu-score-float` (0 to 5), `fineweb-mixtral-edu-score-int` and
-    `fineweb-mixtral-edu-score-label`.
-
-    Args:
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        label_field: The column for `high_quality` or `low_quality`.
-        float_score_field: The column for the score.
-        int_score_field: The column for the rounded score.
-        text_field: The column with the text.
-        filter_by: Keep only documents with one of these labels.
-        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        sort_by_length: Run documents of similar length together; the original order is restored.
-        model_inference_batch_size: The most documents per forward pass.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
-        **options: `keep_tokens`, `use_existing_tokens`, `max_seq_length`, `model_identifier`, `hf_token` and
-            `cpu_backend`.
 
     Example:
         >>> FineWebMixtralEduClassifier(filter_by=["high_quality"]).int_score_field
         'fineweb-mixtral-edu-score-int'
     """
 
-    def __init__(
-        self,
-        cache_dir: str | None = None,
-        label_field: str = "fineweb-mixtral-edu-score-label",
-        float_score_field: str = "fineweb-mixtral-edu-score-float",
-        int_score_field: str = "fineweb-mixtral-edu-score-int",
-        text_field: str = "text",
-        filter_by: list[str] | None = None,
-        max_chars: int | None = None,
-        sort_by_length: bool = True,
-        model_inference_batch_size: int = 1024,
-        autocast: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            **{"model_identifier": FINEWEB_MIXTRAL_EDU_MODEL_IDENTIFIER, **options},
-            cache_dir=cache_dir,
-            label_field=label_field,
-            float_score_field=float_score_field,
-            int_score_field=int_score_field,
-            text_field=text_field,
-            filter_by=filter_by,
-            max_chars=max_chars,
-            sort_by_length=sort_by_length,
-            model_inference_batch_size=model_inference_batch_size,
-            autocast=autocast,
-        )
+    model_identifier: str = FINEWEB_MIXTRAL_EDU_MODEL_IDENTIFIER
+    label_field: str = "fineweb-mixtral-edu-score-label"
+    float_score_field: str = "fineweb-mixtral-edu-score-float"
+    int_score_field: str = "fineweb-mixtral-edu-score-int"
+    model_inference_batch_size: int = 1024
 
 
-class FineWebNemotronEduClassifier(_FineWebClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FineWebNemotronEduClassifier(EducationClassifier):
     """Scores educational value with the sibling trained on the judgements of Nemotron-4 340B.
-
-    Scores go to `fineweb-nemotron-edu-score-float` (0 to 5), `fineweb-nemotron-edu-score-int` and
-    `fineweb-nemotron-edu-score-label`.
-
-    Args:
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        label_field: The column for `high_quality` or `low_quality`.
-        float_score_field: The column for the score.
-        int_score_field: The column for the rounded score.
-        text_field: The column with the text.
-        filter_by: Keep only documents with one of these labels.
-        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        sort_by_length: Run documents of similar length together; the original order is restored.
-        model_inference_batch_size: The most documents per forward pass.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
-        **options: `keep_tokens`, `use_existing_tokens`, `max_seq_length`, `model_identifier`, `hf_token` and
-            `cpu_backend`.
 
     Example:
         >>> FineWebNemotronEduClassifier(filter_by=["high_quality"]).int_score_field
         'fineweb-nemotron-edu-score-int'
     """
 
-    def __init__(
-        self,
-        cache_dir: str | None = None,
-        label_field: str = "fineweb-nemotron-edu-score-label",
-        float_score_field: str = "fineweb-nemotron-edu-score-float",
-        int_score_field: str = "fineweb-nemotron-edu-score-int",
-        text_field: str = "text",
-        filter_by: list[str] | None = None,
-        max_chars: int | None = None,
-        sort_by_length: bool = True,
-        model_inference_batch_size: int = 1024,
-        autocast: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            **{"model_identifier": FINEWEB_NEMOTRON_EDU_MODEL_IDENTIFIER, **options},
-            cache_dir=cache_dir,
-            label_field=label_field,
-            float_score_field=float_score_field,
-            int_score_field=int_score_field,
-            text_field=text_field,
-            filter_by=filter_by,
-            max_chars=max_chars,
-            sort_by_length=sort_by_length,
-            model_inference_batch_size=model_inference_batch_size,
-            autocast=autocast,
-        )
+    model_identifier: str = FINEWEB_NEMOTRON_EDU_MODEL_IDENTIFIER
+    label_field: str = "fineweb-nemotron-edu-score-label"
+    float_score_field: str = "fineweb-nemotron-edu-score-float"
+    int_score_field: str = "fineweb-nemotron-edu-score-int"
+    model_inference_batch_size: int = 1024

@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 
 QUALITY_CLASSIFIER_MODEL_IDENTIFIER = "nvidia/quality-classifier-deberta"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class QualityClassifier(DistributedDataClassifier):
     """Labels the quality of documents with `nvidia/quality-classifier-deberta`.
 
-    Takes the options of `DistributedDataClassifier`, with these defaults: label in `quality_pred`, 6000 characters,
-    1024 tokens.
+    Takes the options of `DistributedDataClassifier`, with the defaults of the published model.
 
     Example:
         >>> QualityClassifier(model_inference_batch_size=64, max_chars=3000).label_field
         'quality_pred'
     """
 
-    def __init__(
-        self,
-        cache_dir: str | None = None,
-        label_field: str = "quality_pred",
-        score_field: str | None = None,
-        text_field: str = "text",
-        filter_by: list[str] | None = None,
-        max_chars: int | None = 6000,
-        sort_by_length: bool = True,
-        model_inference_batch_size: int = 256,
-        autocast: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            **{"model_identifier": QUALITY_CLASSIFIER_MODEL_IDENTIFIER, "max_seq_length": 1024, **options},
-            cache_dir=cache_dir,
-            label_field=label_field,
-            score_field=score_field,
-            text_field=text_field,
-            filter_by=filter_by,
-            max_chars=max_chars,
-            sort_by_length=sort_by_length,
-            model_inference_batch_size=model_inference_batch_size,
-            autocast=autocast,
-        )
+    model_identifier: str = QUALITY_CLASSIFIER_MODEL_IDENTIFIER
+    label_field: str = "quality_pred"
+    max_chars: int | None = 6000
+    max_seq_length: int | None = 1024
