@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.quarantine import read_quarantine
 from gristmill.ledger.verify import verify
 from gristmill.pipeline import Pipeline
+from gristmill.pipeline.describe import describe_plan
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from tests.integration.trust_host import Host
@@ -199,6 +202,28 @@ def test_two_processes_in_one_folder(host: Host, many: Path, tmp_path: Path) -> 
             assert told["code"] == 0, told
             assert told["counts"]["word_count"][0] == FILES * 29
         assert_same(output, contents(whole), workers)
+
+
+# --- the plan in another process ---
+
+
+def test_another_process_describes_the_same_plan() -> None:
+    """Nothing depends on addresses or on the order of sets, or no run could be taken up."""
+    from tests.unit.pipeline.test_describe import many_kinds
+
+    program = (
+        "import json; from tests.unit.pipeline.test_describe import *; "
+        "print(json.dumps(describe_plan(many_kinds()), sort_keys=True))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+    ).stdout
+    assert json.loads(told) == json.loads(json.dumps(describe_plan(many_kinds())))
 
 
 # --- a full disk ---

@@ -1,16 +1,15 @@
 """The plan that made an output, kept as `plan.json`, and what differs between two plans in words.
 
 A description is a plain dictionary: `name`, `version` (of the package), `stages` in order, each with `name`, `type`,
-`parameters` and, where the source of user code can be seen, `code` (a digest of it); `variables` are those of a recipe,
+`parameters` and, for user code, `code` (a digest of everything it uses, by name); `variables` are those of a recipe,
 which change nothing by themselves but explain what did; anything else is compared too.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.errors import ResumeError, VerificationError
@@ -29,15 +28,6 @@ def plan_digest(description: Mapping[str, Any]) -> str:
     """A hash of all in a plan that can change its output."""
     text = json.dumps(_effective(description), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def code_digest(thing: Callable[..., Any] | type) -> str | None:
-    """A hash of the source of a function or class; None where it cannot be seen."""
-    try:
-        source = inspect.getsource(thing)
-    except (OSError, TypeError):
-        return None
-    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _effective(description: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,16 +168,26 @@ def _stage_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
             found.append(f"parameter {key} is gone, it was {_shown(was[key])}")
         elif was[key] != now[key]:
             found += _value_differences(f"parameter {key}", was[key], now[key])
-    if old.get("code") != new.get("code"):
-        found.append("its code changed")
-    return found
+    return found + _code_differences("its code", old.get("code"), new.get("code"))
+
+
+def _code_differences(label: str, old: Any, new: Any) -> list[str]:
+    """That code changed, and where: functions, classes and values that are not what they were."""
+    if old == new:
+        return []
+    was, now = (code if isinstance(code, dict) else {} for code in (old, new))
+    parts = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    named = [name.removeprefix("__main__.") for name in parts]
+    return [f"{label} changed" + (f": {_some(named)}" if named else "")]
 
 
 def _value_differences(label: str, old: Any, new: Any) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         found = []
         for key in sorted({*old, *new}):
-            if old.get(key) != new.get(key):
+            if key == "code":
+                found += _code_differences(f"the code of {label}", old.get(key), new.get(key))
+            elif old.get(key) != new.get(key):
                 found += _value_differences(f"{label}.{key}", old.get(key), new.get(key))
         return found
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and len(_shown(old)) > _SHORT:

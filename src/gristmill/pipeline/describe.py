@@ -46,12 +46,12 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
 
 
 def _parameters(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
-    # Readers and writers are told where things lie; in another stage of a user the same names may mean anything.
+    # Readers and writers are told where things lie; in another stage of a user the same names may mean anything. What
+    # our own stages keep in private is made from their parameters.
     own = is_user_module(type(stage).__module__)
     places = own and not isinstance(stage, ReaderStage | SinkStage | SourceStage)
     return {
         key: describe_value(value)
-        for key, value in attributes(stage, places=places).items()
-        # What our own stages keep in private is made from their parameters.
-        if key not in ("name", "resources", "batch_size") and (own or not key.startswith("_"))
+        for key, value in attributes(stage, private=own, places=places).items()
+        if key not in ("name", "resources", "batch_size")
     }

@@ -79,18 +79,28 @@ def _described(value: Any, depth: int, walk: _Walk | None) -> Any:
     return _described_object(value, depth, walk)
 
 
-def attributes(thing: Any, *, places: bool = False) -> dict[str, Any]:
-    """What an object was made with and what may decide what it does, by name; not what it only keeps while at work.
+def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dict[str, Any]:
+    """What an object was made with and what may decide what it does, by name; never secrets.
 
-    Secrets are left out, and of `places` all that tells where things lie.
+    Args:
+        thing: The object.
+        private: Also attributes that begin with an underscore, but for those that are only set at work.
+        places: Also attributes whose name says that they tell where things lie.
     """
-    at_work = _set_at_work(type(thing))
     found = {}
     for key, value in sorted(_state(thing).items()):
-        private = key.startswith("_") and (key == "_name" or key in at_work or _is_made_later(value))
-        if not private and not key.startswith("__") and not _SECRET.search(key) and (places or key not in _PLACES):
+        if key.startswith("_") and not (private and _is_parameter(thing, key, value)):
+            continue
+        if not _SECRET.search(key) and (places or key not in _PLACES):
             found[key] = value
     return found
+
+
+def _is_parameter(thing: Any, key: str, value: Any) -> bool:
+    """Whether a private attribute holds what the object was made with."""
+    if key == "_name" or key.startswith("__") or _is_made_later(value):
+        return False
+    return key not in _set_at_work(type(thing))
 
 
 def code_of(thing: type[Any] | types.FunctionType) -> dict[str, str] | None:
@@ -218,6 +228,7 @@ def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+@functools.lru_cache(4096)
 def _names_in(code: types.CodeType, *instructions: str) -> set[str]:
     """The names on which some code, also inside its functions, uses one of these instructions; none means any."""
     if not instructions:

@@ -1,0 +1,282 @@
+"""What a plan is described by: every parameter and all code that decides what comes out, the same in every process."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+import json
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gristmill.ledger.plan_record import compare
+from gristmill.pipeline.describe import describe_plan, describe_stage
+from gristmill.pipeline.planner import expand
+from gristmill.pipeline.user_code import describe_value
+from gristmill.recipes.registry import all_registered
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.filters import DocumentFilter, ScoreFilter, WordCountFilter
+from gristmill.stages.text.modifiers import Modify
+from gristmill.tasks import DocumentBatch
+
+
+class Holder(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """A stage of a user that keeps a value under some name."""
+
+    name = "holder"
+
+    def __init__(self, value: Any, under: str = "value") -> None:
+        self._model: Any = None
+        self._memory: dict[str, int] = {}
+        setattr(self, under, value)
+
+    def setup(self, worker_metadata: Any = None) -> None:
+        self._model = object()
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return task
+
+
+class Cut(DocumentFilter):
+    """A filter in the style of the field: all that it is given is private."""
+
+    def __init__(self, cut: float) -> None:
+        super().__init__()
+        self._cut = cut
+
+    def score_document(self, text: str) -> float:
+        return float(len(text))
+
+    def keep_document(self, score: float) -> bool:
+        return score >= self._cut
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclasses.dataclass(slots=True)
+class Settings:
+    least: int
+
+
+class Node:
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.next: Node | None = self
+
+
+def many_kinds() -> list[Any]:
+    """Stages whose description must be the same in every process."""
+    values = [{"a", "b", "c"}, Node(1), Settings(1), Cut(1).keep_document, re.compile("a"), object(), Colour.RED]
+    in_set = Modify(lambda text: text if text in {"x", "y", "z"} else "")
+    return [Holder(values), ScoreFilter(Cut(1)), in_set]
+
+
+# --- values ---
+
+
+@pytest.mark.parametrize("under", ["value", "_value", "limit", "path", "mode", "schema", "hints", "pad_token"])
+def test_a_value_counts_under_any_name(under: str) -> None:
+    assert describe_stage(Holder(1, under)) == describe_stage(Holder(1, under))
+    assert describe_stage(Holder(1, under)) != describe_stage(Holder(2, under))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (re.compile("a"), re.compile("b")),
+        (re.compile("a"), re.compile("a", re.IGNORECASE)),
+        (Colour.RED, Colour.BLUE),
+        (Settings(1), Settings(2)),
+        (Node(1), Node(2)),
+        (Path("a"), Path("b")),
+        (b"a", b"b"),
+        (1j, 2j),
+        (np.float32(1), np.float32(2)),
+        (np.array([1, 2]), np.array([1, 3])),
+        (np.array(["a", None], object), np.array(["b", None], object)),
+        (pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})),
+        ({"a", "b"}, {"a", "c"}),
+        ([*range(5000)], [*range(4999), 0]),
+        (functools.partial(max, 1), functools.partial(max, 2)),
+        (Cut(1).keep_document, Cut(2).keep_document),
+    ],
+)
+def test_values_of_every_kind_are_told_apart(one: Any, other: Any) -> None:
+    for under in ("value", "_value"):
+        described = describe_stage(Holder(one, under))
+        assert described == describe_stage(Holder(one, under))
+        assert described != describe_stage(Holder(other, under))
+        assert len(json.dumps(described)) < 5000
+
+
+def test_what_is_kept_at_work_and_secrets_do_not_count() -> None:
+    stage = Holder(1)
+    before = describe_stage(stage)
+    stage.setup()
+    assert describe_stage(stage) == before
+    described = json.dumps(describe_stage(Holder("swordfish", "_api_key")))
+    assert "swordfish" not in described
+    assert describe_stage(Holder("a", "hf_token")) == describe_stage(Holder("b", "hf_token"))
+
+
+def test_private_parameters_of_a_filter_are_named_when_they_change() -> None:
+    old, new = (describe_plan([ScoreFilter(Cut(cut))]) for cut in (1.0, 2.0))
+    assert compare(old, new) == ["stage 'Cut': parameter filter_obj._cut changed from 1.0 to 2.0"]
+
+
+_DO_NOT_COUNT = {"path", "file_paths", "cache_dir", "hf_token", "limit"}
+_NEEDED = {"GeneralCommentToCodeFilter": {"language": "text/x-python"}, "LineRemover": {"patterns": ["a"]}}
+_NEEDED |= {"SubstringFilter": {"substring": "a", "position": "any"}, "FastTextQualityFilter": {"model_path": "m"}}
+_NEEDED |= {"TokenCountFilter": {"hf_model_name": "m"}, "TokenizerFertilityFilter": {"path_to_tokenizer": "t.model"}}
+
+
+def _others(name: str, value: Any) -> list[Any]:
+    if name == "lang":
+        return ["zh"]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value + 1, value / 2 + 0.01]
+    return ["b", 3, 0.3, ["b"], True]
+
+
+def test_every_parameter_of_what_we_ship_counts() -> None:
+    """Each stage, filter and modifier once for every parameter with another value, where one is accepted."""
+
+    def described(cls: type[Any], **given: Any) -> Any:
+        made = cls(**given)
+        stages = expand([made]) if isinstance(made, ProcessingStage) else None
+        return describe_value(made) if stages is None else [describe_stage(stage) for stage in stages]
+
+    looked_at, unseen = 0, []
+    for entry in all_registered():
+        cls = entry.load()
+        parameters = inspect.signature(cls).parameters
+        plain = {name: "a" for name, one in parameters.items() if one.default is inspect.Parameter.empty}
+        plain = _NEEDED.get(entry.name, plain)
+        before = described(cls, **plain)
+        for name, parameter in parameters.items():
+            for other in _others(name, parameter.default):
+                try:
+                    after = described(cls, **{**plain, name: other})
+                except Exception:  # another type is wanted
+                    continue
+                looked_at += 1
+                if after == before and name not in _DO_NOT_COUNT and other != parameter.default:
+                    unseen.append(f"{entry.name}({name}={other!r})")
+                break
+    assert looked_at > 200
+    assert unseen == []
+
+
+# --- code ---
+
+
+def _module(name: str, source: str) -> types.ModuleType:
+    made = types.ModuleType(name)
+    exec(textwrap.dedent(source), made.__dict__)
+    return made
+
+
+def _names(function: Callable[..., Any]) -> dict[str, str]:
+    described: dict[str, str] = describe_value(function)["code"]
+    return described
+
+
+_SCRIPT = """
+    import re
+    import helpers
+    from helpers import clean
+    {before}
+    def mine(text):
+        return {expression}
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "before", "after"),
+    [
+        ("text + 'a'", "", "text + 'b'"),
+        ("text if text in words else ''", "words = {'a'}", "words = {'b'}"),
+        ("found.sub('', text)", "found = re.compile('a')", "found = re.compile('b')"),
+        ("text * number", "number = 1", "number = 2"),
+        ("sorted(text, key=lambda letter: number)", "number = 1", "number = 2"),
+        ("outer(text)", "def outer(t): return inner(t)\n    def inner(t): return t + 'a'",
+         "def outer(t): return inner(t)\n    def inner(t): return t + 'b'"),
+        ("tool.run(text)", "class Tool:\n        def run(self, t): return t + 'a'\n    tool = Tool()",
+         "class Tool:\n        def run(self, t): return t + 'b'\n    tool = Tool()"),
+        ("table['x'](text)", "def one(t): return t + 'a'\n    table = {'x': one}",
+         "def one(t): return t + 'b'\n    table = {'x': one}"),
+    ],
+)  # fmt: skip
+def test_what_code_uses_counts(monkeypatch: pytest.MonkeyPatch, expression: str, before: str, after: str) -> None:
+    monkeypatch.setitem(sys.modules, "helpers", _module("helpers", "def clean(text): return text"))
+    if not before:  # the expression itself changes
+        sources = [_SCRIPT.format(before="", expression=one) for one in (expression, after)]
+    else:
+        sources = [_SCRIPT.format(before=one, expression=expression) for one in (before, after)]
+    old, same, new = (_names(_module("script", source).mine) for source in (sources[0], sources[0], sources[1]))
+    assert old == same
+    assert old != new
+
+
+@pytest.mark.parametrize("expression", ["clean(text)", "helpers.clean(text)", "helpers.LEAST * text"])
+def test_helpers_of_other_modules_count(monkeypatch: pytest.MonkeyPatch, expression: str) -> None:
+    found = []
+    for version in ("a", "b"):
+        helpers = _module("helpers", f"LEAST = ord('{version}')\ndef clean(text): return text + '{version}'")
+        monkeypatch.setitem(sys.modules, "helpers", helpers)
+        found.append(_names(_module("script", _SCRIPT.format(before="", expression=expression)).mine))
+    old, new = found
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    assert changed == ["script.mine: helpers.LEAST" if "LEAST" in expression else "helpers.clean"]
+
+
+def test_what_does_nothing_does_not_count() -> None:
+    one = _module("m", "text = 1\nseen = 0\ndef f(t):\n  'Says a.'\n  global seen\n  seen += 1\n  return t.text\n")
+    other = _module("m", "text = 2\nseen = 5\ndef f(t):\n  'Says b.'\n  global seen\n  seen += 1\n  return t.text\n")
+    assert _names(one.f) == _names(other.f)
+
+
+def test_closures_count_and_circles_end() -> None:
+    def made(least: int) -> Callable[[str], str]:
+        def again(text: str) -> str:
+            return text if len(text) > least else table["again"](text)
+
+        table = {"again": again, "node": Node(1)}
+        return again
+
+    assert _names(made(1)) == _names(made(1))
+    assert _names(made(1)) != _names(made(2))
+
+
+def test_many_functions_that_know_each_other_take_no_time() -> None:
+    source = "\n".join(f"def f{n}(t): return table[{n}](t)" for n in range(60))
+    module = _module("m", f"{source}\ntable = [{', '.join(f'f{n}' for n in range(60))}]")
+    assert len(_names(module.f0)) == 120
+
+
+def test_lambdas_of_one_line_are_told_apart() -> None:
+    one = describe_stage(Modify([lambda t: t.lower(), lambda t: t.strip()]))
+    other = describe_stage(Modify([lambda t: t.strip(), lambda t: t.lower()]))
+    assert one != other
+
+
+def test_our_own_code_counts_by_the_version_alone() -> None:
+    described = describe_plan([ScoreFilter(WordCountFilter(lang="zh"))])
+    assert "code" not in described["stages"][0]
+    assert described["stages"][0]["parameters"]["filter_obj"][0]["code"] is None
+    assert described["version"]
