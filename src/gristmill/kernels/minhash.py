@@ -106,6 +106,57 @@ def band_hashes(
 
 
 @kernel
+def listed_shingles(
+    data: Bytes, offsets: Integers, pages: Pages, codes: Codes, size: int, unit: int
+) -> tuple[Factors, Integers, Hashes]:
+    """The shingles of every row of a column as `band_hashes` sees them, for signatures that are made elsewhere.
+
+    Returns the upper halves of all shingles, one row after the other, where each row begins, and a hash of its whole
+    sequence of words.
+    """
+    documents = len(offsets) - 1
+    bounds = np.zeros(documents + 1, np.int64)
+    sequences = np.empty(documents, np.uint64)
+    out = np.empty(max(4096, (offsets[documents] - offsets[0]) // 4), np.uint32)
+    ring = np.zeros(size, np.uint64)
+    block = np.empty(BLOCK, np.uint64)
+    state = np.zeros(STATE_SIZE, np.uint64)
+    power = roll_power(size)
+    filled = 0
+    for document in range(documents):
+        begin, end = offsets[document], offsets[document + 1]
+        ring[:] = 0
+        state[:] = 0
+        state[0] = np.uint64(begin)
+        start = filled
+        while True:
+            made = shingle_block(data, end, pages, codes, size, unit, power, ring, block, state)
+            if made == 0 and state[5] != np.uint64(0):
+                break
+            if filled + max(1, made) > len(out):
+                grown = np.empty(2 * len(out) + made, np.uint32)
+                grown[:filled] = out[:filled]
+                out = grown
+            for place in range(made):
+                out[filled + place] = np.uint32(block[place] >> np.uint64(32))
+            filled += made
+        sequences[document] = state[4]
+        if (unit == 0 and is_symbols(state)) or filled == start:
+            filled = start
+            only = wordless_shingle(data, begin, end)
+            if only != np.uint64(0):
+                sequences[document] = only
+                if filled == len(out):
+                    grown = np.empty(2 * len(out), np.uint32)
+                    grown[:filled] = out[:filled]
+                    out = grown
+                out[filled] = np.uint32(only >> np.uint64(32))
+                filled += 1
+        bounds[document + 1] = filled
+    return out[:filled].copy(), bounds, sequences
+
+
+@kernel
 def signature_sets(values: Hashes, bounds: Integers, flips: Factors, factors: Factors) -> tuple[Hashes, Integers]:
     """Sets of shingles as signatures, again as sorted sets: one element for each hash function and its least hash.
 
@@ -134,3 +185,4 @@ def warm() -> None:
     signature_sets(np.zeros(1, np.uint64), np.array([0, 1]), *hash_factors(2, 1))
     data, offsets, _ = text_column(["a b"])
     band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(2, 1), 1, 2)
+    listed_shingles(data, offsets, *word_tables(), 5, WORDS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.kernels.minhash import band_hashes, hash_factors
-from gristmill.kernels.shingles import CHARACTERS, WORDS, word_tables
-from gristmill.kernels.text_column import text_column
+from gristmill.kernels.minhash import band_hashes, hash_factors, listed_shingles
+from gristmill.kernels.shingles import CHARACTERS, WORDS, Hashes, word_tables
+from gristmill.kernels.text_column import Bytes, Integers, text_column
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.deduplication.document_keys import make_keys
 from gristmill.stages.deduplication.fuzzy.banding import Banding
@@ -15,13 +18,18 @@ from gristmill.stages.deduplication.sorted_runs import SortedRunWriter
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
+if TYPE_CHECKING:
+    import torch
+
+    from gristmill.backends.base import WorkerMetadata
+
 EMPTY = "empty"
 # Documents without a shingle that are to be merged all the same share this content.
 _EMPTY_CONTENT = np.uint64(0)
 
 
 class MinHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Turns documents into band hashes.
+    """Turns documents into band hashes; on a GPU where `resources` ask for one and CUDA is there, with the same result.
 
     Args:
         text_field: The column with the text.
@@ -50,6 +58,14 @@ class MinHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.char_ngrams = char_ngrams
         self.seed = seed
         self.merge_empty = merge_empty
+        self._device: torch.device | None = None
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        if self.resources.gpus:
+            from gristmill.stages.text.models.devices import choose_device
+
+            device = choose_device(worker_metadata)
+            self._device = device if device.type == "cuda" else None
 
     def inputs(self) -> Spec:
         return ["data"], [self.text_field]
@@ -60,17 +76,7 @@ class MinHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         data, offsets, _ = text_column(task.text(self.text_field))
         banding = self.banding
-        hashes, contents, counts = band_hashes(
-            data,
-            offsets,
-            *word_tables(),
-            self.char_ngrams or self.word_ngrams,
-            WORDS if self.char_ngrams is None else CHARACTERS,
-            *hash_factors(banding.hashes, self.seed),
-            banding.bands,
-            banding.rows,
-        )
-        empty = counts == 0
+        hashes, contents, empty = self._hashes(data, offsets)
         contents[empty] = _EMPTY_CONTENT
         assert task._lineage is not None
         table = pa.table(
@@ -82,6 +88,21 @@ class MinHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
         )
         result = task._derived(TableColumns(table))
         return result if self.merge_empty else result.drop(empty, reason=EMPTY)
+
+    def _hashes(self, data: Bytes, offsets: Integers) -> tuple[Hashes, Hashes, npt.NDArray[np.bool_]]:
+        """The band hashes of all documents, hashes of their whole contents, and which have no shingle."""
+        size = self.char_ngrams or self.word_ngrams
+        unit = WORDS if self.char_ngrams is None else CHARACTERS
+        bands = (self.banding.bands, self.banding.rows)
+        functions = hash_factors(self.banding.hashes, self.seed)
+        if self._device is None:
+            hashes, contents, counts = band_hashes(data, offsets, *word_tables(), size, unit, *functions, *bands)
+            return hashes, contents, counts == 0
+        from gristmill.stages.deduplication.fuzzy.torch_signatures import torch_band_hashes
+
+        shingles, bounds, contents = listed_shingles(data, offsets, *word_tables(), size, unit)
+        hashes = torch_band_hashes(shingles, bounds, *functions, *bands, device=self._device)
+        return hashes, contents, np.diff(bounds) == 0
 
 
 class BandWriter(SortedRunWriter):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from gristmill.backends.base import BaseExecutor
 from gristmill.errors import UsageError
-from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Steps
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Stage, Steps
 from gristmill.stages.deduplication.fuzzy.accuracy import (
     ComparedPairs,
     estimated_precision,
@@ -24,8 +26,12 @@ from gristmill.stages.deduplication.fuzzy.shingle_store import CandidateShingles
 from gristmill.stages.deduplication.fuzzy.signatures import BandWriter, MinHashes
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
 from gristmill.stages.deduplication.sorted_runs import RunFiles
+from gristmill.stages.resources import Resources
 
 Verify = Literal["pairs", "cluster", "signature"]
+Device = Literal["auto", "cpu", "cuda"]
+_GPU_SHARE = 0.25
+"""What a worker that makes signatures needs of a GPU; it makes shingles on a processor meanwhile."""
 _PAIR_RANGE_BYTES = 4 << 20
 DEFAULT_THRESHOLD = 0.8
 
@@ -74,6 +80,8 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         score_field: The column of numbers for survivor="best"; the highest stays.
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
+        device: Where signatures are made: "cpu", "cuda", or "auto", which takes GPUs where the executor has some and
+            torch is installed. The result is the same.
         **lsh_options: Options of other engines whose names begin with `lsh_`; have no effect.
 
     Example:
@@ -118,6 +126,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         score_field: str | None = None,
         source_priority: Sequence[str] | None = None,
         merge_empty: bool = False,
+        device: Device = "auto",
         **lsh_options: Any,
     ) -> None:
         if output_path is None:
@@ -158,6 +167,9 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         for option, value in (("word_ngrams", word_ngrams), ("char_ngrams", char_ngrams)):
             if value is not None and not 1 <= value <= 1000:
                 raise UsageError(f"{option}={value!r}: give a whole number from 1 to 1000.")
+        if device not in get_args(Device):
+            raise UsageError(f"device={device!r}: give one of {', '.join(get_args(Device))}.")
+        self.device = device
         self.threshold = threshold
         self.seed = seed
         self.word_ngrams = word_ngrams
@@ -190,9 +202,21 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
     def _notes(self) -> list[str]:
         return [f"signatures: {self.banding}", *super()._notes()]
 
+    def _on_gpu(self, executor: BaseExecutor) -> bool:
+        """Whether workers are to make signatures on GPUs; those that find no CUDA make them with the kernel."""
+        if self.device == "cpu":
+            return False
+        torch, gpus = importlib.util.find_spec("torch") is not None, executor.capacity().gpus
+        if self.device == "cuda" and not (torch and gpus):
+            found = f"torch is {'installed' if torch else 'not installed'}, and the executor has {gpus:g} GPUs"
+            raise UsageError(f"device='cuda': {found}. Give device='auto' to take GPUs only where there are some.")
+        return torch and gpus > 0
+
     def _find(self, steps: Steps) -> RunFiles:
         id_field = self.id_field or "id"
-        hashes = self._first_stage()
+        hashes: Stage = self._first_stage()
+        if self._on_gpu(steps.executor):
+            hashes = hashes.with_(resources=Resources(cpus=1.0, gpus=_GPU_SHARE))
         writer = steps.writer("signatures", BandWriter)
         steps.run("signatures", [steps.source.reader([self.text_field]), hashes, writer], id_field=None)
         steps.check_input()
