@@ -2,7 +2,8 @@
 
 A description is a plain dictionary: `name`, `version` (of the package), `stages` in order, each with `name`, `type`,
 `parameters` and, for user code, `code` (a digest of everything it uses, by name); `variables` are those of a recipe,
-which change nothing by themselves but explain what did; anything else is compared too.
+which change nothing by themselves but explain what did; anything else is compared too. `replaces` has the digests of
+plans that a replay is about to take the place of; see `gristmill.ledger.resume.adopt_plan`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gristmill.storage.atomic import write_json_atomic
 
 _SHORT = 40
 # Do not change a single byte of output.
-_NO_EFFECT = ("description", "created", "variables")
+_NO_EFFECT = ("description", "created", "variables", "replaces")
 _LISTED = 2
 """Stages with the same difference that are written out; more are said in one line."""
 _NAMED = 5

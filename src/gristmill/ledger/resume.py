@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gristmill.errors import ResumeError
 from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.manifest import Manifest, ManifestEntry, source_of
+from gristmill.ledger.plan_record import plan_digest as digest_of
+from gristmill.ledger.plan_record import read_plan, write_plan
 from gristmill.storage.partitions import Partition
 from gristmill.storage.remote import is_local, local_path
 
@@ -99,6 +102,26 @@ def decide(
     if isinstance(manifest, Manifest) and any(entries[key].index != here[key].index for key in result.done):
         manifest.renumber({partition.id: partition.index for partition in partitions})
     return result
+
+
+def adopt_plan(manifest: Manifest, description: Mapping[str, Any]) -> str:
+    """Make the plan that `description` describes the plan of an output, in place of the one that made it.
+
+    From the moment it is written, the new plan names the ones whose entries count as its own, so that nothing is lost
+    if the process dies before all of them are rewritten; calling this again completes it. Returns the digest.
+    """
+    folder = manifest.folder
+    digest = digest_of(description)
+    old = read_plan(folder)
+    earlier = set() if old is None else {digest_of(old), *old.get("replaces", ())} - {digest}
+    if earlier:
+        write_plan(folder, {**description, "replaces": sorted(earlier)})
+        for entry in manifest.ordered():
+            if entry.plan in earlier:
+                manifest.add(replace(entry, plan=digest))
+    if old is None or earlier:
+        write_plan(folder, description)
+    return digest
 
 
 def _what_changed(entry: ManifestEntry, partition: Partition) -> str:

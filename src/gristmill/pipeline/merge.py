@@ -31,16 +31,23 @@ def merged_files(
     outputs: Sequence[DocumentBatch],
     waiting: Collection[int],
     staging: str,
-) -> list[WrittenFile]:
-    """The partition's output with `outputs` in it, staged for a new commit.
+) -> tuple[list[WrittenFile], bool]:
+    """The partition's output with `outputs` in it, staged for a new commit, and whether a run would have written it so.
 
     `waiting` are the rows that were in quarantine when the output was written.
     """
     parts: list[Columns] = [_read(folder, file.path) for file in entry.files]
     filled = [batch for batch in outputs if batch.num_items]
     if not parts and not filled:
-        return []
+        return [], True
     before = _kept_rows(entry, trail, waiting)
+    as_read = before is not None
+    if parts and before is not None:
+        # If this does not give the files that are there, the run has cut or arranged its rows in another way.
+        rewritten = _write(sink, f"{staging}/before/{entry.partition}", concat_columns(parts), _cuts(before, entry))
+        as_read = [file.hash for file in rewritten] == [file.hash for file in entry.files]
+        for file in rewritten:
+            folder.remove(file.path)
     added_columns = [batch.columns for batch in filled]
     if parts and isinstance(parts[0], TableColumns):
         schema = parts[0].table().schema
@@ -52,10 +59,17 @@ def merged_files(
         rows = np.concatenate([before, added])
         order = np.argsort(rows, kind="stable")
         columns = columns.take(order)
-        # Batches are compressed, or made row groups, each by itself: a run would have written these.
-        ends = np.searchsorted(rows[order], entry.batches)
-        borders = sorted({*borders, *ends.tolist()})
-    part = sink.open_part(f"{staging}/{entry.partition}{sink.extension}")
+        borders = _cuts(rows[order], entry)
+    return _write(sink, f"{staging}/{entry.partition}", columns, borders), as_read
+
+
+def _cuts(rows: Rows, entry: ManifestEntry) -> list[int]:
+    """Where rows of different batches of the source meet: each is compressed, or made a row group, by itself."""
+    return sorted({0, len(rows), *np.searchsorted(rows, entry.batches).tolist()})
+
+
+def _write(sink: SinkStage, path: str, columns: Columns, borders: Sequence[int]) -> list[WrittenFile]:
+    part = sink.open_part(f"{path}{sink.extension}")
     try:
         for start, end in itertools.pairwise(borders):
             batch = DocumentBatch.from_columns(columns.slice(start, end - start))

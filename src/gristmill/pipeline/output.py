@@ -12,7 +12,7 @@ from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest, ManifestEntry, totals
 from gristmill.ledger.plan_record import check_plan, write_plan
-from gristmill.ledger.resume import decide
+from gristmill.ledger.resume import adopt_plan, decide
 from gristmill.ledger.run_record import RunRecorder, read_run
 from gristmill.ledger.trail import StageCount
 from gristmill.stages.ends import SinkStage
@@ -89,7 +89,8 @@ def open_output(
         )
     folder.sweep()
     if manifest.load():
-        digest = check_plan(folder, plan.description)
+        check_plan(folder, plan.description)
+        digest = adopt_plan(manifest, plan.description)
         resume = decide(manifest, partitions, digest)
         done = resume.done
     else:

@@ -7,7 +7,7 @@ again. What fails once more stays in quarantine. Everything else in the output i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +17,15 @@ from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import RunSettings, Stage
 from gristmill.backends.registry import as_executor
 from gristmill.backends.work import ErrorBudget, Work
-from gristmill.errors import ResumeError
+from gristmill.errors import ResumeError, VerificationError
 from gristmill.ledger.commit import commit_partition
 from gristmill.ledger.identity import make_identity
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest, ManifestEntry
-from gristmill.ledger.plan_record import compare, plan_digest, read_plan, write_plan
+from gristmill.ledger.plan_record import compare, plan_digest, read_plan
 from gristmill.ledger.reload import load_trail
-from gristmill.ledger.run_record import RunRecorder
+from gristmill.ledger.resume import adopt_plan
+from gristmill.ledger.run_record import RUNNING, RunRecorder, read_run
 from gristmill.ledger.trail import QuarantinedRecord, StageCount, Trail
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
 from gristmill.observe.figures import plural
@@ -55,6 +56,9 @@ class ReplayReport:
         incomplete: Of these, records of which only the beginning was kept, so that they cannot be replayed.
         unreadable: Of these, records that are no JSON objects, whatever the stages do.
         partitions: Partitions that were committed again.
+        rearranged: Of these, partitions that hold the documents of a run that never failed, but in another order or in
+            other row groups: behind a stage that makes several documents or batches of one, places are not known.
+        missing: Partitions that the run itself has not finished yet.
         plan_changes: What is different from the plan that made the output, in words.
     """
 
@@ -65,6 +69,8 @@ class ReplayReport:
     incomplete: int = 0
     partitions: int = 0
     unreadable: int = 0
+    rearranged: int = 0
+    missing: int = 0
     plan_changes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -82,6 +88,17 @@ class ReplayReport:
                 f". {self.incomplete} of them are too long to be kept whole (the quarantine has their first 64 KiB), "
                 "so they cannot be replayed: correct them in their input file and run the pipeline again, which does "
                 "that file anew"
+            )
+        if self.rearranged:
+            text += (
+                f". {plural(self.rearranged, 'partition')} now have the documents of a run without failures, but not "
+                "its order or its row groups, because a stage makes several documents or batches of one; for its exact "
+                "bytes, run the pipeline with --fresh (fresh=True)"
+            )
+        if self.missing:
+            text += (
+                f". The run itself is not complete: {plural(self.missing, 'partition')} are missing. Run the pipeline "
+                "again to do them"
             )
         return text
 
@@ -115,7 +132,7 @@ def replay(
         listeners: Called with every event.
 
     Raises:
-        ResumeError: The output was made by a pipeline with other stages.
+        ResumeError: The output was made by a pipeline with other stages, or a commit in it did not finish.
     """
     chosen = as_executor(executor)
     sketch = draft(pipeline.stages, has_initial_tasks=False)
@@ -136,6 +153,8 @@ def replay(
     )
     report = ReplayReport(plan_changes=_plan_changes(folder, description, sketch))
     manifest = Manifest(folder)
+    manifest.settle()
+    _check_finished(manifest)
     found: dict[int, _Partition] = {}
     for number, entry in enumerate(manifest.ordered()):
         if entry.quarantined:
@@ -145,11 +164,7 @@ def replay(
     for place, name in enumerate(names[:-1]):
         fields = (id_field, url_field)
         _replay_stage(pipeline, chosen, sketch, place, name, found, cause, list(listeners), fields, scores, report)
-    digest = plan_digest(description)
-    if report.plan_changes:
-        write_plan(folder, description)
-        for entry in manifest.ordered():
-            manifest.add(replace(entry, plan=digest))
+    digest = adopt_plan(manifest, description)
     staging = folder.new_staging()
     try:
         for part in found.values():
@@ -158,9 +173,9 @@ def replay(
     finally:
         folder.remove_tree(staging)
         folder.sweep_staging()
-    _record(pipeline, chosen, folder, names, manifest)
     entries = manifest.load().values()
     report.still_quarantined = sum(entry.quarantined for entry in entries)
+    report.missing = _record(pipeline, chosen, folder, names, len(entries), still=report.still_quarantined)
     report.incomplete = sum(
         not _whole(record)
         for part in found.values()
@@ -170,25 +185,45 @@ def replay(
     return report
 
 
+def _check_finished(manifest: Manifest) -> None:
+    if manifest.pending:
+        some = ", ".join(list(manifest.pending)[:3])
+        raise ResumeError(
+            f"The commit of {plural(len(manifest.pending), 'partition')} in {manifest.folder.path} did not finish "
+            f"({some}). Run the pipeline again first, which does them anew, and then replay.",
+            partitions=list(manifest.pending),
+        )
+
+
 def _record(
-    pipeline: Pipeline, executor: BaseExecutor, folder: RunFolder, names: Sequence[str], manifest: Manifest
-) -> None:
-    """Bring run.json to what the manifest says now."""
+    pipeline: Pipeline, executor: BaseExecutor, folder: RunFolder, names: Sequence[str], done: int, *, still: int
+) -> int:
+    """Bring run.json to what the manifest says now; returns how many partitions the run has yet to do."""
+    try:
+        before = read_run(folder) or {}
+    except VerificationError:
+        before = {}
+    wanted = max(int(before.get("partitions") or 0), done)
+    status, error = str(before.get("status")), before.get("error")
+    if done == wanted and (status in ("done", RUNNING) or not still):
+        status, error = "done", None
+    elif status not in ("failed", "interrupted"):
+        status = "interrupted"
     recorder = RunRecorder(folder, quiet_stages=(names[0], names[-1]))
-    done = len(manifest.load())
     recorder(
         RunStarted(
             pipeline=pipeline.name,
             executor=executor.name,
             stages=tuple(names),
             segments=(),
-            partitions=done,
+            partitions=wanted,
             partitions_done_before=done,
             input_bytes=0,
             output=folder.path,
         )
     )
-    recorder(RunFinished("done"))
+    recorder(RunFinished(status, error))
+    return wanted - done
 
 
 def _plan_changes(folder: RunFolder, description: dict[str, Any], sketch: Draft) -> list[str]:
@@ -329,7 +364,8 @@ def _merge(
     report.written += written
     report.dropped += sum(len(decision.rows) for decision in part.replayed.decisions)
     report.partitions += 1
-    files = merged_files(folder, sink, part.entry, part.trail, part.outputs, part.waiting, staging)
+    files, same = merged_files(folder, sink, part.entry, part.trail, part.outputs, part.waiting, staging)
+    report.rearranged += not same
     trail = part.trail
     trail.merge(part.replayed)
     trail.count(names[-1]).add(StageCount(rows_in=written, rows_out=written))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill.cli.main import cli
+from gristmill.errors import ErrorBudgetExceededError, ResumeError
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.quarantine import list_quarantine, read_quarantine
@@ -24,7 +28,7 @@ from gristmill.stages.text.filters.statistics import TextStatistics
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
-from tests.unit.pipeline.jobs import here, read_rows, write_lines
+from tests.unit.pipeline.jobs import here, read_rows, run_json, write_lines
 
 
 class Picky(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -193,6 +197,120 @@ def test_records_that_were_too_long_come_to_their_places_between_batches(tmp_pat
     assert job(10_000).replay(here()).written == 5
     assert (tmp_path / "out" / "a.jsonl").read_bytes() == (tmp_path / "in" / "a.jsonl").read_bytes()
     assert verify(str(tmp_path / "out")).ok
+
+
+class Parts(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Several batches of one, or with `times` several documents of one."""
+
+    name = "parts"
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def process(self, task: DocumentBatch) -> list[DocumentBatch]:
+        if self._times > 1:
+            return [task.take(np.repeat(np.arange(task.num_items), self._times))]
+        half = task.num_items // 2
+        return [task.slice(0, half), task.slice(half, task.num_items - half)]
+
+
+@pytest.mark.parametrize(("kind", "times", "exact"), [("jsonl", 1, True), ("parquet", 1, False), ("jsonl", 2, False)])
+def test_what_stands_elsewhere_after_a_replay_is_said(tmp_path: Path, kind: str, times: int, exact: bool) -> None:
+    def job(out: str) -> Pipeline:
+        made = _job(tmp_path, kind, out=out)
+        made.stages.insert(3, Parts(times))
+        return made
+
+    _input(tmp_path, kind)
+    _trouble(tmp_path, n8e="key", n12e="value")
+    job("out").run(executor=here(), ignore_failures=True)
+    (tmp_path / "trouble").unlink()
+    report = job("out").replay(here())
+    assert report.rearranged == (0 if exact else 1)
+    assert ("run the pipeline with --fresh" in str(report)) != exact
+    job("whole").run(executor=here(), ignore_failures=True)
+    found, expected = _contents(tmp_path / "out"), _contents(tmp_path / "whole")
+    assert (found == expected) == exact
+    names = [name for name in expected if not exact and "/manifest/" not in name and "/" in name]
+    assert [name for name in names if found[name] != expected[name]] == [], "ledger, index and plan are the same"
+    if kind == "jsonl":
+        key = json.dumps
+        assert sorted(read_rows(tmp_path / "out"), key=key) == sorted(read_rows(tmp_path / "whole"), key=key)
+    verify(str(tmp_path / "out")).raise_for_problems()
+    # The advice in the message works.
+    job("out").run(executor=here(), ignore_failures=True, fresh=True)
+    assert _contents(tmp_path / "out") == expected
+
+
+class Death(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_replay_that_dies_anywhere_can_be_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    def job(out: str) -> Pipeline:
+        made = _job(tmp_path, "jsonl", out=out)
+        if fixed:
+            made.stages[2] = Fixed(tmp_path / "trouble")
+        return made
+
+    def replay(out: str, last: int | None = None) -> int:
+        done = 0
+
+        def moved(source: Any, target: Any) -> None:
+            nonlocal done
+            if done == last:
+                raise Death
+            done += 1
+            rename(source, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", moved)
+            job(out).replay(here())
+        return done
+
+    rename = os.replace
+    _fail_then_replay(tmp_path, "jsonl")
+    if not fixed:
+        (tmp_path / "trouble").unlink()
+    shutil.copytree(tmp_path / "out", tmp_path / "whole")
+    steps = replay("whole")
+    assert steps > 8
+    expected = _contents(tmp_path / "whole")
+    for last in range(steps):
+        out = f"out-{last}"
+        shutil.copytree(tmp_path / "out", tmp_path / out)
+        with pytest.raises(Death):
+            replay(out, last)
+        if Manifest(str(tmp_path / out)).load().keys() != {"0", "1"}:
+            with contextlib.suppress(ResumeError):  # unless all files are there, and only the last word is missing
+                replay(out)
+            job(out).run(executor=here(), ignore_failures=True)
+        replay(out)
+        assert _contents(tmp_path / out) == expected, last
+        verify(str(tmp_path / out)).raise_for_problems()
+        assert job(out).run(executor=here(), ignore_failures=True).report.partitions_done_before == 2
+
+
+def test_a_replay_does_not_make_an_unfinished_run_look_finished(tmp_path: Path) -> None:
+    _input(tmp_path, "jsonl")
+    broken = tmp_path / "in" / "1.jsonl"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole.replace(b'{"id"', b'{"id', 11))
+    _trouble(tmp_path, n8e="key")
+    with pytest.raises(ErrorBudgetExceededError):
+        _job(tmp_path, "jsonl").run(executor=here(), ignore_failures=True, error_budget=3)
+    done = len(Manifest(str(tmp_path / "out")).load())
+    (tmp_path / "trouble").unlink()
+    report = _job(tmp_path, "jsonl").replay(here())
+    assert report.missing == 2 - done
+    assert run_json(tmp_path / "out")["status"] == "failed"
+    assert not verify(str(tmp_path / "out")).ok
+    broken.write_bytes(whole)
+    _job(tmp_path, "jsonl").run(executor=here(), ignore_failures=True)
+    verify(str(tmp_path / "out")).raise_for_problems()
 
 
 class Fragile(ColumnFilter):
