@@ -6,8 +6,11 @@ import contextlib
 import datetime as dt
 import json
 import math
+import posixpath
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import xxhash
 
 from gristmill import __version__
 from gristmill.errors import VerificationError
@@ -144,9 +147,11 @@ class RunRecorder:
         self._most_workers[segment] = max(self._most_workers.get(segment, 0), workers)
 
     def write(self) -> None:
-        """Put the record as it stands at `run.json`."""
+        """Put the record as it stands at `run.json`, sealed, with the hashes of the files beside it."""
         if self.folder is not None:
-            write_json_atomic(self.folder.run_file, self.record(), storage_options=self.folder.storage_options)
+            record = {**self.record(), "sealed": sealed_files(self.folder)}
+            record["seal"] = seal_of(record)
+            write_json_atomic(self.folder.run_file, record, storage_options=self.folder.storage_options)
 
     def record(self) -> dict[str, Any]:
         """The record as plain values."""
@@ -207,6 +212,21 @@ class RunRecorder:
             "workers": max(workers, default=0),
             "custom": {key: value for key, value in sorted(times.custom.items()) if math.isfinite(value)},
         }
+
+
+def sealed_files(folder: RunFolder) -> dict[str, str]:
+    """The hashes of the files of a run that neither belong to a partition nor are this record: plan and recipe."""
+    found = {}
+    for path in (folder.plan_file, folder.recipe_file):
+        with contextlib.suppress(FileNotFoundError):
+            found[posixpath.basename(path)] = "xxh3:" + xxhash.xxh3_128_hexdigest(folder.read(path))
+    return found
+
+
+def seal_of(record: Mapping[str, Any]) -> str:
+    """A hash of everything in a record but its seal."""
+    values = {key: value for key, value in record.items() if key != "seal"}
+    return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
 
 
 def _last_done(record: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -19,10 +19,10 @@ from gristmill.ledger.layout import KNOWN_RECORDS, RECORD_FOLDER, STEPS_FOLDER, 
 from gristmill.ledger.manifest import FileEntry, Manifest, ManifestEntry, totals
 from gristmill.ledger.plan_record import plan_digest, read_plan
 from gristmill.ledger.quarantine import parse_quarantine
-from gristmill.ledger.run_record import read_run
+from gristmill.ledger.run_record import read_run, seal_of, sealed_files
 from gristmill.ledger.trail import QUARANTINED
 from gristmill.observe.figures import plural
-from gristmill.storage.atomic import TEMPORARY_PREFIX
+from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
 from gristmill.storage.compression import codec_of, open_source
 from gristmill.storage.remote import StorageOptions
 
@@ -104,6 +104,7 @@ def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: Stora
         report.rows_dropped += entry.rows_dropped
         report.rows_quarantined += entry.quarantined
     report.problems += _check_indexes(entries)
+    report.problems += _check_entries(folder, {**entries, **manifest.pending})
     report.problems += _check_plan(folder, entries)
     report.problems += _check_run(folder, entries, report)
     report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing)
@@ -302,6 +303,16 @@ def _check_indexes(entries: Mapping[str, ManifestEntry]) -> list[str]:
     return problems
 
 
+def _check_entries(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
+    """Entries are written in one way only, so that even another space in one has been put there by somebody else."""
+    paths = {folder.manifest_file(key): entry for key, entry in entries.items()}
+    return [
+        f"{folder.relative(path)} says the same as the entry that was written, but not in the same bytes."
+        for path, data in folder.read_many(list(paths)).items()
+        if data != paths[path].to_bytes()
+    ]
+
+
 def _check_plan(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
     try:
         plan = read_plan(folder)
@@ -328,7 +339,7 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
     report.status = str(run.get("status"))
     if report.status != "done":
         return [f"The last run is {report.status!r}, not 'done'; run again to complete it."]
-    problems = []
+    problems = _check_seals(folder, run)
     claims: list[tuple[str, Any, Any]] = [
         ("partitions", run.get("partitions"), len(entries)),
         ("rows read", run.get("rows_read"), report.rows_read),
@@ -348,6 +359,24 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
             for key in ("rows_in", "rows_out", "created", "dropped", "quarantined")
             if told.get(key) != here[key]
         ]
+    return problems
+
+
+def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
+    """The record of the run, and the files whose hashes it has, are as they were when the run ended."""
+    problems = []
+    name = f"{RECORD_FOLDER}/run.json"
+    if run.get("seal") != seal_of(run):
+        problems.append(f"{name} was edited or damaged: its content does not match its seal.")
+    elif folder.read(folder.run_file) != json_bytes(run):
+        problems.append(f"{name} says the same as the record that was written, but not in the same bytes.")
+    was, now = run.get("sealed"), sealed_files(folder)
+    was = was if isinstance(was, dict) else {}
+    problems += [
+        f"{RECORD_FOLDER}/{file} " + ("is missing." if file not in now else "is not the one that the run has left.")
+        for file in sorted({*was, *now})
+        if was.get(file) != now.get(file)
+    ]
     return problems
 
 

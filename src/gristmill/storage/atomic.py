@@ -216,9 +216,13 @@ def write_json_atomic(
     fsync: bool = False,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Put `value` as JSON at `path` in one step; sorted keys and fixed spacing make equal values equal bytes."""
-    text = json.dumps(value, sort_keys=True, indent=2, allow_nan=False) + "\n"
-    write_bytes_atomic(path, text.encode(), token=token, fsync=fsync, storage_options=storage_options)
+    """Put `value` as JSON at `path` in one step, as `json_bytes` has it."""
+    write_bytes_atomic(path, json_bytes(value), token=token, fsync=fsync, storage_options=storage_options)
+
+
+def json_bytes(value: Any) -> bytes:
+    """`value` as JSON; sorted keys and fixed spacing make equal values equal bytes."""
+    return (json.dumps(value, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
 
 
 def sweep_temporaries(

@@ -52,6 +52,8 @@ def test_a_resumed_run_counts_all_partitions_and_times_its_own(tmp_path: Path) -
     recorder(RunFinished("done", at=1004.5))
     run = read_run(folder)
     assert run is not None
+    assert run.pop("seal")
+    assert list(run.pop("sealed")) == ["plan.json"]
     assert run == json.loads(json.dumps(recorder.record()))
     assert (run["status"], run["pipeline"], run["executor"]) == ("done", "small", "local")
     assert (run["wall_seconds"], run["time_to_first_output_seconds"], run["peak_memory_bytes"]) == (4.5, 2.0, 500)

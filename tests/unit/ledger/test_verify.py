@@ -66,7 +66,7 @@ def _resealed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     change(values)
     values.pop("seal")
     values["seal"] = xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
-    path.write_text(json.dumps(values))
+    path.write_bytes(ManifestEntry.from_bytes(json.dumps(values).encode()).to_bytes())
 
 
 def _more_written(values: dict[str, Any]) -> None:
@@ -128,6 +128,36 @@ TAMPERINGS: list[tuple[str, str, Callable[[Path], Any], str]] = [
         f"{RECORD}/run.json",
         lambda path: path.write_text(path.read_text().replace('"rows_read": 24', '"rows_read": 25')),
         "run.json says 25 rows read, the manifest has 24",
+    ),
+    (
+        "a figure of the run edited",
+        f"{RECORD}/run.json",
+        lambda path: path.write_text(path.read_text().replace('"peak_memory_bytes": 0', '"peak_memory_bytes": 1')),
+        "run.json was edited or damaged: its content does not match its seal",
+    ),
+    (
+        "space added to the run",
+        f"{RECORD}/run.json",
+        lambda path: path.write_text(path.read_text() + " "),
+        "run.json says the same as the record that was written, but not in the same bytes",
+    ),
+    (
+        "space added to an entry",
+        f"{RECORD}/manifest/part-0.json",
+        lambda path: path.write_text(path.read_text() + " "),
+        "part-0.json says the same as the entry that was written, but not in the same bytes",
+    ),
+    (
+        "variables of the plan edited",
+        f"{RECORD}/plan.json",
+        lambda path: path.write_text(path.read_text().replace("{", '{"variables": {},', 1)),
+        "plan.json is not the one that the run has left",
+    ),
+    (
+        "recipe added",
+        f"{RECORD}/recipe.yaml",
+        lambda path: path.write_text("name: other"),
+        "recipe.yaml is not the one that the run has left",
     ),
     ("run removed", f"{RECORD}/run.json", Path.unlink, "run.json is missing"),
     ("run damaged", f"{RECORD}/run.json", lambda path: path.write_text("{"), "run.json is damaged"),
