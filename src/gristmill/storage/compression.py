@@ -147,6 +147,11 @@ class DecompressedSource:
         """Close the file beneath."""
         self._raw.close()
 
+    @property
+    def consumed(self) -> int:
+        """How many stored bytes have been decoded so far."""
+        return self._consumed - (len(self._chunk) - self._at)
+
     def _advance(self) -> bool:
         """Decode one piece into `_output`; False at a clean end."""
         if self._current is None or self._current.wants_input:
@@ -188,9 +193,8 @@ class DecompressedSource:
         return piece
 
     def _error(self, cause: str, detail: str) -> DamagedArchiveError:
-        reached = self._consumed - (len(self._chunk) - self._at)
         return DamagedArchiveError(
-            f"{detail} (near compressed byte {reached} of {os.path.basename(self._path)!r})",
+            f"{detail} (near compressed byte {self.consumed} of {os.path.basename(self._path)!r})",
             cause=cause,
             path=self._path,
         )

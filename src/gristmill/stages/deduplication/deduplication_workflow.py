@@ -21,7 +21,7 @@ from gristmill.pipeline.result import RunResult
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
-from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, forecast
+from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, Place, forecast, memory_limit
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, range_count
 from gristmill.stages.deduplication.removal import DuplicateRemoval
 from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, SortedRunWriter, count_distinct, runs_of
@@ -119,27 +119,41 @@ class DeduplicationWorkflow(WorkflowBase):
     """About how many bytes of intermediate files a document takes."""
     bytes_per_text_byte = 0.0
     """About how many bytes of intermediate files a byte of text takes."""
+    memory_per_document = 0.0
+    """About how many bytes of memory a document takes, whatever the batches."""
 
     def plan(self, executor: BaseExecutor | str | None = None) -> Forecast:
-        """What a run will need: documents, disk, memory and time, projected from the beginning of the input.
+        """What a run will need: documents, disk, memory and time, projected from a sample of the input.
 
         Raises:
-            OutputError: The disk has not room enough.
+            OutputError: A disk has not room enough.
+            PlanningError: The memory is not enough.
         """
+        engine = as_executor(executor)
+        found = self._forecast(engine)
+        found.check(Place.of(self._steps_path), Place.of(self.output_path), memory_limit(engine))
+        return found
+
+    def _forecast(self, executor: BaseExecutor) -> Forecast:
         source = self._source(None)
-        found = forecast(
+        return forecast(
             source,
             source.partitions(),
             self._first_stages(),
-            output=self.cache_path or self.output_path,
+            steps=Place.of(self._steps_path),
             bytes_per_document=self.bytes_per_document,
             bytes_per_text_byte=self.bytes_per_text_byte,
-            workers=int(as_executor(executor).capacity().cpus),
+            memory_per_document=self.memory_per_document,
+            plain_output=(self.output_filetype or source.filetype) == "jsonl"
+            and self.write_kwargs.get("compression") is None,
+            workers=int(executor.capacity().cpus),
             notes=self._notes(),
             sample_bytes=self.sample_bytes,
         )
-        found.check(self.output_path)
-        return found
+
+    @property
+    def _steps_path(self) -> str:
+        return (self.cache_path or self._in_output(f"{RECORD_FOLDER}/{STEPS_FOLDER}")).rstrip("/")
 
     # --- the run ---
 
@@ -286,8 +300,7 @@ class Steps:
         self.partitions: list[Partition] = source.partitions()
         self.partition_ids = [partition.id for partition in self.partitions]
         self.result = WorkflowRunResult(workflow.name)
-        root = workflow.cache_path or workflow._in_output(f"{RECORD_FOLDER}/{STEPS_FOLDER}")
-        self._root = root.rstrip("/")
+        self._root = workflow._steps_path
 
     def path(self, step: str) -> str:
         """The folder of a step."""

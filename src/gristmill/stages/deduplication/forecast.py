@@ -4,65 +4,131 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gristmill.errors import OutputError
+import psutil
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.errors import OutputError, PlanningError
 from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage
+from gristmill.stages.deduplication.input_sample import stored_bytes, take_sample
 from gristmill.stages.deduplication.source import DocumentSource
-from gristmill.stages.ends import ReaderStage
 from gristmill.storage.partitions import Partition
 from gristmill.storage.remote import is_local, local_path
-from gristmill.storage.sizes import format_size
-from gristmill.tasks.base import Lineage
-from gristmill.tasks.document import DocumentBatch
+from gristmill.storage.sizes import format_size, parse_size
 
 SAMPLE_BYTES = 8 << 20
 _WORKER_BYTES = 320 << 20
 """What a worker needs at most: a batch with its columns, and the sorting of one range."""
+_LEAST_BYTES = 150 << 20
+"""What a run of one worker cannot do without."""
 _PASS_SHARE = 0.6
 """The time of the passes that only read and write, in parts of a pass that also hashes; measured."""
+_START_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder that files will be written to.
+
+    Attributes:
+        path: The folder.
+        device: The disk it is on; None where that cannot be told, as of URLs.
+        free: The free bytes of that disk.
+    """
+
+    path: str
+    device: int | None = None
+    free: int | None = None
+
+    @classmethod
+    def of(cls, path: str) -> Place:
+        """The place at `path`, which need not be there yet."""
+        if not is_local(path):
+            return cls(path)
+        folder = os.path.abspath(local_path(path))
+        while not os.path.exists(folder):
+            folder = os.path.dirname(folder)
+        return cls(path, os.stat(folder).st_dev, shutil.disk_usage(folder).free)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will need, as far as a sample can tell."""
+    """What a run will need, as far as a sample can tell.
+
+    Attributes:
+        input_bytes: The stored bytes of the input.
+        documents: About how many documents there are.
+        steps_bytes: About how much the intermediate files take.
+        output_bytes: How much the output takes at the most.
+        memory_bytes: About how much memory a run takes where it may.
+        growing_bytes: The part of it that grows with the documents, and so cannot be saved.
+        seconds: About how long it takes.
+        free_bytes: The free bytes of the disk with the intermediate files; None where that cannot be told.
+        partitions: Into how many parts the input is cut.
+        notes: More to know.
+    """
 
     input_bytes: int
     documents: int
     steps_bytes: int
     output_bytes: int
     memory_bytes: int
+    growing_bytes: int
     seconds: float
     free_bytes: int | None
     partitions: int
     notes: list[str] = field(default_factory=list)
 
-    def check(self, path: str) -> None:
+    def check(self, steps: Place, output: Place, memory_limit: int | None) -> None:
         """Refuse what cannot fit.
 
+        Args:
+            steps: Where intermediate files go.
+            output: Where the documents that stay go.
+            memory_limit: The most memory that may be used; None where that is not known.
+
         Raises:
-            OutputError: The disk has less room than intermediate files and output will need.
+            OutputError: A disk has less room than will be needed.
+            PlanningError: The memory is less than will be needed.
         """
-        needed = self.steps_bytes + self.output_bytes
-        if self.free_bytes is not None and needed > self.free_bytes:
-            raise OutputError(
-                f"This deduplication will write about {format_size(needed)} ({format_size(self.steps_bytes)} of it "
-                f"intermediate), but the disk of {path} has {format_size(self.free_bytes)} free. Make room, or put "
-                "intermediate files elsewhere with cache_path.",
-                path=path,
+        same = steps.device == output.device
+        wanted = [(output, self.output_bytes + (self.steps_bytes if same else 0))]
+        wanted += [] if same else [(steps, self.steps_bytes)]
+        for place, needed in wanted:
+            if place.free is not None and needed > place.free:
+                parts = f" ({format_size(self.steps_bytes)} of it intermediate)" if same else ""
+                raise OutputError(
+                    f"This deduplication will write about {format_size(needed)}{parts} to {place.path}, but that disk "
+                    f"has {format_size(place.free)} free. Make room, or put intermediate files on another disk with "
+                    "--cache (cache_path).",
+                    path=place.path,
+                )
+        least = self.growing_bytes + _LEAST_BYTES
+        if memory_limit is not None and least > memory_limit:
+            raise PlanningError(
+                f"This deduplication of about {self.documents} documents needs at least {format_size(least)} of memory "
+                f"({format_size(self.growing_bytes)} of it to tell which of them belong together), but has "
+                f"{format_size(memory_limit)}. Give it more with --memory-budget (memory_budget), take a larger "
+                "machine, or deduplicate parts of the input first.",
+                needed=least,
             )
 
     def __str__(self) -> str:
+        grows = (
+            f", {format_size(self.growing_bytes)} of it for so many documents"
+            if self.growing_bytes
+            else ", whatever the size of the input"
+        )
         lines = [
             f"input: {self.partitions} partitions, {format_size(self.input_bytes)}, about {self.documents} documents",
             f"intermediate files: about {format_size(self.steps_bytes)}",
             f"output: at most about {format_size(self.output_bytes)}",
-            f"memory: about {format_size(self.memory_bytes)}, whatever the size of the input",
-            f"time: about {self.seconds:.0f} s",
+            f"memory: about {format_size(self.memory_bytes)}{grows}",
+            f"time: about {_duration(self.seconds)}",
         ]
         if self.free_bytes is not None:
             lines.append(f"free disk: {format_size(self.free_bytes)}")
@@ -74,32 +140,44 @@ def forecast(
     partitions: list[Partition],
     stages: Sequence[ProcessingStage[Any, Any]],
     *,
-    output: str,
+    steps: Place,
     bytes_per_document: float,
     bytes_per_text_byte: float,
+    memory_per_document: float,
+    plain_output: bool,
     workers: int,
     notes: list[str],
     sample_bytes: int = SAMPLE_BYTES,
 ) -> Forecast:
-    """Run the stages of the first step on the beginning of the input and project from it."""
-    read, documents, text, seconds = _sample(source, partitions, _ready(stages), sample_bytes)
-    total = sum(
-        piece.size if piece.end < 0 or piece.whole else piece.end - piece.start
-        for p in partitions
-        for piece in p.ranges
-    )
-    scale = total / max(1, read)
+    """Run the stages of the first step on a sample of the input and project from it.
+
+    `plain_output` says that the output is not compressed, as the input may be.
+    """
+    sample = take_sample(source, partitions, _ready(stages), sample_bytes=sample_bytes)
+    total = sum(stored_bytes(partitions))
+    scale = total / max(1.0, sample.stored)
+    documents = round(sample.documents * scale)
+    growing = round(documents * memory_per_document)
     return Forecast(
-        input_bytes=total,
-        documents=round(documents * scale),
-        steps_bytes=round(scale * (documents * bytes_per_document + text * bytes_per_text_byte)),
-        output_bytes=total,
-        memory_bytes=_WORKER_BYTES * max(1, workers),
-        seconds=scale * seconds * (1 + 2 * _PASS_SHARE) / max(1, workers),
-        free_bytes=_free_bytes(output),
+        input_bytes=round(total),
+        documents=documents,
+        steps_bytes=round(scale * (sample.documents * bytes_per_document + sample.text * bytes_per_text_byte)),
+        output_bytes=round(scale * sample.text if plain_output else total),
+        memory_bytes=_WORKER_BYTES * max(1, workers) + growing,
+        growing_bytes=growing,
+        seconds=_START_SECONDS + scale * sample.seconds * (1 + 2 * _PASS_SHARE) / max(1, workers),
+        free_bytes=steps.free,
         partitions=len(partitions),
         notes=notes,
     )
+
+
+def memory_limit(executor: BaseExecutor) -> int | None:
+    """The memory that a run may use: its budget, or what this machine has free; None for other machines."""
+    if executor.name != "local":
+        return None
+    budget = executor.config.get("memory_budget")
+    return int(psutil.virtual_memory().available) if budget is None else parse_size(budget, name="memory_budget")
 
 
 def _ready(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
@@ -111,62 +189,7 @@ def _ready(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[
     return flat
 
 
-def _sample(
-    source: DocumentSource, partitions: list[Partition], stages: list[ProcessingStage[Any, Any]], sample_bytes: int
-) -> tuple[int, int, int, float]:
-    """Stored bytes, documents and bytes of text of a sample, and the seconds that reading and hashing it took."""
-    files, reader, *_ = source.reader().decompose()  # type: ignore[attr-defined]
-    assert isinstance(reader, ReaderStage)
-    documents = text = 0
-    begun, idle = time.perf_counter(), 0.0
-    for partition in partitions:
-        files.prepare(reader, partitions[:1])
-        task = files.task(partition)
-        size = sum(
-            piece.size if piece.end < 0 or piece.whole else piece.end - piece.start for piece in partition.ranges
-        )
-        for batch in _batches(reader.process(task)):
-            batch._lineage = Lineage(partition.index, partition.id)
-            room = sample_bytes - text
-            rows = batch.num_items if batch.columns.nbytes <= room else batch.num_items * room // batch.columns.nbytes
-            nbytes = batch.columns.nbytes * max(1, rows) // max(1, batch.num_items)
-            if not documents and batch.num_items:
-                # The first call loads compiled code, or compiles it: no part of what a long run takes.
-                paused = time.perf_counter()
-                _process(stages, batch.slice(0, 1))
-                idle = time.perf_counter() - paused
-            _process(stages, batch.slice(0, max(1, rows)) if batch.num_items else batch)
-            documents += min(batch.num_items, max(1, rows))
-            text += nbytes
-            if text >= sample_bytes or rows < batch.num_items:
-                # Of a compressed file only a part was read; its share is told by the bytes that came out of it.
-                return max(1, min(size, text)), documents, text, time.perf_counter() - begun - idle
-        if text:
-            return max(1, size), documents, text, time.perf_counter() - begun - idle
-    return 1, 0, 0, 0.0
-
-
-def _process(stages: list[ProcessingStage[Any, Any]], batch: DocumentBatch) -> None:
-    """Pass a batch through the stages, and forget it."""
-    current: list[Any] = [batch]
-    for stage in stages:
-        given = [stage.process(one) for one in current if one.num_items]
-        current = []
-        for result in given:
-            kept = [result] if isinstance(result, DocumentBatch) else list(result or ())
-            for one in kept:
-                one._lineage = batch._lineage
-            current.extend(kept)
-
-
-def _batches(given: Any) -> Iterator[DocumentBatch]:
-    yield from [given] if isinstance(given, DocumentBatch) else given or ()
-
-
-def _free_bytes(path: str) -> int | None:
-    if not is_local(path):
-        return None
-    place = local_path(path)
-    while place and not os.path.exists(place):
-        place = os.path.dirname(place)
-    return shutil.disk_usage(place or ".").free
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

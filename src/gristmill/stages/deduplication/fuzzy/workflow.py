@@ -183,6 +183,8 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
 
     # The shingles of candidates are kept; on web text these are about a fifth of all documents.
     bytes_per_text_byte = 0.25
+    # A dozen numbers for each candidate, to tell clusters.
+    memory_per_document = 24.0
 
     @property
     def bytes_per_document(self) -> float:  # type: ignore[override]

@@ -54,7 +54,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         max_eps: Pairs up to so far apart are kept, so that `eps` can be changed up to it.
         embedding_max_seq_length: The most tokens of a text; None takes the model's own limit.
         model_inference_batch_size: The most documents per forward pass.
-        cpu_backend: What runs the encoder where there is no GPU: `torch`, `onnx` or `onnx-int8`.
+        cpu_backend: What runs the encoder where there is no GPU: `torch`, `torch-int8` or `onnx`.
         survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" by `score_field`, or by
             "priority" of sources.
         score_field: The column of numbers for survivor="best"; the highest stays.

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from gristmill.backends.base import BaseExecutor
-from gristmill.backends.registry import as_executor
 from gristmill.errors import UsageError
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Stage, Steps
 from gristmill.stages.deduplication.forecast import Forecast
@@ -247,16 +246,18 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
 
     bytes_per_document = 64.0 + 2.0 * DIMENSIONS
 
-    def plan(self, executor: BaseExecutor | str | None = None) -> Forecast:
-        found = super().plan(executor)
-        workers = max(1, int(as_executor(executor).capacity().cpus))
+    # One row of numbers and two ids for each document that has a near one, where a third has.
+    memory_per_document = 50.0
+
+    def _forecast(self, executor: BaseExecutor) -> Forecast:
+        found = super()._forecast(executor)
+        workers = max(1, int(executor.capacity().cpus))
         more = search_forecast(found.documents, DIMENSIONS, self.settings, workers=workers)
-        found = replace(
+        return replace(
             found,
             steps_bytes=found.steps_bytes + more.bytes,
             memory_bytes=found.memory_bytes + more.memory,
+            growing_bytes=found.growing_bytes + more.memory,
             seconds=found.seconds + more.seconds,
             notes=[*found.notes, more.note],
         )
-        found.check(self.output_path)
-        return found
