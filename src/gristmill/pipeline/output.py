@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.errors import OutputError, OutputExistsError, VerificationError
+from gristmill.errors import OutputError, OutputExistsError, ResumeError, VerificationError
 from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest, ManifestEntry, totals
@@ -41,6 +41,24 @@ class OutputState:
     def alarms(self) -> list[str]:
         """What in the counts deserves a look."""
         return [str(alarm) for alarm in self.recorder.record().get("alarms", [])]
+
+    def check_own(self) -> None:
+        """Make sure that no other pipeline has written here meanwhile.
+
+        Raises:
+            ResumeError: One has; the message names what differs.
+        """
+        check_plan(self.folder, self.plan.description)
+        digest = self.plan.settings.plan_digest
+        other = [entry.partition for entry in self.entries().values() if entry.plan != digest]
+        if other:
+            raise ResumeError(
+                f"During this run another pipeline has written to {self.folder.path}: {len(other)} partitions, "
+                f"{other[0]} the first, are not of this run. Give each its own folder, and start over with --fresh "
+                "(fresh=True).",
+                path=str(self.folder.path),
+                partitions=other,
+            )
 
     def close(self, status: str) -> None:
         """Remove the work in progress."""

@@ -178,6 +178,8 @@ def run_pipeline(
             with announced_compilation(events):
                 chosen.execute(prepared.plan, work)
         work.finish()
+        if state is not None:
+            state.check_own()
         status = "done"
     except KeyboardInterrupt:
         status, error = "interrupted", "interrupted"

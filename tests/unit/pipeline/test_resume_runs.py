@@ -15,6 +15,7 @@ from gristmill.errors import OutputError, ResumeError
 from gristmill.ledger.verify import verify
 from gristmill.observe.events import PartitionCommitted
 from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
@@ -217,6 +218,46 @@ def _most(words: int) -> WordCountFilter:
     made = WordCountFilter(min_words=0, max_words=words)
     made._name = "few_words"
     return made
+
+
+class Meanwhile(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Lets another pipeline run to its end in the same folder, at the first batch or at the last one."""
+
+    name = "meanwhile"
+
+    def __init__(self, other: Any, at: str) -> None:
+        self._other = other
+        self.at = at
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if self.at in task.column("id").to_pylist():
+            self._other()
+        return task
+
+
+@pytest.mark.parametrize("at", ["0-0", "2-0"])
+def test_another_pipeline_in_the_same_folder_is_noticed(tmp_path: Path, at: str) -> None:
+    """At the first batch nothing is committed that could stop it; at the last one there is."""
+    _input(tmp_path)
+    refused = []
+
+    def other() -> None:
+        try:
+            _job(tmp_path, ScoreFilter(WordCountFilter(min_words=4))).run(executor=here())
+        except ResumeError as error:
+            refused.append(str(error))
+
+    job = _job(tmp_path, Meanwhile(other, at))
+    if at == "0-0":
+        with pytest.raises(ResumeError, match=r"stage 'word_count' was removed"):
+            job.run(executor=here())
+        assert run_json(tmp_path / "out")["status"] == "failed"
+        assert not verify(str(tmp_path / "out")).ok
+        assert refused == []
+    else:
+        job.run(executor=here())
+        assert "was made by another plan" in refused[0]
+        verify(str(tmp_path / "out")).raise_for_problems()
 
 
 # --- the interface ---
