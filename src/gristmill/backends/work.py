@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +101,6 @@ class Work:
         self.events = events
         self.budget = budget
         self.results: dict[int, list[Task[Any]]] = {}
-        self.entries: dict[str, ManifestEntry] = {}
         self.trail = Trail()
         self.trails: dict[int, Trail] = {}
         self._keep_trails = keep_trails
@@ -126,7 +126,8 @@ class Work:
 
     def tasks(self) -> Iterator[Task[Any]]:
         """The root tasks, in source order, ready to run. May be called once per execution."""
-        for partition, task in self._pending:
+        for partition, root in self._pending:
+            task = copy(root)  # what a task comes to hold on its way is given up with it
             task._lineage = Lineage(partition.index, partition.id)
             task.task_id = partition.id
             task._metadata = {**task._metadata, "partition": partition}
@@ -172,7 +173,6 @@ class Work:
         self._failures[name] = stage
 
     def _committed(self, number: int, name: str, entry: ManifestEntry, trail: Trail) -> None:
-        self.entries[name] = entry
         size = sum(file.size for file in entry.files)
         files = tuple(file.path for file in entry.files)
         self._count(number, trail)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from gristmill.storage.partitions import Partition
 COMMITTED = "committed"
 PENDING = "pending"
 """The state of an entry that announces files which may be there already and do not count yet."""
+
+_READ_AT_ONCE = 1000
 
 # Depend on how rows were cut into batches, not on the rows; they belong to the record of a run, as times do.
 _NOT_COMPARED = ("bytes_in", "bytes_out")
@@ -79,6 +81,16 @@ class ManifestEntry:
     def bytes_written(self) -> int:
         """The size of the data files."""
         return sum(file.size for file in self.files)
+
+    @property
+    def bytes_read(self) -> int:
+        """About how much was read; Parquet is cut by row groups, whose bytes the entry does not know."""
+        total = 0
+        for part in self.source:
+            byte_range = not part["whole"] and 0 <= part["start"] <= part["end"] <= part["size"]
+            is_bytes = byte_range and ".parquet" not in part["relative"].lower()
+            total += part["end"] - part["start"] if is_bytes else part["size"] if part["whole"] else 0
+        return total
 
     @property
     def all_files(self) -> list[FileEntry]:
@@ -161,6 +173,32 @@ class ManifestEntry:
         )
 
 
+@dataclass(slots=True)
+class ManifestTotals:
+    """What committed partitions come to: the counts of their stages in the order of the plan, rows and bytes."""
+
+    partitions: int = 0
+    stages: dict[str, StageCount] = field(default_factory=dict)
+    rows_read: int = 0
+    rows_written: int = 0
+    rows_dropped: int = 0
+    quarantined: int = 0
+    source_bytes: int = 0
+    output_bytes: int = 0
+
+    def add(self, entry: ManifestEntry) -> None:
+        """Count one more partition."""
+        self.partitions += 1
+        for stage, counts in entry.stages.items():
+            self.stages.setdefault(stage, StageCount()).add(counts)
+        self.rows_read += entry.rows_read
+        self.rows_written += entry.rows_written
+        self.rows_dropped += entry.rows_dropped
+        self.quarantined += entry.quarantined
+        self.source_bytes += entry.bytes_read
+        self.output_bytes += entry.bytes_written
+
+
 def source_of(partition: Partition) -> tuple[dict[str, Any], ...]:
     """The ranges of a partition as plain values."""
     return tuple(partition.to_dict()["ranges"])
@@ -195,35 +233,56 @@ class Manifest:
         self.problems: list[str] = []
         self.pending: dict[str, ManifestEntry] = {}
 
-    def load(self) -> dict[str, ManifestEntry]:
-        """All committed entries by partition id, in source order."""
+    def scan(self) -> Iterator[ManifestEntry]:
+        """All committed entries one by one, in the order of their names, for outputs of very many partitions."""
         self.problems = []
         self.pending = {}
         folder = self.folder
         names = [name for name in folder.walk(folder.manifest_folder) if not name.startswith(TEMPORARY_PREFIX)]
-        paths = [f"{folder.manifest_folder}/{name}" for name in names]
-        found: list[ManifestEntry] = []
-        for path, data in folder.read_many(paths).items():
-            name = folder.relative(path)
-            if isinstance(data, FileNotFoundError):
-                continue  # removed between listing and reading
-            try:
-                if isinstance(data, Exception):
-                    raise ValueError(str(data))
-                entry = ManifestEntry.from_bytes(data)
-                if folder.manifest_file(entry.partition) != path:
-                    raise ValueError(f"it describes the partition {entry.partition!r}")
-                for file in entry.all_files:
-                    folder.join(file.path)
-            except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
-                self.problems.append(f"{name} is not a usable manifest entry: {error}.")
-                continue
-            if entry.state == COMMITTED:
-                found.append(entry)
-            else:
-                self.pending[entry.partition] = entry
-        found.sort(key=lambda entry: (entry.index, entry.partition))
+        for first in range(0, len(names), _READ_AT_ONCE):
+            paths = [f"{folder.manifest_folder}/{name}" for name in names[first : first + _READ_AT_ONCE]]
+            for path, data in folder.read_many(paths).items():
+                entry = self._parse(path, data)
+                if entry is None:
+                    continue
+                if entry.state == COMMITTED:
+                    yield entry
+                else:
+                    self.pending[entry.partition] = entry
+
+    def _parse(self, path: str, data: bytes | Exception) -> ManifestEntry | None:
+        """The entry at `path`; what is no entry becomes a problem, unless it is gone."""
+        folder = self.folder
+        if isinstance(data, FileNotFoundError):
+            return None  # removed between listing and reading
+        try:
+            if isinstance(data, Exception):
+                raise ValueError(str(data))
+            entry = ManifestEntry.from_bytes(data)
+            if folder.manifest_file(entry.partition) != path:
+                raise ValueError(f"it describes the partition {entry.partition!r}")
+            for file in entry.all_files:
+                folder.join(file.path)
+        except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
+            self.problems.append(f"{folder.relative(path)} is not a usable manifest entry: {error}.")
+            return None
+        return entry
+
+    def load(self) -> dict[str, ManifestEntry]:
+        """All committed entries by partition id, in source order."""
+        found = sorted(self.scan(), key=lambda entry: (entry.index, entry.partition))
         return {entry.partition: entry for entry in found}
+
+    def is_begun(self) -> bool:
+        """Whether any partition is committed."""
+        return next(self.scan(), None) is not None
+
+    def totals(self) -> ManifestTotals:
+        """What all committed entries come to."""
+        found = ManifestTotals()
+        for entry in self.scan():
+            found.add(entry)
+        return found
 
     def ordered(self) -> list[ManifestEntry]:
         """All committed entries, in source order."""
@@ -246,7 +305,8 @@ class Manifest:
         Two processes that run the same plan into one folder may announce a partition that the other one has just
         committed. Both write the same bytes, so whoever comes to an end first may say that they count.
         """
-        self.load()
+        for _ in self.scan():
+            pass  # fills `pending`
         settled = []
         for entry in self.pending.values():
             # Announced with leftovers of an earlier commit in it: its own process has to clean up first.

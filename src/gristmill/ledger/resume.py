@@ -29,6 +29,8 @@ class Resume:
         new: Ids that were never committed.
         vanished: Ids of committed partitions that the run does not have any more and whose outputs were removed.
         reasons: For changed and damaged ids, what was found.
+        rows_read: How many rows the finished partitions have read.
+        quarantined: How many records they have quarantined.
     """
 
     done: set[str] = field(default_factory=set)
@@ -37,11 +39,26 @@ class Resume:
     new: list[str] = field(default_factory=list)
     vanished: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
+    rows_read: int = 0
+    quarantined: int = 0
 
     @property
     def todo(self) -> set[str]:
         """Ids of the partitions to process."""
         return {*self.changed, *self.damaged, *self.new}
+
+    def judge(self, entry: ManifestEntry, partition: Partition, sizes: Mapping[str, int] | None) -> None:
+        """Sort a committed entry in; `sizes` are those of the files in the output, if they are to be looked at."""
+        if entry.fingerprint != partition.fingerprint():
+            self.changed.append(partition.id)
+            self.reasons[partition.id] = _what_changed(entry, partition)
+        elif sizes is not None and (damage := _damage(entry, sizes)):
+            self.damaged.append(partition.id)
+            self.reasons[partition.id] = damage
+        else:
+            self.done.add(partition.id)
+            self.rows_read += entry.rows_read
+            self.quarantined += entry.quarantined
 
 
 def decide(
@@ -68,39 +85,44 @@ def decide(
         ResumeError: Some partitions have vanished, or were made by another plan.
     """
     folder = manifest.folder if isinstance(manifest, Manifest) else None
-    entries = manifest.load() if isinstance(manifest, Manifest) else dict(manifest)
-    pending = dict(manifest.pending) if isinstance(manifest, Manifest) else {}
-    other = [entry.partition for entry in entries.values() if entry.plan != plan_digest]
+    here = {partition.id: partition for partition in partitions}
+    sizes: Mapping[str, int] | None = None
+    result = Resume()
+    other: list[str] = []
+    vanished: list[ManifestEntry] = []
+    committed = 0
+    moved = False
+    for entry in manifest.scan() if isinstance(manifest, Manifest) else manifest.values():
+        if folder is not None and sizes is None:
+            sizes = folder.walk()
+        committed += 1
+        partition = here.get(entry.partition)
+        if entry.plan != plan_digest:
+            other.append(entry.partition)
+        elif partition is None:
+            vanished.append(entry)
+        else:
+            result.judge(entry, partition, sizes)
+            moved = moved or entry.index != partition.index
     if other:
         raise ResumeError(
-            f"{len(other)} of {len(entries)} finished partitions ({_some(other)}) were made by another plan. Start "
+            f"{len(other)} of {committed} finished partitions ({_some(other)}) were made by another plan. Start "
             "over with --fresh (fresh=True) or write to another folder.",
             partitions=other,
         )
-    result = Resume()
-    here = {partition.id: partition for partition in partitions}
-    vanished = [entry for key, entry in entries.items() if key not in here]
+    vanished.sort(key=lambda entry: (entry.index, entry.partition))
     if vanished and not remove_vanished:
-        raise _vanished_error(vanished, len(entries), len(partitions))
-    if folder is not None:
-        for key in [*(entry.partition for entry in vanished), *(key for key in pending if key not in here)]:
-            remove_partition(folder, key)
+        raise _vanished_error(vanished, committed, len(partitions))
     result.vanished = [entry.partition for entry in vanished]
-    sizes = folder.walk() if folder is not None and entries else None
-    for partition in partitions:
-        entry = entries.get(partition.id)
-        if entry is None:
-            result.new.append(partition.id)
-        elif entry.fingerprint != partition.fingerprint():
-            result.changed.append(partition.id)
-            result.reasons[partition.id] = _what_changed(entry, partition)
-        elif sizes is not None and (damage := _damage(entry, sizes)):
-            result.damaged.append(partition.id)
-            result.reasons[partition.id] = damage
-        else:
-            result.done.add(partition.id)
-    if isinstance(manifest, Manifest) and any(entries[key].index != here[key].index for key in result.done):
-        manifest.renumber({partition.id: partition.index for partition in partitions})
+    for found in (result.changed, result.damaged):
+        found.sort(key=lambda key: here[key].index)
+    known = {*result.done, *result.changed, *result.damaged}
+    result.new = [partition.id for partition in partitions if partition.id not in known]
+    if isinstance(manifest, Manifest):
+        for key in [*result.vanished, *(key for key in manifest.pending if key not in here)]:
+            remove_partition(manifest.folder, key)
+        if moved:
+            manifest.renumber({partition.id: partition.index for partition in partitions})
     return result
 
 

@@ -16,7 +16,7 @@ from gristmill import __version__
 from gristmill.errors import VerificationError
 from gristmill.ledger.alarms import AlarmLimits, find_alarms
 from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.manifest import Manifest, ManifestEntry, totals
+from gristmill.ledger.manifest import Manifest, ManifestTotals
 from gristmill.ledger.trail import StageCount, StageTime
 from gristmill.observe.events import (
     Event,
@@ -58,6 +58,8 @@ class RunRecorder:
     With a folder, `run.json` is written when the run starts and when it ends. Rows are those of all committed
     partitions, also of earlier runs that this one resumed; times, bytes and memory are those of this run alone.
 
+    `committed` is what the manifest comes to when the run has ended.
+
     Args:
         folder: The output folder; None keeps the record in memory only.
         limits: When to raise an alarm.
@@ -77,6 +79,7 @@ class RunRecorder:
     ) -> None:
         self.folder = folder
         self.peak_memory = peak_memory
+        self.committed: ManifestTotals | None = None
         self._limits = limits
         self._quiet = frozenset(quiet_stages)
         self._previous: Mapping[str, Any] | None = previous
@@ -136,11 +139,16 @@ class RunRecorder:
     def _end(self, event: RunFinished) -> None:
         if event.status == "done":
             if self.folder is not None:
-                Manifest(self.folder).settle()
+                manifest = Manifest(self.folder)
+                self.committed = manifest.totals()
+                if manifest.pending and manifest.settle():
+                    self.committed = manifest.totals()
             self.write()
             return
         # What ended the run is the error to show, also where the record cannot be written any more (a full disk).
         with contextlib.suppress(OSError):
+            if self.folder is not None:
+                self.committed = Manifest(self.folder).totals()
             self.write()
 
     def _saw_workers(self, segment: int, workers: int) -> None:
@@ -156,8 +164,8 @@ class RunRecorder:
     def record(self) -> dict[str, Any]:
         """The record as plain values."""
         started, finished = self._started, self._finished
-        entries = Manifest(self.folder).load() if self.folder is not None and finished is not None else {}
-        rows = totals(entries) if entries else self._counts
+        committed = ManifestTotals() if self.committed is None else self.committed
+        rows = committed.stages or self._counts
         order = [name for name in (started.stages if started else ()) if name in rows or name in self._times]
         order += [name for name in rows if name not in order]
         counts = {name: rows.get(name, StageCount()) for name in order}
@@ -178,9 +186,9 @@ class RunRecorder:
             "partitions_done_before": started.partitions_done_before if started else 0,
             "partitions_committed": self._committed,
             "input_bytes": started.input_bytes if started else 0,
-            "source_bytes": sum(_source_bytes(entry) for entry in entries.values()),
-            "output_bytes": sum(entry.bytes_written for entry in entries.values()),
-            **_row_totals(entries, counts),
+            "source_bytes": committed.source_bytes,
+            "output_bytes": committed.output_bytes,
+            **_row_totals(committed, counts),
             "stages": [self._stage(name, counts[name]) for name in order],
             "worker_deaths": dict(sorted(self._deaths.items())),
             "notices": list(self._notices),
@@ -238,23 +246,13 @@ def _last_done(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return dict(before) if isinstance(before, dict) else None
 
 
-def _source_bytes(entry: ManifestEntry) -> int:
-    """About how much was read for a partition; Parquet is cut by row groups, whose bytes the entry does not know."""
-    total = 0
-    for part in entry.source:
-        byte_range = not part["whole"] and 0 <= part["start"] <= part["end"] <= part["size"]
-        is_bytes = byte_range and ".parquet" not in part["relative"].lower()
-        total += part["end"] - part["start"] if is_bytes else part["size"] if part["whole"] else 0
-    return total
-
-
-def _row_totals(entries: Mapping[str, ManifestEntry], counts: Mapping[str, StageCount]) -> dict[str, int]:
-    if entries:
+def _row_totals(committed: ManifestTotals, counts: Mapping[str, StageCount]) -> dict[str, int]:
+    if committed.partitions:
         return {
-            "rows_read": sum(entry.rows_read for entry in entries.values()),
-            "rows_written": sum(entry.rows_written for entry in entries.values()),
-            "rows_dropped": sum(entry.rows_dropped for entry in entries.values()),
-            "rows_quarantined": sum(entry.quarantined for entry in entries.values()),
+            "rows_read": committed.rows_read,
+            "rows_written": committed.rows_written,
+            "rows_dropped": committed.rows_dropped,
+            "rows_quarantined": committed.quarantined,
         }
     last = list(counts.values())[-1:] or [StageCount()]
     return {

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import OutputError, OutputExistsError, ResumeError, VerificationError
+from gristmill.ledger.alarms import AlarmLimits
 from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.manifest import Manifest, ManifestEntry, totals
+from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.plan_record import check_plan, write_plan
-from gristmill.ledger.resume import adopt_plan, decide
+from gristmill.ledger.resume import Resume, adopt_plan, decide
 from gristmill.ledger.run_record import RunRecorder, read_run
 from gristmill.ledger.trail import StageCount
+from gristmill.pipeline.partition_perf import PartitionPerf
 from gristmill.stages.ends import SinkStage
 from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import Task
+from gristmill.tasks.file_group import FileGroupTask
 
 
 @dataclass(slots=True)
@@ -30,13 +35,21 @@ class OutputState:
     rows_read: int = 0
     quarantined: int = 0
 
-    def entries(self) -> dict[str, ManifestEntry]:
-        """What is committed now."""
-        return Manifest(self.folder).load()
+    def files(self, perf: PartitionPerf) -> list[Task[Any]]:
+        """A task for each committed partition, in source order; those of this run carry what their stages cost."""
+        found = []
+        for entry in Manifest(self.folder).scan():
+            paths = [self.folder.join(file.path) for file in entry.files]
+            metadata = {"partition_id": entry.partition, "rows": entry.rows_written}
+            task = FileGroupTask(data=paths, _stage_perf=perf.of(entry.index), _metadata=metadata)
+            task.task_id = entry.partition
+            found.append((entry.index, entry.partition, task))
+        return [task for _, _, task in sorted(found, key=itemgetter(0, 1))]
 
     def totals(self) -> dict[str, StageCount]:
-        """The counts of all committed partitions."""
-        return totals(self.entries())
+        """The counts of all partitions that were committed when the run ended."""
+        committed = self.recorder.committed
+        return {} if committed is None else committed.stages
 
     def alarms(self) -> list[str]:
         """What in the counts deserves a look."""
@@ -50,7 +63,7 @@ class OutputState:
         """
         check_plan(self.folder, self.plan.description)
         digest = self.plan.settings.plan_digest
-        other = [entry.partition for entry in self.entries().values() if entry.plan != digest]
+        other = [entry.partition for entry in Manifest(self.folder).scan() if entry.plan != digest]
         if other:
             raise ResumeError(
                 f"During this run another pipeline has written to {self.folder.path}: {len(other)} partitions, "
@@ -73,6 +86,7 @@ def open_output(
     partitions: Sequence[Partition],
     *,
     fresh: bool,
+    alarms: AlarmLimits | None = None,
     searched: Sequence[str] = (),
 ) -> OutputState:
     """Make the output folder ready and find out which partitions are already there.
@@ -82,6 +96,7 @@ def open_output(
         plan: The plan.
         partitions: All partitions of the input.
         fresh: Remove what an earlier run left.
+        alarms: When to raise an alarm at the end.
         searched: Folders in which the source looks for files.
 
     Raises:
@@ -95,34 +110,32 @@ def open_output(
     manifest = Manifest(folder)
     previous = _previous_run(folder)
     if fresh or sink.mode == "overwrite":
-        for name in [*manifest.load(), *manifest.pending]:
+        for name in [*[entry.partition for entry in manifest.scan()], *manifest.pending]:
             remove_partition(folder, name)
         folder.remove(folder.plan_file)
         folder.remove(folder.run_file)
-    elif sink.mode == "error" and manifest.load():
+    elif sink.mode == "error" and manifest.is_begun():
         raise OutputExistsError(
             f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "
             "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
             path=sink.path,
         )
     folder.sweep()
-    if manifest.load():
+    if manifest.is_begun():
         check_plan(folder, plan.description)
         digest = adopt_plan(manifest, plan.description)
         resume = decide(manifest, partitions, digest)
-        done = resume.done
     else:
         digest = write_plan(folder, plan.description)
-        done = set()
-    entries = manifest.load()
+        resume = Resume()
     settings = replace(plan.settings, plan_digest=digest, staging=folder.new_staging())
     return OutputState(
         folder,
         replace(plan, settings=settings),
-        done,
-        RunRecorder(folder, quiet_stages=(plan.stage_names[0], plan.stage_names[-1]), previous=previous),
-        rows_read=sum(entries[name].rows_read for name in done),
-        quarantined=sum(entries[name].quarantined for name in done),
+        resume.done,
+        RunRecorder(folder, limits=alarms, quiet_stages=(plan.stage_names[0], plan.stage_names[-1]), previous=previous),
+        rows_read=resume.rows_read,
+        quarantined=resume.quarantined,
     )
 
 

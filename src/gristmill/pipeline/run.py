@@ -15,6 +15,7 @@ from gristmill.backends.plan import ExecutionPlan, RunSettings
 from gristmill.backends.registry import as_executor
 from gristmill.backends.work import ErrorBudget, Work
 from gristmill.errors import OutputError, PlanningError, UsageError
+from gristmill.ledger.alarms import AlarmLimits
 from gristmill.ledger.commit import source_rows
 from gristmill.ledger.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
@@ -28,7 +29,6 @@ from gristmill.storage.atomic import output_error
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tasks.file_group import FileGroupTask
 
 if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline
@@ -44,12 +44,16 @@ class Options:
     id_field: str | None = "id"
     url_field: str | None = "url"
     scores: str = "decisive"
+    alarm_share: float | None = 0.9
     checkpoint_path: str | None = None
 
     def check(self) -> None:
         """Refuse values that cannot work."""
         if self.scores not in ("decisive", "all"):
             raise UsageError(f"scores={self.scores!r}: give 'decisive' or 'all'.")
+        share = self.alarm_share
+        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
+            raise UsageError(f"alarm_share={share!r}: give a share in [0, 1], or None for no alarm.")
         budget = self.error_budget
         if budget is None:
             return
@@ -158,6 +162,7 @@ def run_pipeline(
             prepared.plan,
             [partition for partition, _ in prepared.pending],
             fresh=options.fresh,
+            alarms=AlarmLimits(max_dropped_share=options.alarm_share),
             searched=[] if prepared.sketch.source is None else prepared.sketch.source.searched_folders(),
         )
         prepared.plan = state.plan
@@ -198,7 +203,8 @@ def run_pipeline(
                 state.close(status)
     report = _report(pipeline, prepared, work, state, time.monotonic() - begun)
     if state is not None:
-        return RunResult(_files(state, perf), report)
+        prepared.pending.clear()  # of very many partitions only the results need to fit into memory
+        return RunResult(state.files(perf), report)
     return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
 
 
@@ -279,15 +285,3 @@ def _report(pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputSta
         notes=tuple(prepared.plan.notes),
         alarms=() if state is None else tuple(state.alarms()),
     )
-
-
-def _files(state: OutputState, perf: PartitionPerf) -> list[Task[Any]]:
-    """A task for each committed partition; those of this run carry what their stages cost."""
-    tasks: list[Task[Any]] = []
-    for entry in sorted(state.entries().values(), key=lambda entry: entry.index):
-        paths = [state.folder.join(file.path) for file in entry.files]
-        metadata = {"partition_id": entry.partition, "rows": entry.rows_written}
-        task = FileGroupTask(data=paths, _stage_perf=perf.of(entry.index), _metadata=metadata)
-        task.task_id = entry.partition
-        tasks.append(task)
-    return tasks
