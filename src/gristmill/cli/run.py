@@ -54,6 +54,13 @@ def run_options(command: Any) -> Any:
     show_default=True,
     help="Keep the score that decided, or every score of every document.",
 )
+@click.option(
+    "--alarm-share",
+    type=click.FloatRange(0, 1),
+    default=0.9,
+    show_default=True,
+    help="Raise an alarm for a stage that drops more than this share; 1 for none.",
+)
 @common_options
 @click.pass_context
 def command(
@@ -73,6 +80,7 @@ def command(
     id_field: str,
     url_field: str,
     scores: str,
+    alarm_share: float,
 ) -> None:
     """Run a recipe.
 
@@ -98,6 +106,7 @@ def command(
         id_field=id_field,
         url_field=url_field,
         scores=scores,
+        alarm_share=alarm_share,
     )
     finish(ctx, values, as_json=as_json, quiet=quiet)
 

@@ -100,6 +100,7 @@ class Pipeline:
         id_field: str | None = "id",
         url_field: str | None = "url",
         scores: str = "decisive",
+        alarm_share: float | None = 0.9,
         listeners: Sequence[Listener] = (),
         progress: bool | None = None,
     ) -> RunResult:
@@ -119,6 +120,7 @@ class Pipeline:
             id_field: The column that holds the documents' ids, for the ledger.
             url_field: The column that holds their URLs, for the ledger.
             scores: `decisive` records the score that decided; `all` every score of every document.
+            alarm_share: The report has an alarm for a stage that drops more than this share; None for none.
             listeners: Called with every event of the run.
             progress: Show progress on stderr; by default only on a terminal.
         """
@@ -131,6 +133,7 @@ class Pipeline:
             id_field=id_field,
             url_field=url_field,
             scores=scores,
+            alarm_share=alarm_share,
             checkpoint_path=checkpoint_path,
         )
         try:

@@ -217,12 +217,16 @@ def test_a_duplicate_is_shown_beside_its_survivor(tmp_path: Path, writer: Any) -
     diff = ledger.text_diff(answer.fates[0])
     assert diff is not None
     assert [line for line in diff.lines if line[0] in "+-"][2:] == ["-And another end.", "+And the first end."]
-    shown = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b", "--diff"])
+    shown = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b"])
     assert shown.exit_code == 0, shown.output
     assert "the survivor is 'a', similarity 0.9" in shown.output
     assert "-And another end." in shown.output
     assert "+And the first end." in shown.output
-    # A kept document that was changed is shown beside what came out.
+    short = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b", "--no-diff"])
+    assert "similarity 0.9" in short.output
+    assert "another end" not in short.output
+    # A kept document that was changed is shown beside what came out, if asked for.
+    assert "-And" not in CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "a"]).output
     changed = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "a", "--diff"])
     assert "removed 2 characters in 'text'" in changed.output
     assert "-And the first end.!!" in changed.output
@@ -231,7 +235,7 @@ def test_a_duplicate_is_shown_beside_its_survivor(tmp_path: Path, writer: Any) -
     assert told["diffs"][0]["equal"] is False
     assert ledger.text_diff(ledger.why("c").fates[0]) is None
     (tmp_path / "in" / "a.jsonl").unlink()
-    gone = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b", "--diff"])
+    gone = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b"])
     assert gone.exit_code == 0
     assert "cannot be read any more" in gone.output
 

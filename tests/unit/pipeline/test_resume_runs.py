@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.errors import OutputError, ResumeError
+from gristmill.errors import OutputError, ResumeError, UsageError
 from gristmill.ledger.verify import verify
 from gristmill.observe.events import PartitionCommitted
 from gristmill.pipeline import Pipeline
@@ -337,6 +337,18 @@ def test_idle_and_greedy_stages_raise_alarms_in_report_and_record(tmp_path: Path
     assert "'word_count' dropped 100.0% of 10050 rows, mostly as 'too_few_words'" in found
     assert run_json(tmp_path / "out")["alarms"] == list(result.report.alarms)
     assert found in str(result.report)
+
+
+def test_the_share_that_may_be_dropped_is_a_parameter(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": n, "text": "word " * (n % 2 + 1)} for n in range(200)])
+    job = _job(tmp_path, ScoreFilter(WordCountFilter(min_words=2)))
+    assert job.run(executor=here()).report.alarms == ()
+    (alarm,) = job.run(executor=here(), fresh=True, alarm_share=0.4).report.alarms
+    assert "'word_count' dropped 50.0% of 200 rows" in alarm
+    assert "more than 40% is rarely meant" in alarm
+    assert job.run(executor=here(), fresh=True, alarm_share=None).report.alarms == ()
+    with pytest.raises(UsageError, match=r"alarm_share=40: give a share in \[0, 1\]"):
+        job.run(executor=here(), alarm_share=40)
 
 
 def test_alarms_are_shown_on_the_command_line(tmp_path: Path) -> None:
