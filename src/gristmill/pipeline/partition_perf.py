@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.observe.events import Event, TaskFinished
 
@@ -10,21 +12,40 @@ class PartitionPerf:
     """Adds up what each stage cost for each partition; a listener of the events of a run.
 
     The tasks that a writer's pipeline returns stand for partitions, of which each passed the stages in many batches.
+    Partitions can be very many, so their figures lie side by side in arrays.
     """
 
     def __init__(self) -> None:
-        self._of: dict[int, dict[str, StagePerfStats]] = {}
+        self._stages: dict[str, tuple[array[float], array[int]]] = {}
+        self._custom: dict[tuple[int, str], dict[str, float]] = {}
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
-        if isinstance(event, TaskFinished):
-            stages = self._of.setdefault(event.partition, {})
-            for name, spent in event.times.items():
-                call = StagePerfStats(
-                    name, process_time=spent.busy_s, num_items_processed=spent.items, custom_metrics=dict(spent.custom)
-                )
-                stages[name] = stages[name] + call if name in stages else call
+        if not isinstance(event, TaskFinished):
+            return
+        at = event.partition
+        for name, spent in event.times.items():
+            seconds, items = self._stages.setdefault(name, (array("d"), array("q")))
+            missing = at + 1 - len(seconds)
+            if missing > 0:
+                seconds.extend([-1.0] * missing)
+                items.extend([0] * missing)
+            seconds[at] = max(seconds[at], 0.0) + spent.busy_s
+            items[at] += spent.items
+            if spent.custom:
+                custom = self._custom.setdefault((at, name), {})
+                for key, value in spent.custom.items():
+                    custom[key] = custom.get(key, 0.0) + value
 
     def of(self, partition: int) -> list[StagePerfStats]:
-        """One record per stage, in the order in which the stages were first called; empty if none ran in this run."""
-        return list(self._of.get(partition, {}).values())
+        """One record per stage, in the order in which stages were first called; empty if this run did not do it."""
+        return [
+            StagePerfStats(
+                name,
+                process_time=seconds[partition],
+                num_items_processed=items[partition],
+                custom_metrics=self._custom.get((partition, name), {}),
+            )
+            for name, (seconds, items) in self._stages.items()
+            if partition < len(seconds) and seconds[partition] >= 0
+        ]
