@@ -250,11 +250,15 @@ class Displays:
 
 def summary(facts: dict[str, Any]) -> list[str]:
     """The result in a few lines."""
-    kept = facts["documents"] - facts["quarantined"] - facts["num_removed"]
-    found = f"{facts['num_duplicates']} duplicates of {facts['clusters']} others"
-    lines = [f"{facts['documents']} documents read, {found} found in {facts['total_time']:.1f} s"]
-    if facts["num_removed"]:
-        lines.append(f"{kept} documents kept")
+    read, found, groups = facts["documents"], facts["num_duplicates"], facts["clusters"]
+    duplicates = f"{_count(found, 'duplicate')} of {_count(groups, 'other document')}" if found else "no duplicates"
+    lines = [f"{_count(read, 'document')} read, {duplicates} found in {facts['total_time']:.1f} s"]
+    if facts["perform_removal"]:
+        lines.append(f"{_count(read - facts['quarantined'] - facts['num_removed'], 'document')} kept")
+    if facts["quarantined"]:
+        lines.append(
+            f"{_count(facts['quarantined'], 'record')} could not be read: see 'gristmill quarantine {facts['output']}'"
+        )
     by_eps = facts.get("duplicates_by_eps")
     if by_eps:
         lines.append("duplicates by eps: " + ", ".join(f"{eps} → {count}" for eps, count in by_eps.items()))
@@ -264,3 +268,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
             lines.append(f"estimated {name}: {share['value']:.4f} (95 %: {share['low']:.4f} to {share['high']:.4f})")
     lines.append(f"output: {facts['output']}")
     return lines
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"

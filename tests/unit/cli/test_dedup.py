@@ -24,10 +24,54 @@ def test_one_command_removes_duplicates(tmp_path: Path, kind: str) -> None:
     write_files(tmp_path, {"a.jsonl": documents([TEXT, "other", TEXT])})
     result = dedup(tmp_path, kind)
     assert result.exit_code == 0, result.output
-    assert "3 documents read, 1 duplicates of 1 others" in result.output
+    assert "3 documents read, 1 duplicate of 1 other document found" in result.output
     assert kept_ids(tmp_path) == ["d0", "d1"]
     why = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "d2"])
     assert "the survivor is 'd0', similarity 1" in why.output
+
+
+def test_the_summary_tells_what_could_not_be_read(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": [*documents([TEXT, "other"]), "not json"]})
+    result = dedup(tmp_path, "exact", "--error-budget", "5")
+    assert result.exit_code == 3
+    assert "3 documents read, no duplicates found" in result.output
+    assert "2 documents kept" in result.output
+    assert "1 record could not be read: see 'gristmill quarantine" in result.output
+
+
+@pytest.mark.parametrize("kind", ["exact", "fuzzy"])
+def test_files_without_the_column_hold_documents_without_text(tmp_path: Path, kind: str) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT]), "b.jsonl": [{"id": "other"}, {"id": "another"}]})
+    result = dedup(tmp_path, kind)
+    assert result.exit_code == 0, result.output
+    assert kept_ids(tmp_path) == ["d0", "other", "another"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("exact", "--text-field", "txt"), "--text-field"),
+        (("exact", "--keep", "best", "--score-field", "quality"), "--score-field"),
+        (("semantic", "--embedding-field", "vector"), "--embedding-field"),
+    ],
+)
+def test_a_column_that_no_file_has_is_named_with_its_option(
+    tmp_path: Path, options: tuple[str, ...], named: str
+) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT])})
+    result = dedup(tmp_path, *options)
+    assert result.exit_code == 1
+    assert f"only 'id', 'text'. Name the right one with {named}" in result.output.replace(" Did you mean 'text'?", "")
+
+
+def test_a_file_that_is_something_else_by_its_name(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.txt": documents([TEXT, TEXT])})
+    arguments = ["dedup", "exact", str(tmp_path / "in" / "a.txt"), str(tmp_path / "out"), "--workers", "0"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code != 0
+    assert "is neither JSONL nor Parquet by its name" in result.output
+    assert CliRunner().invoke(cli, [*arguments, "--input-filetype", "jsonl"]).exit_code == 0
+    assert kept_ids(tmp_path) == ["d0"]
 
 
 def test_json_has_the_facts(tmp_path: Path) -> None:

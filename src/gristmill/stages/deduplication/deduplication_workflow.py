@@ -11,7 +11,7 @@ import numpy as np
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
-from gristmill.errors import UsageError, did_you_mean
+from gristmill.errors import MissingColumnError, UsageError, did_you_mean
 from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.manifest import Manifest
@@ -237,6 +237,7 @@ class DeduplicationWorkflow(WorkflowBase):
             "clusters": clusters,
             "num_duplicates": removed,
             "num_removed": removed if self.perform_removal else 0,
+            "perform_removal": self.perform_removal,
             "survivor": self.rule.survivor,
             "output": self.output_path,
         }
@@ -260,11 +261,30 @@ class DeduplicationWorkflow(WorkflowBase):
         storage = self.read_kwargs.get("storage_options")
         return DocumentSource(
             paths,
-            self.input_filetype or find_filetype(paths, storage_options=storage),
+            self.input_filetype or find_filetype(paths, storage_options=storage, extensions=self.input_file_extensions),
             self.input_blocksize,
             self.files_per_partition,
             None if self.input_file_extensions is None else tuple(self.input_file_extensions),
             self.read_kwargs or None,
+        )
+
+    @property
+    def _named_columns(self) -> dict[str, str | None]:
+        """The options that name columns, and what they name."""
+        return {"text_field": self.text_field, "score_field": self.rule.score_field}
+
+    def _explained(self, error: MissingColumnError) -> MissingColumnError:
+        """The error in terms of the options of this workflow."""
+        column, available = str(error.facts["column"]), list(error.facts["available"])
+        named = [option for option, name in self._named_columns.items() if name == column]
+        if not named:
+            return error
+        option = named[0]
+        return MissingColumnError(
+            f"{option}={column!r}: the documents have no such column, only "
+            f"{', '.join(map(repr, available)) or 'none'}.{did_you_mean(column, available)} Name the right one with "
+            f"--{option.replace('_', '-')} ({option}).",
+            **error.facts,
         )
 
     def _in_output(self, relative: str) -> str:
@@ -346,7 +366,10 @@ class Steps:
         id_field = self.workflow.id_field or "id"
         given: dict[str, Any] = {**self.options, "id_field": id_field, **options}
         pipeline = Pipeline(f"{self.workflow.name}: {step}", stages=stages)
-        result = pipeline.run(executor=self.executor, fresh=self.fresh and output is not None, **given)
+        try:
+            result = pipeline.run(executor=self.executor, fresh=self.fresh and output is not None, **given)
+        except MissingColumnError as error:
+            raise self.workflow._explained(error) from None
         self.result.add_pipeline_tasks(step, list(result))
         self.result.add_metadata(f"{step}_time", time.monotonic() - begun)
         return result

@@ -118,16 +118,14 @@ class Forecast:
             )
 
     def __str__(self) -> str:
-        grows = (
-            f", {format_size(self.growing_bytes)} of it for so many documents"
-            if self.growing_bytes
-            else ", whatever the size of the input"
-        )
+        large = self.growing_bytes > self.memory_bytes / 20
+        grows = f", {format_size(self.growing_bytes)} of it for so many documents" if large else ""
+        count = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
         lines = [
-            f"input: {self.partitions} partitions, {format_size(self.input_bytes)}, about {self.documents} documents",
+            f"input: {count}, {format_size(self.input_bytes)}, about {self.documents} documents",
             f"intermediate files: about {format_size(self.steps_bytes)}",
             f"output: at most about {format_size(self.output_bytes)}",
-            f"memory: about {format_size(self.memory_bytes)}{grows}",
+            f"memory: at most about {format_size(self.memory_bytes)}{grows}",
             f"time: about {_duration(self.seconds)}",
         ]
         if self.free_bytes is not None:

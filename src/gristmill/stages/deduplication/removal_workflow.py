@@ -269,7 +269,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
             blocksize, per_partition = generator["blocksize"], generator["files_per_partition"]
         source = DocumentSource(
             paths,
-            self.input_filetype or find_filetype(paths, storage_options=storage),
+            self.input_filetype or find_filetype(paths, storage_options=storage, extensions=self.input_file_extensions),
             blocksize,
             per_partition,
             None if self.input_file_extensions is None else tuple(self.input_file_extensions),

@@ -13,7 +13,7 @@ from gristmill.stages.base import ProcessingStage
 from gristmill.stages.ends import SourceStage
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
-from gristmill.storage.files import list_files
+from gristmill.storage.files import COMPRESSED_SUFFIXES, list_files
 from gristmill.storage.partitions import Partition
 
 FILETYPES = ("jsonl", "parquet")
@@ -59,21 +59,34 @@ class DocumentSource:
         return [field for field in fields if found is None or field in found.names] or list(fields[:1])
 
 
-def find_filetype(paths: str | Sequence[str], *, storage_options: Mapping[str, Any] | None) -> str:
-    """`jsonl` or `parquet`, by the names of the files.
+def find_filetype(
+    paths: str | Sequence[str], *, storage_options: Mapping[str, Any] | None, extensions: Sequence[str] | None = None
+) -> str:
+    """`jsonl` or `parquet`, by the names of the files; `extensions` are the endings to look for, where not the usual.
 
     Raises:
-        UsageError: There are both.
+        UsageError: There are both, or a file whose name says that it is something else.
         InputNotFoundError: There is neither.
     """
-    every = [ending for kind in FILETYPES for ending in EXTENSIONS[kind]]
+    usual = [ending for kind in FILETYPES for ending in EXTENSIONS[kind]]
+    wanted = list(extensions or usual)
     files = list_files(
-        paths if isinstance(paths, str) else list(paths), extensions=every, storage_options=storage_options
+        paths if isinstance(paths, str) else list(paths), extensions=wanted, storage_options=storage_options
     )
+    endings = tuple(ending + suffix for ending in wanted for suffix in ("", *COMPRESSED_SUFFIXES))
+    others = [file.path for file in files if not file.path.lower().endswith(endings)]
+    if others:
+        raise UsageError(
+            f"{others[0]} is neither JSONL nor Parquet by its name (these end with {', '.join(wanted)}). Web pages and "
+            "other documents have to become records with a text first; if it holds such records all the same, say so "
+            "with --input-filetype (input_filetype='jsonl' or 'parquet').",
+            paths=others,
+        )
     kinds = {"parquet" if ".parquet" in file.path.rsplit("/", 1)[-1].lower() else "jsonl" for file in files}
     if len(kinds) > 1:
         raise UsageError(
-            f"{paths} holds both JSONL and Parquet files. Say which to read with input_filetype='jsonl' or 'parquet'.",
+            f"{paths} holds both JSONL and Parquet files. Say which to read with --input-filetype "
+            "(input_filetype='jsonl' or 'parquet').",
             paths=paths,
         )
     return kinds.pop()

@@ -11,8 +11,9 @@ import pyarrow as pa
 from gristmill.kernels.content_hash import content_hashes
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.identity import make_identity
-from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.document_keys import make_keys
+from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.sorted_runs import column
@@ -23,7 +24,7 @@ from gristmill.tasks.document import DocumentBatch
 EMPTY = "empty"
 
 
-class ContentHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
+class ContentHashes(DocumentStage):
     """Turns documents into hashes of their texts, with what is needed to name them and to choose a survivor.
 
     Args:
@@ -48,7 +49,7 @@ class ContentHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], ["hash", "hash_2", "document", "rank", "id"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        text = task.text(self.text_field)
+        text = texts_of(task, self.text_field)
         data, offsets, valid = text_column(text)
         if not self.merge_empty:
             empty = (np.diff(offsets) == 0) | ~valid
@@ -56,7 +57,7 @@ class ContentHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
                 task = task.drop(empty, reason=EMPTY)
                 if not task.num_items:
                     return task
-                text = task.text(self.text_field)
+                text = texts_of(task, self.text_field)
                 data, offsets, valid = text_column(text)
         hashes = content_hashes(data, offsets)
         assert task._lineage is not None

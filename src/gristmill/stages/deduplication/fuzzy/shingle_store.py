@@ -10,8 +10,9 @@ from gristmill.kernels.minhash import hash_factors, signature_sets
 from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_pairs, shingle_sets, word_tables
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.identity import make_identity
-from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.document_keys import Keys, first_key, make_keys
+from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.tasks.columns import TableColumns
@@ -24,7 +25,7 @@ SIGNATURE = 256
 Integers = npt.NDArray[np.int64]
 
 
-class CandidateShingles(ProcessingStage[DocumentBatch, DocumentBatch]):
+class CandidateShingles(DocumentStage):
     """Keeps, of the documents that are candidates, the set of their shingles, their id and their rank.
 
     Args:
@@ -77,7 +78,7 @@ class CandidateShingles(ProcessingStage[DocumentBatch, DocumentBatch]):
         if not task.num_items:
             return task
         keys = make_keys(partition, task.rows)
-        text = task.text(self.text_field)
+        text = texts_of(task, self.text_field)
         data, offsets, _ = text_column(text)
         # Documents that are candidates only by being equal to others need no comparison.
         rows = np.flatnonzero(np.isin(keys, self._compared))

@@ -11,8 +11,9 @@ import pyarrow as pa
 from gristmill.kernels.minhash import band_hashes, hash_factors, listed_shingles
 from gristmill.kernels.shingles import CHARACTERS, WORDS, Hashes, word_tables
 from gristmill.kernels.text_column import Bytes, Integers, text_column
-from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.document_keys import make_keys
+from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
 from gristmill.stages.deduplication.fuzzy.banding import Banding
 from gristmill.stages.deduplication.sorted_runs import SortedRunWriter
 from gristmill.tasks.columns import TableColumns
@@ -28,7 +29,7 @@ EMPTY = "empty"
 _EMPTY_CONTENT = np.uint64(0)
 
 
-class MinHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
+class MinHashes(DocumentStage):
     """Turns documents into band hashes; on a GPU where `resources` ask for one and CUDA is there, with the same result.
 
     Args:
@@ -74,7 +75,7 @@ class MinHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], ["document", "content", "bands"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        data, offsets, _ = text_column(task.text(self.text_field))
+        data, offsets, _ = text_column(texts_of(task, self.text_field))
         banding = self.banding
         hashes, contents, empty = self._hashes(data, offsets)
         contents[empty] = _EMPTY_CONTENT

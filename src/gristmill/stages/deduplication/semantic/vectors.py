@@ -20,8 +20,9 @@ from gristmill.errors import InputError
 from gristmill.kernels.content_hash import content_hashes
 from gristmill.kernels.vector_search import Vectors, rounded_vectors
 from gristmill.ledger.identity import make_identity
-from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.document_keys import make_keys
+from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.tasks.columns import TableColumns, one_chunk
 from gristmill.tasks.document import DocumentBatch
@@ -116,7 +117,7 @@ def _parsed(text: str) -> Any:
         raise InputError(f"An embedding is not a list of numbers but {text[:60]!r}.") from error
 
 
-class WithText(ProcessingStage[DocumentBatch, DocumentBatch]):
+class WithText(DocumentStage):
     """Drops documents without any text, which have no meaning to compare.
 
     Args:
@@ -137,12 +138,12 @@ class WithText(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         import pyarrow.compute as pc
 
-        trimmed = pc.utf8_trim_whitespace(task.text(self.text_field))
+        trimmed = pc.utf8_trim_whitespace(texts_of(task, self.text_field))
         lengths = pc.fill_null(pc.binary_length(trimmed), 0).to_numpy(zero_copy_only=False)
         return task.drop(lengths == 0, reason=EMPTY)
 
 
-class DocumentVectors(ProcessingStage[DocumentBatch, DocumentBatch]):
+class DocumentVectors(DocumentStage):
     """Turns documents with embeddings into vectors of whole numbers under the hash of the vector.
 
     Documents without an embedding, or with one that has no direction, are dropped: they are compared with nothing.
@@ -169,6 +170,8 @@ class DocumentVectors(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], ["hash", "hash_2", "document", "rank", "id", "vector"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
+        if not task.columns.has(self.embedding_field):
+            return task.drop(np.ones(task.num_items, bool), reason=NO_EMBEDDING)
         matrix, rows = embedding_matrix(task.column(self.embedding_field))
         vectors, usable = whole_vectors(matrix)
         missing = np.ones(task.num_items, bool)
@@ -180,9 +183,7 @@ class DocumentVectors(ProcessingStage[DocumentBatch, DocumentBatch]):
         vectors = np.ascontiguousarray(vectors[usable])
         offsets = np.arange(len(vectors) + 1, dtype=np.int64) * (2 * vectors.shape[1])
         hashes = content_hashes(vectors.view(np.uint8).reshape(-1), offsets)
-        text = (
-            task.text(self.text_field) if task.columns.has(self.text_field) else pa.nulls(task.num_items, pa.string())
-        )
+        text = texts_of(task, self.text_field)
         ids = make_identity(task, id_field=self.id_field, url_field=None).ids
         assert task._lineage is not None
         table = pa.table(

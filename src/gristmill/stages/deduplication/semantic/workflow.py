@@ -213,6 +213,10 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
             self.embedding_field, text_field=self.text_field, id_field=self.id_field or "id", rule=self.rule
         )
 
+    @property
+    def _named_columns(self) -> dict[str, str | None]:
+        return {"embedding_field": self.embedding_field, **super()._named_columns}
+
     def _columns(self) -> list[str]:
         """The columns that the first step reads."""
         text = [self.text_field] if self.rule.survivor == "longest" else []
