@@ -175,11 +175,19 @@ def test_user_code_ends_it_unless_it_says_that_it_takes_documents_one_by_one(sou
 
     first = ScoreFilter(WordCountFilter(min_words=60)).with_(name="first")
     last = ScoreFilter(WordCountFilter(min_words=0)).with_(name="last")
-    _run(source, tmp_path / "stop", [first, Shout(), last])
-    _run(source, tmp_path / "run", [first, RowWise(), last])
+    stop = _run(source, tmp_path / "stop", [first, Shout(), last])
+    run = _run(source, tmp_path / "run", [first, RowWise(), last])
     stopped, followed = (_scores(tmp_path / name).filter(pl.col("stage") == "last") for name in ("stop", "run"))
     assert len(stopped) == 0
     # All but the one that the stage cannot handle; it was dropped, so that the run need not fail for it.
     assert len(followed) == 119
     recut = Ledger(str(tmp_path / "stop")).rethreshold({"first": {"lower": 0}})
     assert recut.counts() == {"undecided": 120}
+    # What is missing is said before the run, in its report, by the new decisions and for each document.
+    assert "dropped before 'shout' (120) and would pass now" in str(recut)
+    note = "scores='all': 'last' cannot score what was dropped before 'shout'"
+    assert [text for text in stop.notes if note in text]
+    assert run.notes == ()
+    why = {name: str(Ledger(str(tmp_path / name)).why("d7")) for name in ("stop", "run")}
+    assert "not scored by 'last': stage 'shout' before them is not given dropped documents" in why["stop"]
+    assert "not scored" not in why["run"]

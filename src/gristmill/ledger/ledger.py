@@ -15,8 +15,10 @@ import xxhash
 from gristmill.errors import UsageError
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import COMMITTED, Manifest, ManifestEntry, totals
+from gristmill.ledger.plan_record import read_plan
 from gristmill.ledger.quarantine import parse_quarantine
 from gristmill.ledger.trail import QUARANTINED
+from gristmill.ledger.unscored import missing_scores
 from gristmill.ledger.why import KEPT, Change, Fate, Score, Verdict, Why
 from gristmill.storage.remote import StorageOptions
 
@@ -84,7 +86,7 @@ class Ledger:
         for partition, found in hits.items():
             entry = self._entry(partition)
             if entry is not None:
-                fates += [(entry.index, fate) for fate in self._fates(entry, sorted(found), query)]
+                fates += [(entry.index, fate) for fate in self._fates(entry, sorted(found))]
         fates.sort(key=lambda pair: (pair[0], pair[1].row))
         return Why(query, [fate for _, fate in fates], recorded)
 
@@ -104,7 +106,7 @@ class Ledger:
         except (FileNotFoundError, ValueError):
             return np.array([], np.uint64)
 
-    def _fates(self, entry: ManifestEntry, rows: list[int], query: str) -> Iterator[Fate]:
+    def _fates(self, entry: ManifestEntry, rows: list[int]) -> Iterator[Fate]:
         rows = [row for row in rows if row < entry.row_numbers]
         decisions = self._rows_of(entry, "ledger", rows)
         changes = self._rows_of(entry, "changes", rows)
@@ -134,7 +136,17 @@ class Ledger:
             if fate.status == QUARANTINED:
                 fate.quarantine = self._quarantine(entry, row)
             fate.notes = _notes(entry, fate)
+            if fate.scores and fate.verdicts:
+                fate.notes += self._unscored(fate.verdicts[-1].stage)
             yield fate
+
+    def _unscored(self, stage: str) -> list[str]:
+        """Which filters have no score for a document that `stage` dropped, and why."""
+        missing = missing_scores((read_plan(self.folder) or {}).get("stages") or (), after=stage)
+        return [
+            f"not scored by {', '.join(map(repr, scoring))}: stage {stop!r} before them is not given dropped documents"
+            for stop, scoring in missing.items()
+        ]
 
     def _rows_of(self, entry: ManifestEntry, kind: str, rows: list[int]) -> list[dict[str, Any]]:
         file = entry.records.get(kind)

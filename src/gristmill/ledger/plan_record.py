@@ -178,8 +178,9 @@ def _code_differences(label: str, old: Any, new: Any) -> list[str]:
         return []
     was, now = (code if isinstance(code, dict) else {} for code in (old, new))
     parts = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
-    named = [name.removeprefix("__main__.") for name in parts]
-    return [f"{label} changed" + (f": {_some(named)}" if named else "")]
+    named = ", ".join(repr(name.removeprefix("__main__.")) for name in parts[:_NAMED])
+    more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+    return [f"{label} changed" + (f": {named}{more}" if named else "")]
 
 
 def _value_differences(label: str, old: Any, new: Any) -> list[str]:

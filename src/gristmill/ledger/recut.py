@@ -83,7 +83,16 @@ class Recut:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{number} {status}" for status, number in self.counts().items())
-        return f"{len(self.frame)} documents: {parts}; {len(self.changed)} fare differently"
+        text = f"{len(self.frame)} documents: {parts}; {len(self.changed)} fare differently"
+        undecided = self.frame.filter(self.frame["status"] == UNDECIDED)["stage"].value_counts(sort=True)
+        if len(undecided):
+            stages = ", ".join(f"{stage!r} ({number})" for stage, number in undecided.iter_rows())
+            text += (
+                f". Undecided are documents that were dropped before {stages} and would pass now: that stage has not "
+                "seen them, so only a run can tell; a stage that takes each document by itself says so with "
+                "for_dropped = 'run'"
+            )
+        return text
 
 
 def rethreshold(ledger: Ledger, thresholds: Mapping[str, Any]) -> Recut:

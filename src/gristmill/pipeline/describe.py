@@ -38,6 +38,7 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
         "name": stage.name,
         "type": f"{cls.__module__}.{cls.__qualname__}",
         "parameters": _parameters(stage),
+        "for_dropped": "stop" if stage.time_limit_s is not None else stage.for_dropped,
     }
     code = code_of(cls)
     if code is not None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.accounting import settled
@@ -18,6 +18,7 @@ from gristmill.errors import OutputError, PlanningError, UsageError
 from gristmill.ledger.alarms import AlarmLimits
 from gristmill.ledger.commit import source_rows
 from gristmill.ledger.trail import StageCount, StageTime
+from gristmill.ledger.unscored import missing_scores_note
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan
 from gristmill.pipeline.initial import initial_ranges
@@ -108,6 +109,8 @@ def prepare(
         [partition for partition, _ in pending],
         share_workers=not executor.one_stage_at_a_time,
     )
+    note = missing_scores_note(description["stages"]) if options.scores == "all" else None
+    plan = replace(plan, notes=(*plan.notes, note)) if note else plan
     return Prepared(sketch, pending, plan.described(description))
 
 
