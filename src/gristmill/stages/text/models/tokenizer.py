@@ -23,6 +23,7 @@ from gristmill.stages.text.models.sources import (
     model_folder,
     tokenizer_digest,
 )
+from gristmill.stages.text.models.text_start import splits_at_spaces, start_of
 from gristmill.stages.text.models.token_settings import TokenSettings
 from gristmill.stages.text.models.tokens import (
     ATTENTION_MASK_FIELD,
@@ -126,6 +127,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.tokenizer: Any = None
         self._backend: Any = None
         self._limit: int | None = None
+        self._words_alone = False
         self._facts: dict[str, Any] = {}
 
     @property
@@ -182,6 +184,11 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             self.tokenizer.pad_token = self.tokenizer.unk_token
         self._limit = self.max_seq_length if self.max_seq_length is not None else self._own_limit(folder)
         self._backend = _own_backend(self.tokenizer, self._limit)
+        self._words_alone = (
+            self._backend is not None
+            and getattr(self.tokenizer, "truncation_side", "right") == "right"
+            and splits_at_spaces(self._backend)
+        )
         self._facts = {
             "pad_token_id": self.tokenizer.pad_token_id,
             "digest": self.settings.digest(tokenizer_digest(folder), self._limit),
@@ -243,7 +250,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         for start in range(0, len(text), _CHUNK):
             texts = [value or "" for value in text.slice(start, _CHUNK).to_pylist()]
             if self._backend is not None:
-                rows = [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
+                rows = self._encoded(texts)
             else:
                 limit = {} if self._limit is None else {"truncation": True, "max_length": self._limit}
                 rows = self.tokenizer(texts, add_special_tokens=True, padding=False, **limit)["input_ids"]
@@ -251,6 +258,20 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                 flat.append(np.array(row, np.int32))
                 lengths.append(len(row))
         return np.concatenate(flat), np.array(lengths, np.int64)
+
+    def _encoded(self, texts: list[str]) -> list[list[int]]:
+        """The tokens of some texts; of a long one no more is read than the limit needs, where that cannot show."""
+        if self._limit is None or not self._words_alone:
+            return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
+        limit = self._limit
+        starts = [start_of(text, limit) for text in texts]
+        rows = [encoding.ids for encoding in self._backend.encode_batch_fast(starts)]
+        short = [place for place, row in enumerate(rows) if len(row) < limit and len(starts[place]) < len(texts[place])]
+        for place, encoding in zip(
+            short, self._backend.encode_batch_fast([texts[place] for place in short]), strict=True
+        ):
+            rows[place] = encoding.ids
+        return rows
 
 
 def _own_backend(tokenizer: Any, limit: int | None) -> Any:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from transformers import AutoTokenizer
 
 from gristmill.errors import ModelNotFoundError, UsageError
 from gristmill.stages.text.models import TokenizerStage
+from gristmill.stages.text.models.text_start import splits_at_spaces
 from gristmill.stages.text.models.tokens import token_facts
 from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_tokenizer, texts
 
@@ -118,3 +120,47 @@ def test_json_records_get_token_columns(model: Path) -> None:
 
     out = ready(model).process(DocumentBatch(data=table))
     assert out.column("extra").to_pylist() == [{"a": 2}, {"a": 1}]
+
+
+def test_the_rest_of_a_long_text_is_not_read_and_not_missed(model: Path) -> None:
+    values = [
+        " ".join(texts(30, longest=90)),  # cut between two words
+        "the a " + "," * 900,  # no place to cut
+        "the" + " " * 400 + "a of to",  # few tokens for its size
+        "a" * 3000 + " the of" * 200,  # a word that is one token
+        "of the",
+    ]
+    stage = ready(model, sort_by_length=False, max_seq_length=24)
+    read: list[int] = []
+    encode = stage._backend.encode_batch_fast
+
+    class Watched:
+        def encode_batch_fast(self, given: list[str]) -> object:
+            read.extend(map(len, given))
+            return encode(given)
+
+    stage._backend = Watched()
+    out = stage.process(batch_of(values))
+    reference = AutoTokenizer.from_pretrained(str(model))(values, truncation=True, max_length=24)
+    assert out.column("input_ids").to_pylist() == reference["input_ids"]
+    assert read[0] < len(values[0])
+    assert stage._words_alone
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (None, False),
+        ({"type": "Metaspace"}, True),
+        ({"type": "Metaspace", "split": False}, False),
+        ({"type": "ByteLevel", "use_regex": False}, False),
+        ({"type": "Digits"}, False),
+        ({"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "WhitespaceSplit"}]}, True),
+    ],
+)
+def test_only_tokenizers_that_split_at_spaces_get_the_start_alone(step: object, expected: bool) -> None:
+    class Compiled:
+        def to_str(self) -> str:
+            return json.dumps({"pre_tokenizer": step})
+
+    assert splits_at_spaces(Compiled()) is expected
