@@ -46,10 +46,10 @@ def make_model(folder: Path, texts: list[str]) -> Path:
     import torch
     from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 
-    from gristmill.stages.text.classifiers.training import _new_tokenizer
+    from gristmill.stages.text.classifiers.training import new_tokenizer
 
     torch.manual_seed(0)
-    tokenizer = _new_tokenizer(texts, 8000, LIMIT)
+    tokenizer = new_tokenizer(texts, 8000, LIMIT)
     config = DebertaV2Config(
         vocab_size=len(tokenizer), hidden_size=768, num_hidden_layers=6, num_attention_heads=12, intermediate_size=3072,
         max_position_embeddings=LIMIT, relative_attention=True, position_buckets=256, norm_rel_ebd="layer_norm",

@@ -95,7 +95,7 @@ def _train(
     from rich.progress import Progress
 
     try:
-        from gristmill.stages.text.classifiers import training
+        from gristmill.stages.text.classifiers import head_training, training
     except ModuleNotFoundError as error:
         from gristmill.stages.text.models.sources import missing_extra
 
@@ -110,7 +110,7 @@ def _train(
         if kind == "linear":
             training.train_linear(learn, progress=progress).save(out)
         elif kind == "head":
-            training.train_head(learn, str(encoder), out, minutes=minutes or 0.0, seed=seed, progress=progress)
+            head_training.train_head(learn, str(encoder), out, minutes=minutes or 0.0, seed=seed, progress=progress)
         else:
             training.train_deberta(learn, out, minutes=minutes or 5.0, seed=seed, progress=progress)
         bar.update(task, description="testing", completed=1.0)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassifierModelStage", "Deberta", "DistributedDataClassifier"]
 
-CpuBackend = Literal["torch", "onnx", "onnx-int8"]
-CPU_BACKENDS: tuple[str, ...] = ("torch", "onnx", "onnx-int8")
+CpuBackend = Literal["torch", "torch-int8", "onnx"]
+CPU_BACKENDS: tuple[str, ...] = ("torch", "torch-int8", "onnx")
 
 
 def __getattr__(name: str) -> Any:
@@ -54,8 +54,8 @@ class ClassifierModelStage(BudgetedModelStage):
         hf_token: An access token for gated models.
         keep_tokens: Keep the token columns.
         max_seq_length: Cut token lists that others made.
-        cpu_backend: What runs the network where there is no GPU: `torch`, `onnx` (ONNX Runtime, float32) or
-            `onnx-int8` (its weights in 8 bits: faster, and a few labels differ).
+        cpu_backend: What runs the network where there is no GPU: `torch`, `torch-int8` (faster, and a few
+            labels differ) or `onnx` (ONNX Runtime).
         expected_labels: Labels that the model must know, because something later asks for them.
     """
 
@@ -159,7 +159,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         keep_tokens: Keep the token columns.
         use_existing_tokens: Take the token columns that are already there instead of making them.
         hf_token: An access token for gated models; it is never shown.
-        cpu_backend: What runs the network where there is no GPU: `torch`, `onnx` or `onnx-int8`.
+        cpu_backend: What runs the network where there is no GPU: `torch`, `torch-int8` or `onnx`.
 
     Example:
         >>> classifier = DistributedDataClassifier(model_identifier="models/topic", filter_by=["science"])

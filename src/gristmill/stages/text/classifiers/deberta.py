@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from gristmill.errors import UsageError
+from gristmill.stages.text.classifiers.token_bag import TokenBag
 from gristmill.stages.text.models.devices import quiet_loading
 from gristmill.stages.text.models.sources import model_folder, read_config, weight_files
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_FIELD
@@ -29,9 +30,10 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
     """A pretrained transformer with a classification head; gives probabilities.
 
     Args:
-        config: `base_model` (a hub id or folder), `fc_dropout` and `id2label`. Two optional keys are ours:
+        config: `base_model` (a hub id or folder), `fc_dropout` and `id2label`. Some optional keys are ours:
             `base_config`, the backbone's configuration, makes a saved classifier independent of the base model's files;
-            `pooling` "mean" averages all tokens instead of taking the first.
+            `pooling` "mean" averages all tokens instead of taking the first; `window` is how many tokens the backbone
+            reads, if not all; `token_bag` adds a linear classifier over all tokens to the head.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -43,6 +45,9 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
         self.model = make_backbone(config)
         self.dropout = nn.Dropout(config["fc_dropout"])
         self.fc = nn.Linear(self.model.config.hidden_size, len(config["id2label"]))
+        self.window: int | None = config.get("window")
+        bag = TokenBag(self.model.config.vocab_size, len(config["id2label"])) if config.get("token_bag") else None
+        self.bag: TokenBag | None = bag
 
     @property
     def device(self) -> torch.device:
@@ -51,15 +56,18 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
 
     def logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The values of all classes before the softmax."""
-        mask = batch[ATTENTION_MASK_FIELD]
-        hidden = self.model(input_ids=batch[INPUT_ID_FIELD], attention_mask=mask).last_hidden_state
+        ids, mask = batch[INPUT_ID_FIELD], batch[ATTENTION_MASK_FIELD]
+        words = None if self.bag is None else self.bag(ids, mask)
+        if self.window is not None:
+            ids, mask = ids[:, : self.window], mask[:, : self.window]
+        hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         if self.pooling == "mean":
             weights = mask.unsqueeze(-1).to(hidden.dtype)
             pooled = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
         else:
             pooled = hidden[:, 0]
         values: torch.Tensor = self.fc(self.dropout(pooled))
-        return values
+        return values if words is None else values + words
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The probability of each class for each document."""

@@ -14,10 +14,16 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
+# Pairs of tokens whose scores are computed together.
+_SCORES_AT_ONCE = 512 * 512
+
 
 def distance_buckets(length: int, *, buckets: int, max_distance: int) -> torch.Tensor:
-    """The bucket of each distance from -(length - 1) to length - 1: near ones alone, far ones by their logarithm."""
-    distances = torch.arange(-(length - 1), length)
+    """The bucket of each distance from -length to length - 1: near ones alone, far ones by their logarithm.
+
+    The first distance never occurs. It makes the number of distances even, and products with them a third faster.
+    """
+    distances = torch.arange(-length, length)
     if buckets <= 0:
         return distances
     middle = buckets // 2
@@ -58,49 +64,73 @@ class _Layer(nn.Module):  # type: ignore[misc]
         return positions.view(-1, self.heads, self.size).permute(1, 0, 2).contiguous()
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
-        """`places` says for each distance from -(length - 1) on which relative position it is."""
+        """`places` says for each distance from -length to length - 1 on which relative position it is."""
         rows, length, width = hidden.shape
         # Heads first: then a product with all positions is one batched multiplication per head.
         three = self.project(hidden).view(rows * length, 3, self.heads, self.size).permute(1, 2, 0, 3).contiguous()
-        query, key, value = three[0], three[1], three[2]
-        bias = self._bias(query, key, places, rows, length)
-        if mask is not None:
-            lowest = torch.finfo(query.dtype).min
-            empty = torch.zeros((), dtype=query.dtype, device=query.device)
-            bias = torch.where(mask, empty if bias is None else bias, lowest)
-            bias = bias.expand(self.heads, rows, length, length)
         shape = (self.heads, rows, length, self.size)
-        context = nn.functional.scaled_dot_product_attention(
-            query.view(shape), key.view(shape), value.view(shape), attn_mask=bias, scale=1.0
-        )
-        context = context.permute(1, 2, 0, 3).reshape(rows, length, width)
+        query, key, value = (part.view(shape) for part in three)
+        keys, queries = self._positions(places)
+        found = []
+        for part in _parts(rows, length):
+            own = None if mask is None else mask[part]
+            found.append(self._attend(query[:, part], key[:, part], value[:, part], own, keys, queries))
+        context = torch.cat(found).reshape(rows, length, width)
         hidden = self.attention_norm(self.attention_dense(context) + hidden)
         return self.norm(self.outer(self.activation(self.inner(hidden))) + hidden)
 
-    def _bias(
-        self, query: torch.Tensor, key: torch.Tensor, places: torch.Tensor, rows: int, length: int
-    ) -> torch.Tensor | None:
+    def _positions(self, places: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The keys of the distances in falling order, and the queries in rising order, one column for each distance."""
+        keys = self.position_keys.index_select(1, places.flip(0)).transpose(1, 2) if self.has_c2p else None
+        queries = self.position_queries.index_select(1, places).transpose(1, 2) if self.has_p2c else None
+        return keys, queries
+
+    def _attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        position_keys: torch.Tensor | None,
+        position_queries: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The context of some documents, heads last."""
+        heads, rows, length, size = query.shape
         bias = None
-        shape = (self.heads * rows, length, 2 * length - 1)
-        if self.has_c2p:
-            # Distance i - j falls from left to right in row i.
-            positions = self.position_keys[:, places.flip(0)].transpose(1, 2)
-            bias = diagonals(torch.bmm(query, positions).view(shape))
-        if self.has_p2c:
+        if position_keys is not None:
+            # Distance i - j falls from left to right in row i; the first one, length - 1, is in row length - 1.
+            scores = torch.bmm(query.reshape(heads, rows * length, size), position_keys)
+            bias = diagonals(scores.view(heads * rows, length, 2 * length), length - 1)
+        if position_queries is not None:
             # Here row j holds the distances i - j, which rise with i; the roles are exchanged afterwards.
-            positions = self.position_queries[:, places].transpose(1, 2)
-            other = diagonals(torch.bmm(key, positions).view(shape)).transpose(1, 2)
+            scores = torch.bmm(key.reshape(heads, rows * length, size), position_queries)
+            other = diagonals(scores.view(heads * rows, length, 2 * length), length).transpose(1, 2)
             bias = other if bias is None else bias + other
-        return None if bias is None else bias.view(self.heads, rows, length, length)
+        if bias is not None:
+            bias = bias.view(heads, rows, length, length)
+        if mask is not None:
+            lowest = torch.finfo(query.dtype).min
+            empty = torch.zeros((), dtype=query.dtype, device=query.device)
+            bias = torch.where(mask, empty if bias is None else bias, lowest).expand(heads, rows, length, length)
+        context = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+        return context.permute(1, 2, 0, 3)
 
 
-def diagonals(scores: torch.Tensor) -> torch.Tensor:
-    """The square with `result[i, j] = scores[i, j - i + length - 1]`, for each matrix of `scores`."""
+def _parts(rows: int, length: int) -> list[slice]:
+    """The documents in groups whose scores, about this many per head, stay in the processor's caches."""
+    if torch.onnx.is_in_onnx_export():
+        return [slice(None)]
+    size = max(1, _SCORES_AT_ONCE // (length * length))
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
+def diagonals(scores: torch.Tensor, start: int) -> torch.Tensor:
+    """The square with `result[i, j] = scores[i, j - i + start]`, for each matrix of `scores`."""
     count, length, distances = scores.shape
     if not torch.onnx.is_in_onnx_export():
-        return scores.as_strided((count, length, length), (length * distances, distances - 1, 1), length - 1)
+        return scores.as_strided((count, length, length), (length * distances, distances - 1, 1), start)
     # The same by slicing: row i starts one element earlier in a row that is one element shorter.
-    flat = scores.reshape(count, length * distances)[:, length - 1 : length - 1 + length * (distances - 1)]
+    flat = scores.reshape(count, length * distances)[:, start : start + length * (distances - 1)]
     return flat.reshape(count, length, distances - 1)[:, :, :length]
 
 
@@ -153,7 +183,7 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
         places = (buckets + self.span).clamp(0, 2 * self.span - 1)
         mask = None
         if torch.onnx.is_in_onnx_export() or not bool(attention_mask.all()):
-            mask = (attention_mask > 0)[None, :, None, :]
+            mask = (attention_mask > 0)[:, None, :]
         for layer in self.layers:
             hidden = layer(hidden, mask, places)
         return BaseModelOutput(last_hidden_state=hidden)

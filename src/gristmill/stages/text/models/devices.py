@@ -177,7 +177,7 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
         network: A torch module in evaluation mode.
         worker: What the executor told the stage, None outside of one.
         cpus: The processors that the stage asks for.
-        cpu_backend: `torch`, `onnx` or `onnx-int8`; used where there is no GPU.
+        cpu_backend: `torch`, `torch-int8` or `onnx`; used where there is no GPU.
     """
     device = choose_device(worker)
     threads = limit_threads(worker, cpus)
@@ -189,6 +189,10 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
     network = faster(network).eval()
     if cpu_backend == "torch":
         return network
+    if cpu_backend == "torch-int8":
+        from gristmill.stages.text.models.int8 import with_int8_layers
+
+        return with_int8_layers(network)
     from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
 
-    return to_onnx_runtime(network, int8=cpu_backend == "onnx-int8", threads=threads)
+    return to_onnx_runtime(network, threads=threads)

@@ -1,12 +1,10 @@
-"""Runs a torch network on the CPU with ONNX Runtime, in float32 or with 8-bit weights."""
+"""Runs a torch network on the CPU with ONNX Runtime."""
 
 from __future__ import annotations
 
 import inspect
 import io
 import warnings
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -65,19 +63,18 @@ def _takes_names(network: Any) -> bool:
     return INPUT_ID_FIELD in inspect.signature(network.forward).parameters
 
 
-def to_onnx_runtime(network: Any, *, int8: bool, threads: int) -> OnnxModel:
+def to_onnx_runtime(network: Any, *, threads: int) -> OnnxModel:
     """The network in ONNX Runtime.
 
     Args:
         network: A torch module in evaluation mode (one in training mode would be exported with its dropout).
-        int8: Multiply with 8-bit weights and activations whose scale is found at run time.
         threads: How many threads one forward pass uses.
 
     Raises:
         MissingExtraError: onnx or onnxruntime is not installed.
     """
     try:
-        import onnx
+        import onnx  # noqa: F401 (torch exports with it)
         import onnxruntime
     except ImportError as error:
         raise MissingExtraError(
@@ -104,20 +101,4 @@ def to_onnx_runtime(network: Any, *, int8: bool, threads: int) -> OnnxModel:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     providers = ["CPUExecutionProvider"]
-    if not int8:
-        return OnnxModel(onnxruntime.InferenceSession(buffer.getvalue(), options, providers=providers), traced.kind)
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with TemporaryDirectory() as folder:
-        plain, small = Path(folder) / "plain.onnx", Path(folder) / "int8.onnx"
-        model = onnx.load_from_string(buffer.getvalue())
-        # The exporter has folded constants already, which is what the quantizer asks for with a warning.
-        model.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
-        onnx.save(model, str(plain))
-        # Only products with weights: scores between tokens gain little and lose precision. On processors without
-        # VNNI, sums of products of full 8-bit values overflow, so the weights keep 7 bits.
-        quantize_dynamic(
-            plain, small, op_types_to_quantize=["MatMul", "Gemm"], weight_type=QuantType.QInt8, per_channel=True,
-            reduce_range=True, extra_options={"MatMulConstBOnly": True},
-        )  # fmt: skip
-        return OnnxModel(onnxruntime.InferenceSession(str(small), options, providers=providers), traced.kind)
+    return OnnxModel(onnxruntime.InferenceSession(buffer.getvalue(), options, providers=providers), traced.kind)

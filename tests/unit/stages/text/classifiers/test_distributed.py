@@ -63,6 +63,22 @@ def test_the_onnx_back_end_gives_the_same_labels(model: Path) -> None:
     assert np.abs(np.array(out.column("p").to_pylist()) - reference(model, values)).max() < 2e-5
 
 
+def test_eight_bits_change_probabilities_a_little(model: Path) -> None:
+    values = texts(12)
+    classifier = DistributedDataClassifier(model_identifier=str(model), score_field="p", cpu_backend="torch-int8")
+    out = run(classifier.decompose(), batch_of(values)).to_pyarrow()
+    difference = np.abs(np.array(out.column("p").to_pylist()) - reference(model, values)).max()
+    assert 0 < difference < 0.03
+
+
+def test_scores_in_small_groups_equal_the_reference(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gristmill.stages.text.models.deberta_encoder._SCORES_AT_ONCE", 300)
+    values = texts(12)
+    classifier = DistributedDataClassifier(model_identifier=str(model), score_field="p")
+    out = run(classifier.decompose(), batch_of(values)).to_pyarrow()
+    assert np.abs(np.array(out.column("p").to_pylist()) - reference(model, values)).max() < 2e-5
+
+
 def test_a_transformers_sequence_classifier_works_too(tmp_path: Path) -> None:
     folder = make_sequence_classifier(tmp_path / "plain")
     values = texts(8)

