@@ -95,6 +95,7 @@ def _counts(report: Any) -> list[Any]:
 
 KINDS = ["jsonl-jsonl", "parquet-parquet", "jsonl-parquet", "parquet-jsonl"]
 ENGINES = [(1, "streaming"), (2, "streaming"), (2, "batch"), (4, "streaming")]
+ALL_ENGINES = [(workers, mode) for workers in (1, 2, 4) for mode in ("streaming", "batch")]
 CASES = [(kind, job) for job in JOBS for kind in (KINDS if job == "modifiers" else KINDS[:2])]
 
 
@@ -104,7 +105,10 @@ def test_equality(kind: str, job: str, lines: Path, tables: Path, tmp_path: Path
     first = _run(kind, job, source, tmp_path / "here", {"num_cpus": 0})
     expected = _contents(tmp_path / "here")
     assert len(Manifest(str(tmp_path / "here")).load()) == len(list(source.iterdir()))
-    for workers, mode in ENGINES if kind == "jsonl-jsonl" else ENGINES[2:]:
+    # Fast ones everywhere; all of them where pieces of partitions cross between workers.
+    engines = ENGINES if kind == "jsonl-jsonl" else ENGINES[2:]
+    everywhere = kind == "jsonl-jsonl" and job in ("fan_out", "quarantines")
+    for workers, mode in ALL_ENGINES if everywhere else engines:
         output = tmp_path / f"{mode}-{workers}"
         report = _run(kind, job, source, output, {"num_cpus": workers, "execution_mode": mode})
         found = _contents(output)
@@ -112,6 +116,37 @@ def test_equality(kind: str, job: str, lines: Path, tables: Path, tmp_path: Path
         for name, data in expected.items():
             assert found[name] == data, (workers, mode, name)
         assert _counts(report) == _counts(first), (workers, mode)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_equality_of_replays(kind: str, lines: Path, tables: Path, tmp_path: Path) -> None:
+    """What a replay on any engine leaves is what a run in one process leaves that never failed."""
+    mended = tmp_path / "mended"
+
+    def job(output: Path) -> Pipeline:
+        reader: Any = JsonlReader if kind.startswith("jsonl") else ParquetReader
+        writer: Any = JsonlWriter if kind.endswith("jsonl") else ParquetWriter
+        source = reader(str(lines if kind.startswith("jsonl") else tables), files_per_partition=1)
+        middle = [*_filters(), mine.Picky(str(mended)), mine.Apart(), Modify(UrlRemover())]
+        return Pipeline("equality", stages=[source, *middle, writer(str(output))])
+
+    options: Any = {"ignore_failures": True, "error_budget": None, "progress": False}
+    engines = [(0, "streaming"), (1, "batch"), (2, "streaming"), (4, "batch")]
+    executors = {f"{workers}-{mode}": {"num_cpus": workers, "execution_mode": mode} for workers, mode in engines}
+    for name, config in executors.items():
+        report = job(tmp_path / name).run(executor=LocalExecutor(config=config), **options).report
+        assert report.quarantined > 5
+    mended.touch()
+    job(tmp_path / "whole").run(executor=LocalExecutor(config={"num_cpus": 0}), **options)
+    expected = _contents(tmp_path / "whole")
+    for name, config in executors.items():
+        replayed = job(tmp_path / name).replay(LocalExecutor(config=config))
+        assert (replayed.still_quarantined, replayed.rearranged) == (2 if kind == "jsonl-jsonl" else 0, 0)
+        found = _contents(tmp_path / name)
+        assert sorted(found) == sorted(expected), name
+        assert [file for file in expected if found[file] != expected[file]] == [], name
+        checked = verify(str(tmp_path / name))
+        assert checked.ok, checked
 
 
 def test_the_jobs_do_what_they_are_there_for(lines: Path, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ class Shelf(DirFileSystem):
 
     Args:
         root: The folder they lie in.
-        trouble: A file with the number of the operation that fails, counted in its neighbour `….count`.
+        trouble: A file with the number of the operation that fails; its neighbour `….count` has a byte for each one
+            that was begun, in whatever process.
     """
 
     protocol = "shelf"
@@ -54,9 +55,10 @@ class Shelf(DirFileSystem):
     def _operate(self) -> None:
         if self._trouble is None:
             return
-        counter = Path(self._trouble + ".count")
-        number = int(counter.read_text() or 0) + 1 if counter.exists() else 1
-        counter.write_text(str(number))
+        counter = os.open(self._trouble + ".count", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(counter, b".")
+        number = os.lseek(counter, 0, os.SEEK_CUR)
+        os.close(counter)
         if Path(self._trouble).exists() and int(Path(self._trouble).read_text()) == number:
             raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
 
