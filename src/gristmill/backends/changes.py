@@ -19,6 +19,8 @@ from gristmill.tasks.table_door import same_memory
 
 Stage = ProcessingStage[Any, Any]
 
+_OURS = ("gristmill.stages.text.", "gristmill.stages.deduplication.")
+
 
 def find_changes(
     stage: Stage, before: Columns, after: Columns, positions: Rows, rows: Rows, noted: frozenset[str]
@@ -76,7 +78,7 @@ def _untouched(before: Columns, after: Columns, field: str, *, whole: bool) -> b
 
 def _is_ours(stage: Stage) -> bool:
     members = stage.members if isinstance(stage, FusedStage) else (stage,)
-    return all(type(member).__module__.startswith("gristmill.stages.text") for member in members)
+    return all(type(member).__module__.startswith(_OURS) for member in members)
 
 
 def _is_text(kind: pa.DataType) -> bool:

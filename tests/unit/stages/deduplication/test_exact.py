@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gristmill.backends import changes
 from gristmill.errors import InputChangedError, InputNotFoundError, MissingColumnError, ResumeError, UsageError
 from gristmill.ledger.verify import verify
 from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
@@ -173,6 +174,18 @@ def test_options_of_gpus_are_accepted_and_explained(tmp_path: Path) -> None:
     (note,) = result.get_metadata("notes")
     assert "rmm_pool_size" in note
     assert "total_nparts" in note
+
+
+def test_documents_are_not_decoded_to_see_whether_a_step_has_changed_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compared(*values: object) -> None:
+        raise AssertionError("values were compared")
+
+    monkeypatch.setattr(changes, "differing_rows", compared)
+    write_files(tmp_path, {"a.jsonl": documents(["x", "y", "x"])})
+    deduplicate(tmp_path)
+    assert kept_ids(tmp_path) == ["d0", "d1"]
 
 
 @pytest.mark.parametrize(
