@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +82,8 @@ class Work:
 
     Args:
         plan: The plan that is run.
-        pending: The partitions to do, with their root tasks.
+        partitions: The partitions to do, in source order.
+        root: Gives the task that a partition begins with, when it is needed: partitions can be very many.
         events: Told about everything that is final.
         budget: The error budget, already holding what earlier runs quarantined.
         keep_trails: Keep the whole trail of every partition in `trails`, for runs without a writer.
@@ -91,7 +92,8 @@ class Work:
     def __init__(
         self,
         plan: ExecutionPlan,
-        pending: Sequence[tuple[Partition, Task[Any]]],
+        partitions: Sequence[Partition],
+        root: Callable[[Partition], Task[Any]],
         events: EventStream,
         budget: ErrorBudget,
         *,
@@ -104,15 +106,15 @@ class Work:
         self.trail = Trail()
         self.trails: dict[int, Trail] = {}
         self._keep_trails = keep_trails
-        self._pending = pending
-        self._partitions = {partition.index: partition for partition, _ in pending}
+        self._root = root
+        self._partitions = {partition.index: partition for partition in partitions}
         self._open: dict[int, _Open] = {}
         self._failures: dict[str, str] = {}
         self._done = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self._partitions)
 
     @property
     def done(self) -> int:
@@ -122,12 +124,12 @@ class Work:
     @property
     def input_bytes(self) -> int:
         """About how much there is to read."""
-        return sum(_range_bytes(piece) for partition, _ in self._pending for piece in partition.ranges)
+        return sum(_range_bytes(piece) for partition in self._partitions.values() for piece in partition.ranges)
 
     def tasks(self) -> Iterator[Task[Any]]:
         """The root tasks, in source order, ready to run. May be called once per execution."""
-        for partition, root in self._pending:
-            task = copy(root)  # what a task comes to hold on its way is given up with it
+        for partition in self._partitions.values():
+            task = copy(self._root(partition))  # what it comes to hold on its way is given up with it
             task._lineage = Lineage(partition.index, partition.id)
             task.task_id = partition.id
             task._metadata = {**task._metadata, "partition": partition}

@@ -282,7 +282,15 @@ def _replay_stage(
         return
     settings = RunSettings(ignore_failures=True, scores=scores)
     plan = finish(pipeline.name, Draft(None, list(stages)), executor.capacity(), settings)
-    work = Work(plan, pending, EventStream(listeners), ErrorBudget(None), keep_trails=True)
+    batches = {partition.index: batch for partition, batch in pending}
+    work = Work(
+        plan,
+        [partition for partition, _ in pending],
+        lambda partition: batches[partition.index],
+        EventStream(listeners),
+        ErrorBudget(None),
+        keep_trails=True,
+    )
     executor.execute(plan, work)
     work.finish()
     for partition, task in pending:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.accounting import settled
@@ -68,10 +69,11 @@ class Options:
 
 @dataclass(slots=True)
 class Prepared:
-    """A pipeline that is checked and ready to be run or explained."""
+    """A pipeline that is checked and ready to be run or explained; `root` gives the task of a partition."""
 
     sketch: Draft
-    pending: list[tuple[Partition, Task[Any]]]
+    partitions: list[Partition]
+    root: Callable[[Partition], Task[Any]]
     plan: ExecutionPlan
 
 
@@ -89,9 +91,8 @@ def prepare(
         id_field=options.id_field,
         url_field=options.url_field,
     )
-    pending = _root_tasks(sketch, initial_tasks)
+    partitions, root = _roots(sketch, initial_tasks)
     if sketch.source is not None:
-        partitions = [partition for partition, _ in pending]
         check_columns(sketch.stages, sketch.source.columns(partitions, wanted_columns(sketch.stages[1:])))
     settings = RunSettings(
         id_field=options.id_field,
@@ -106,12 +107,12 @@ def prepare(
         sketch,
         executor.capacity(),
         settings,
-        [partition for partition, _ in pending],
+        partitions,
         share_workers=not executor.one_stage_at_a_time,
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
-    return Prepared(sketch, pending, plan.described(description))
+    return Prepared(sketch, partitions, root, plan.described(description))
 
 
 def _ignore_failures(options: Options, executor: BaseExecutor) -> bool:
@@ -122,20 +123,23 @@ def _ignore_failures(options: Options, executor: BaseExecutor) -> bool:
     )
 
 
-def _root_tasks(sketch: Draft, initial_tasks: Sequence[Task[Any]] | None) -> list[tuple[Partition, Task[Any]]]:
+def _roots(
+    sketch: Draft, initial_tasks: Sequence[Task[Any]] | None
+) -> tuple[list[Partition], Callable[[Partition], Task[Any]]]:
+    """The partitions of the input, and what gives the task that each begins with."""
     if sketch.source is not None:
         partitions = sketch.source.partitions()
-        return list(zip(partitions, sketch.source.tasks(partitions), strict=True))
+        return partitions, partial(sketch.source.task, total=len(partitions))
     tasks = list(initial_tasks) if initial_tasks else [EmptyTask()]
     for task in tasks:
         if not isinstance(task, Task):
             raise PlanningError(f"initial_tasks holds {type(task).__name__}; it must hold tasks such as DocumentBatch.")
-    found = []
-    for number, task in enumerate(tasks):
-        root = settled(task) if isinstance(task, DocumentBatch) else task
-        ranges = initial_ranges(root, number) if sketch.sink is not None else ()
-        found.append((Partition(number, f"task-{number:05d}", ranges), root))
-    return found
+    roots = [settled(task) if isinstance(task, DocumentBatch) else task for task in tasks]
+    partitions = [
+        Partition(number, f"task-{number:05d}", initial_ranges(root, number) if sketch.sink is not None else ())
+        for number, root in enumerate(roots)
+    ]
+    return partitions, lambda partition: roots[partition.index]
 
 
 def run_pipeline(
@@ -163,7 +167,7 @@ def run_pipeline(
         state = open_output(
             sink,
             prepared.plan,
-            [partition for partition, _ in prepared.pending],
+            prepared.partitions,
             fresh=options.fresh,
             alarms=AlarmLimits(max_dropped_share=options.alarm_share),
             searched=[] if prepared.sketch.source is None else prepared.sketch.source.searched_folders(),
@@ -173,8 +177,8 @@ def run_pipeline(
         events.listen(perf)
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.recipe_file, str(pipeline.config["recipe"]).encode())
-        prepared.pending = [pair for pair in prepared.pending if pair[0].id not in state.done]
-    work = Work(prepared.plan, prepared.pending, events, ErrorBudget(options.error_budget))
+        prepared.partitions = [partition for partition in prepared.partitions if partition.id not in state.done]
+    work = Work(prepared.plan, prepared.partitions, prepared.root, events, ErrorBudget(options.error_budget))
     if state is not None:
         work.budget.add(state.rows_read, state.quarantined)
     events.emit(_started(pipeline, chosen, prepared.plan, work, state))
@@ -206,7 +210,7 @@ def run_pipeline(
                 state.close(status)
     report = _report(pipeline, prepared, work, state, time.monotonic() - begun)
     if state is not None:
-        prepared.pending.clear()  # of very many partitions only the results need to fit into memory
+        del work, prepared  # of very many partitions only the results need to fit into memory
         return RunResult(state.files(perf), report)
     return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
 

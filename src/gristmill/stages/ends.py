@@ -54,26 +54,21 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
         """Absolute paths of local folders of which every suitable file is input."""
         return []
 
-    def task(self, partition: Partition) -> FileGroupTask:
-        """The task that reads `partition`."""
+    def task(self, partition: Partition, *, total: int = 1) -> FileGroupTask:
+        """The task that reads `partition`, one of `total`."""
         paths = [piece.path for piece in partition.ranges]
         metadata = {
             "partition": partition,
             "partition_index": partition.index,
             "source_files": partition.source_files,
+            "total_partitions": total,
         }
         return FileGroupTask(data=paths, _metadata=metadata)
 
     def process(self, task: EmptyTask) -> list[FileGroupTask]:
         """All partitions as tasks, for use without a pipeline."""
-        return self.tasks(self.partitions())
-
-    def tasks(self, partitions: Sequence[Partition]) -> list[FileGroupTask]:
-        """The tasks that read `partitions`, each knowing how many there are."""
-        tasks = [self.task(partition) for partition in partitions]
-        for task in tasks:
-            task._metadata["total_partitions"] = len(partitions)
-        return tasks
+        partitions = self.partitions()
+        return [self.task(partition, total=len(partitions)) for partition in partitions]
 
 
 class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):

@@ -88,8 +88,8 @@ class KeyRanges(SourceStage):
     def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
         return None
 
-    def task(self, partition: Partition) -> FileGroupTask:
-        task = super().task(partition)
+    def task(self, partition: Partition, *, total: int = 1) -> FileGroupTask:
+        task = super().task(partition, total=total)
         task._metadata["keys"] = (self.cuts[partition.index], self.cuts[partition.index + 1])
         return task
 
