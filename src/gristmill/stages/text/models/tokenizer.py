@@ -105,6 +105,9 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             raise UsageError(
                 "transformers_init_kwargs has 'local_files_only': workers never download, so it is always on."
             )
+        for name in ("token", "use_auth_token"):
+            if name in options:
+                raise UsageError(f"transformers_init_kwargs has {name!r}: give hf_token= to the stage itself.")
         if "trust_remote_code" in options:
             raise UsageError(
                 "transformers_init_kwargs has 'trust_remote_code': code of a model repository is never run."

@@ -88,7 +88,7 @@ def test_same_settings_give_the_same_digest_and_others_do_not(model: Path, tmp_p
     assert len(set(digests)) == 3
 
 
-@pytest.mark.parametrize("name", ["cache_dir", "padding_side", "local_files_only", "trust_remote_code"])
+@pytest.mark.parametrize("name", ["cache_dir", "padding_side", "local_files_only", "token", "trust_remote_code"])
 def test_options_that_are_the_stages_own_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         TokenizerStage("some/model", transformers_init_kwargs={name: "x"})
