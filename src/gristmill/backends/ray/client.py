@@ -212,7 +212,8 @@ def _free_port(wanted: int, taken: set[int]) -> int:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", port))
+                # On all addresses: Ray's head listens on the node's own, not only on the local one.
+                probe.bind(("", port))
             except OSError:
                 continue
             found = int(probe.getsockname()[1])

@@ -7,12 +7,13 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
 
 from gristmill.backends.base import Capacity
+from gristmill.backends.ray.devices import UNKNOWN_GB, memory_here_gb, memory_on_gb
 from gristmill.errors import UsageError, WorkerError
 
 _QUIET = ("ray", "ray.data", "ray.util", "ray._private")
@@ -27,7 +28,8 @@ class ClusterConfig:
         num_cpus: Processors of a cluster started here; None: those there are.
         num_gpus: GPUs of a cluster started here; None: those there are.
         object_store_memory: Bytes of the object store of a cluster started here.
-        gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: asked from the devices.
+        gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: that of the smallest
+            device on the nodes.
         runtime_env: The runtime environment of the workers.
         log_to_driver: Show what workers print.
     """
@@ -43,12 +45,13 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node that can be given work."""
+    """One node that can be given work; `others` is what it offers by name besides processors and GPUs."""
 
     id: str
     cpus: float
     gpus: float
     is_head: bool
+    others: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,13 @@ class Cluster:
         nodes: Those that can be given work.
         dashboard_url: Where Ray shows what it does, if it does.
         connected_before: Whether the connection is the caller's own.
+        avoided: The id of the node that work is kept off; None: all are used.
     """
 
     nodes: tuple[Node, ...]
     dashboard_url: str | None
     connected_before: bool
+    avoided: str | None = None
 
     @property
     def cpus(self) -> float:
@@ -91,7 +96,7 @@ class Cluster:
             gpus=self.gpus,
             largest_node_cpus=max((node.cpus for node in self.nodes), default=0.0),
             largest_node_gpus=max((node.gpus for node in self.nodes), default=0.0),
-            gpu_memory_gb=gpu_memory_gb or _device_memory_gb(),
+            gpu_memory_gb=gpu_memory_gb or memory_on_gb(node.id for node in self.nodes if node.gpus),
         )
 
 
@@ -149,7 +154,7 @@ def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capaci
         )
     cpus = float(config.num_cpus if config.num_cpus is not None else _local_cpus())
     gpus = float(config.num_gpus if config.num_gpus is not None else _local_gpus())
-    return Capacity(cpus, gpus, cpus, gpus, config.gpu_memory_gb or _device_memory_gb())
+    return Capacity(cpus, gpus, cpus, gpus, config.gpu_memory_gb or memory_here_gb() or UNKNOWN_GB)
 
 
 def _connect(config: ClusterConfig, address: str | None, environment: Mapping[str, str]) -> None:
@@ -219,19 +224,25 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
 
 def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
     nodes = []
+    avoided = None
     for info in ray.nodes():
-        resources = info.get("Resources", {})
+        if not info.get("Alive"):
+            continue
+        resources = dict(info.get("Resources", {}))
         node = Node(
             id=info["NodeID"],
-            cpus=float(resources.get("CPU", 0.0)),
-            gpus=float(resources.get("GPU", 0.0)),
+            cpus=float(resources.pop("CPU", 0.0)),
+            gpus=float(resources.pop("GPU", 0.0)),
             is_head="node:__internal_head__" in resources,
+            others=resources,
         )
-        if info.get("Alive") and not (ignore_head_node and node.is_head):
+        if ignore_head_node and node.is_head:
+            avoided = node.id
+        else:
             nodes.append(node)
     if not nodes:
         raise WorkerError("The Ray cluster has no node to work on besides its head, and ignore_head_node is set.")
-    return Cluster(tuple(nodes), _dashboard_url(), connected_before)
+    return Cluster(tuple(nodes), _dashboard_url(), connected_before, avoided)
 
 
 def _dashboard_url() -> str | None:
@@ -265,22 +276,6 @@ def _local_gpus() -> int:
     import glob
 
     return len(glob.glob("/dev/nvidia[0-9]*"))
-
-
-def _device_memory_gb() -> float:
-    """The memory of the first GPU of this machine; 24 where there is none."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            return float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9
-        finally:
-            pynvml.nvmlShutdown()
-    except Exception:
-        # No library, no driver or no device: in each case there is nothing to ask.
-        return 24.0
 
 
 def _quiet_logs() -> None:

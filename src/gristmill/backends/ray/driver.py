@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
@@ -15,6 +15,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from gristmill.backends.code import pickled
 from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.backends.ray.cluster import Cluster, alive_nodes
+from gristmill.backends.ray.requests import Request
+from gristmill.backends.ray.shares import Share
 from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_spec
 from gristmill.backends.ray.watch import Watch
 from gristmill.backends.ray.worker import Order, overrides
@@ -84,6 +86,20 @@ class Run:
             return segment.workers
         return max(1, math.ceil(per_node * len(self.cluster.nodes)))
 
+    def requests(self, shares: Sequence[Share]) -> list[Request]:
+        """What Ray is asked for by the workers of each segment, with what the stages add themselves."""
+        found = []
+        for segment, share in zip(self.plan.segments, shares, strict=True):
+            spec = self.specs[segment.index].ray
+            extra = spec.ray_remote_args or {}
+            cpus = share.cpus if spec.ray_num_cpus is None else spec.ray_num_cpus
+            others = dict(extra.get("resources") or {})
+            if extra.get("memory"):
+                others["memory"] = extra["memory"]
+            cpus, gpus = extra.get("num_cpus", cpus), extra.get("num_gpus", share.gpus)
+            found.append(Request(segment.name, cpus, gpus, others, max(1, share.least)))
+        return found
+
     def notice(self, message: str) -> None:
         """Tell the user something."""
         self._events.emit(Notice(message))
@@ -95,16 +111,17 @@ class Run:
 
     def workers(self) -> dict[str, Any]:
         """The workers that have started and not ended, with their handles."""
-        return self._look()
+        return dict(ray.get(self.watch.workers.remote()))
 
-    def _look(self) -> dict[str, Any]:
+    def _look(self) -> int:
+        """Take over what the watch has heard; gives the number of workers that have not ended."""
         events, problems, workers = ray.get(self.watch.drain.remote())
         self._looked_at = time.monotonic()
         for event in events:
             self._events.emit(event)
         if problems and self._problem is None:
             self._problem = problems[0]
-        return dict(workers)
+        return int(workers)
 
     def lost_nodes(self) -> frozenset[str]:
         """The nodes of this round that are gone."""
@@ -121,9 +138,9 @@ class Run:
     def end_workers(self) -> None:
         """End workers that nobody waits for any more, also those that cannot tear down."""
         deadline = time.monotonic() + _ABANDON_S
-        while (workers := self._look()) and time.monotonic() < deadline:
+        while self._look() and time.monotonic() < deadline:
             time.sleep(0.1)
-        for name, handle in workers.items():
+        for name, handle in self.workers().items():
             if handle is not None:
                 ray.kill(handle)
             ray.get(self.watch.lost.remote(name))

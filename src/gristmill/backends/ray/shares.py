@@ -9,6 +9,7 @@ from gristmill.backends.plan import Segment
 
 _LEAST_CPUS = 0.01
 """Ray counts resources in ten-thousandths; a worker with less than this would be meaningless."""
+_LEAST_GPUS = 0.0001
 _STEP = 0.95
 """How much smaller shares become from try to try, where their sum fits but their sizes do not."""
 
@@ -67,9 +68,12 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
         asked.append(passing)
     total = sum(nodes)
     # Without its largest node the cluster must still hold one worker of each segment: if a node is lost, a worker that
-    # stays could otherwise take the last processor, and the others would wait for it for ever.
+    # stays could otherwise take the last processor, and the others would wait for it for ever. Where the other nodes
+    # are too small for some worker anyway, nothing is kept back: the run is then planned anew after a loss.
     single = [demand.segment.resources.cpus for demand in demands if demand.stays] + ([passing] if passing else [])
     rest = sorted(nodes)[:-1]
+    if max(rest, default=0.0) < max(single, default=0.0):
+        rest = []
     scale = min(1.0, total / sum(asked)) if sum(asked) else 1.0
     held = sum(asked) - passing
     # Ray places workers where it likes. However it does, some node must have room for a task that passes.
@@ -91,9 +95,10 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     for demand in demands:
         cpus = demand.segment.resources.cpus
         mine = _scaled(cpus, scale)
-        most = demand.workers if demand.workers is not None else _most(demand.segment, mine, total, gpus)
+        device = max(_LEAST_GPUS, _countable(demand.segment.resources.gpus)) if demand.segment.resources.gpus else 0.0
+        most = demand.workers if demand.workers is not None else _most(mine, device, total, gpus)
         least = (demand.workers or 1) if demand.stays else 0
-        shares.append(Share(mine, demand.segment.resources.gpus, least, max(1, most)))
+        shares.append(Share(mine, device, least, max(1, most)))
     return shares, note
 
 
@@ -108,13 +113,17 @@ def packs(requests: Sequence[float], nodes: Sequence[float]) -> bool:
     return True
 
 
-def _most(segment: Segment, cpus_each: float, cpus: float, gpus: float) -> int:
-    if segment.resources.gpus:
-        share = segment.resources.gpus
-        return int(1 / share + 1e-6) * int(gpus) if share < 1 else int(gpus / share)
+def _most(cpus_each: float, gpus_each: float, cpus: float, gpus: float) -> int:
+    if gpus_each:
+        return int(1 / gpus_each + 1e-6) * int(gpus) if gpus_each < 1 else int(gpus / gpus_each)
     return int(cpus / cpus_each + 1e-6) if cpus_each else int(cpus)
 
 
 def _scaled(cpus: float, scale: float) -> float:
-    """The share that is booked: rounded down to what Ray can count, so that the sum still fits, but never nothing."""
-    return max(_LEAST_CPUS, int(cpus * scale * 10_000 + 1e-6) / 10_000) if cpus else 0.0
+    """The share that is booked, but never nothing."""
+    return max(_LEAST_CPUS, _countable(cpus * scale)) if cpus else 0.0
+
+
+def _countable(amount: float) -> float:
+    """The amount rounded down to what Ray can count: rounded up, six workers of a sixth would not fit one device."""
+    return int(amount * 10_000 + 1e-6) / 10_000

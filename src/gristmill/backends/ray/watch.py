@@ -162,8 +162,12 @@ class Watch:
         if hand is not None:
             self._events.append(WorkerStopped(hand.number, hand.segment, hand.pid, "died", expected=False))
 
-    def drain(self) -> tuple[list[Any], list[GristmillError], dict[str, Any]]:
-        """The events and errors since the last call, and the workers that have not said goodbye."""
+    def workers(self) -> dict[str, Any]:
+        """The workers that have not said goodbye, with their handles."""
+        return {worker: hand.handle for worker, hand in self._hands.items()}
+
+    def drain(self) -> tuple[list[Any], list[GristmillError], int]:
+        """The events and errors since the last call, and how many workers have not said goodbye."""
         events, self._events = self._events, []
         problems, self._problems = self._problems, []
-        return events, problems, {worker: hand.handle for worker, hand in self._hands.items()}
+        return events, problems, len(self._hands)

@@ -52,6 +52,22 @@ def test_a_node_may_be_lost() -> None:
     assert note is None
 
 
+def test_nothing_is_kept_back_for_a_loss_that_nothing_would_survive() -> None:
+    """A head without processors, or one that is far too small, must not shrink the workers of the only node."""
+    for nodes in ([0.0, 2.0], [1.0, 64.0]):
+        shares, note = fit([_demand(2.0, stays=False)], nodes, gpus=0)
+        assert (shares[0].cpus, note) == (2.0, None)
+
+
+def test_shares_of_a_device_are_what_ray_can_count() -> None:
+    """A sixth, rounded up to four places, would leave room for five workers only; and a little is not nothing."""
+    (share,), _ = fit([_demand(0.1, gpus=1 / 6)], [8.0], gpus=1)
+    assert share.most == 6
+    assert 6 * share.gpus <= 1
+    (little,), _ = fit([_demand(0.1, gpus=1e-6)], [8.0], gpus=1)
+    assert little.gpus == 0.0001
+
+
 @pytest.mark.parametrize(("share", "devices", "workers"), [(0.25, 1, 4), (0.5, 3, 6), (1, 3, 3), (2, 5, 2)])
 def test_workers_share_devices(share: float, devices: int, workers: int) -> None:
     (given_share,), _ = fit([_demand(0.1, gpus=share)], [8.0], gpus=devices)

@@ -79,12 +79,14 @@ def test_workers_and_their_ends() -> None:
     watch = Watch()
     assert watch.hello("a", 1, 11, (0,), None) == 0
     assert watch.hello("a", 1, 12, (0,), None) == 1
+    assert list(watch.workers()) == ["a"]
     watch.bye("a", "recycled", None)
     events, problems, workers = watch.drain()
     assert [type(event) for event in events] == [WorkerStarted, WorkerStopped, WorkerStarted, WorkerStopped]
     assert [event.expected for event in events if isinstance(event, WorkerStopped)] == [False, True]
     assert not problems
-    assert not workers
+    assert workers == 0
+    assert not watch.workers()
 
 
 def test_replacements_keep_their_distance() -> None:
