@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Hashes = npt.NDArray[np.uint64]
 _UNTRACKED = "untracked"
+_MAX_DIGITS = 18  # of a row number; longer ones do not fit into 64 bits
 
 
 class Ledger:
@@ -80,7 +81,7 @@ class Ledger:
                     hits.setdefault(partition, set()).update(int(row) for row in rows)
         if not hits and "#" in query:
             partition, _, number = query.rpartition("#")
-            if number.isdigit() and partition:
+            if partition and number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS:
                 hits[partition] = {int(number)}
         fates: list[tuple[int, Fate]] = []
         for partition, found in hits.items():

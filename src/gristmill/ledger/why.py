@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KEPT = "kept"
+_MAX_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +137,30 @@ class Why:
         return KEPT if self.kept else self.fates[0].status
 
     def __str__(self) -> str:
+        asked = _shown(self.query)
         if not self.fates:
             if not self.recorded:
                 return (
-                    f"{self.query}: unknown. This run recorded neither ids nor URLs, because the documents had none in "
+                    f"{asked}: unknown. This run recorded neither ids nor URLs, because the documents had none in "
                     "the fields it looked in; ask for a document as PARTITION#ROW."
                 )
             kinds = " or ".join({"ids": "id", "urls": "URL"}[kind] for kind in self.recorded)
-            return f"{self.query}: never seen. No document of the input has this {kinds}."
+            return f"{asked}: never seen. No document of the input has this {kinds}."
         if len(self.fates) == 1:
             first, *rest = self.fates[0].lines()
-            return "\n".join([f"{self.query}: {first}", *(f"  {line}" for line in rest)])
-        text = [f"{self.query}: {len(self.fates)} documents"]
+            return "\n".join([f"{asked}: {first}", *(f"  {line}" for line in rest)])
+        text = [f"{asked}: {len(self.fates)} documents"]
         for number, fate in enumerate(self.fates, start=1):
             first, *rest = fate.lines()
             text += [f" {number}. {first}", *(f"    {line}" for line in rest)]
         return "\n".join(text)
+
+
+def _shown(query: str) -> str:
+    """The query as it was asked, or quoted and cut where it would not fit into a line."""
+    if len(query) > _MAX_SHOWN:
+        return f"{query[:_MAX_SHOWN]!r}… ({len(query)} characters)"
+    return query if query.isprintable() and query.strip() else repr(query)
 
 
 def _number(value: float | None) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,8 +19,10 @@ from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.quarantine import list_quarantine, read_quarantine
 from gristmill.ledger.trail import Decisions, Identity, Scores, StageCount, Trail
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.tasks.document import DocumentBatch
 from tests.unit.ledger.making import STAGES, commit, make_partition, make_run, make_trail
+from tests.unit.pipeline.jobs import run_lines
 
 
 @pytest.fixture
@@ -227,3 +231,45 @@ def test_ids_are_found_across_batches_in_any_order(tmp_path: Path) -> None:
     commit(RunFolder(tmp_path), make_partition(), trail)
     assert Ledger(tmp_path).frame()["id"].to_list() == ["d0", "d1", "d2", "d3", "d4"]
     assert list(Manifest(str(tmp_path)).load()["part-0"].stages) == list(STAGES)
+
+
+# --- ids of every kind, from files ---
+
+IDS: list[Any] = [
+    "twice", "twice", "ü𝄞é\u0301", " spaced ", "a#3", "x" * 100_000, "", 10**22, 7, 7.5, True, {"a": 1}, "new\nline",
+    "null", "https://example.org/a?b=c#d", "../../etc/passwd#1", None,
+]  # fmt: skip
+
+
+def test_documents_are_found_by_ids_of_every_kind(tmp_path: Path) -> None:
+    rows = [{"id": name, "url": f"u#{n}", "text": "word " * (n % 2 + 1)} for n, name in enumerate(IDS)]
+    run_lines(tmp_path, rows, [ScoreFilter(WordCountFilter(min_words=2))])
+    ledger = Ledger(tmp_path / "out")
+    for number, name in enumerate(IDS):
+        asked = [f"u#{number}", f"a#{number}"] + ([] if name is None else [_query(name)])
+        for query in asked:
+            answer = ledger.why(query)
+            if query == "a#3" and number == 3:
+                continue  # here an id comes before a place
+            expected = [0, 1] if query == "twice" else [number]
+            assert [fate.row for fate in answer.fates] == expected, query
+            statuses = [fate.status for fate in answer.fates]
+            assert statuses == [["dropped", "kept"][row % 2] for row in expected], query
+            assert len(str(answer)) < 1000
+            assert str(answer).strip()
+    assert "2 documents" in str(ledger.why("twice"))
+    assert "(100000 characters): kept" in str(ledger.why("x" * 100_000))
+
+
+def _query(name: Any) -> str | int:
+    return name if isinstance(name, str | int) and not isinstance(name, bool) else json.dumps(name)
+
+
+@pytest.mark.parametrize(
+    "query", ["a#99", "a#-1", "a#²", "a#" + "9" * 5000, "#", "#1", "a#", "../a#1", "b#0", "\ud800"]
+)
+def test_what_is_no_document_was_never_seen(tmp_path: Path, query: str) -> None:
+    run_lines(tmp_path, [{"id": "1", "text": "word"}])
+    answer = Ledger(tmp_path / "out").why(query)
+    assert (answer.status, answer.fates) == ("never seen", [])
+    assert "never seen" in str(answer)
