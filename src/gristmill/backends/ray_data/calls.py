@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +22,8 @@ from gristmill.backends.ray.worker import Order, SegmentWorker
 from gristmill.backends.ray_data.lane import Lane
 
 COLUMN = "item"
+_HANDED_ON_S = 3.0
+"""How long Ray may take to hand on the end of a call."""
 _TEARDOWN_S = 60.0
 """How long the end of a worker waits for the teardown of its stages."""
 
@@ -36,25 +40,51 @@ def block(items: list[Any]) -> pd.DataFrame:
 
 
 class SegmentActor:
-    """A worker that stays: set up once, torn down when Ray lets go of it."""
+    """A worker that stays: set up once, torn down when Ray lets go of it.
+
+    Ray makes several calls at once, each in a thread of its own. Their work is done one after the other, in the lane;
+    so the next call is there, with its input, when the last one has been worked through but not yet handed on.
+    """
 
     def __init__(self, order: Order, restart_interval_s: float) -> None:
         self._interval = restart_interval_s
         self._calls = 0
+        self._active = 0
+        self._turn = threading.Condition()
+        self._retiring = False
         self._worker = SegmentWorker(order)
         self._lane = Lane()
         gpus = tuple(ray.get_gpu_ids())
         self._lane.call(lambda: self._worker.start(allocation=gpus))
 
     def __call__(self, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+        self._begin()
+        try:
+            yield from _pushed(self._worker, frame, self._lane)
+        finally:
+            with self._turn:
+                self._active -= 1
+                self._turn.notify_all()
+
+    def _begin(self) -> None:
+        """Begin a call, or end this process if it is old: then nothing of the call has been done.
+
+        Ray starts the actor again and gives it the calls that it had not finished.
+        """
         worker = self._worker
-        # After one call at least: else a lifetime that is too short would never let any be done.
-        if self._calls and worker.is_old and worker.may_retire(self._interval):
-            # Nothing of this call has been done yet: Ray starts the actor again and gives it the call.
+        with self._turn:
+            # After one call at least: else a lifetime that is too short would never let any be done.
+            old = self._calls > 0 and worker.is_old and (self._retiring or worker.may_retire(self._interval))
+            if not old:
+                self._calls += 1
+                self._active += 1
+                return
+            self._retiring = True
+            self._turn.wait_for(lambda: self._active == 0)
             self._lane.call(lambda: worker.end("recycled"))
+            # What the last call gave is still on its way; if it were lost, the call would be made again.
+            time.sleep(_HANDED_ON_S)
             os._exit(0)
-        self._calls += 1
-        yield from _pushed(worker, frame, self._lane)
 
     def __del__(self) -> None:
         worker, lane = getattr(self, "_worker", None), getattr(self, "_lane", None)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
-_AHEAD = 2
+_AHEAD = 3
 """Results that wait to be handed on at the most."""
 
 T = TypeVar("T")

@@ -1,0 +1,109 @@
+"""Calls of a worker that stays: their work in one line, their results beside each other, and no end in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from gristmill.backends.ray.parcels import Parcel
+from gristmill.backends.ray_data import calls
+from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+class _Worker:
+    """Hands parcels on, and writes down what happens."""
+
+    def __init__(self, order: Any) -> None:
+        self.order = order
+        self.is_old = False
+        self.history: list[str] = []
+
+    def start(self, allocation: Any) -> None:
+        self.history.append("start")
+
+    def may_retire(self, interval_s: float) -> bool:
+        return True
+
+    def run(self, parcels: Sequence[Parcel], *, careful: bool) -> Iterator[Parcel]:
+        for parcel in parcels:
+            self.history.append(parcel.body)
+            yield parcel
+
+    def end(self, cause: str = "finished") -> None:
+        self.history.append(cause)
+
+
+class _Exit(BaseException):
+    """In place of the end of the process."""
+
+
+@pytest.fixture
+def actor(monkeypatch: pytest.MonkeyPatch) -> SegmentActor:
+    def leave(code: int) -> None:
+        raise _Exit
+
+    monkeypatch.setattr(calls, "SegmentWorker", _Worker)
+    monkeypatch.setattr(calls, "_attempt", lambda: 0)
+    monkeypatch.setattr(calls, "_HANDED_ON_S", 0.0)
+    monkeypatch.setattr(calls.ray, "get_gpu_ids", list)
+    monkeypatch.setattr(calls.os, "_exit", leave)
+    order: Any = SimpleNamespace(last=False)
+    return SegmentActor(order, restart_interval_s=0.0)
+
+
+def _frame(*bodies: str) -> Any:
+    return block([Parcel(1, body) for body in bodies])
+
+
+def _bodies(frames: Iterator[Any]) -> list[str]:
+    return [item.body for frame in frames for item in frame[COLUMN] if isinstance(item, Parcel)]
+
+
+def test_the_next_call_is_worked_on_before_the_last_one_has_been_handed_on(actor: SegmentActor) -> None:
+    first, second = actor(_frame("a", "b")), actor(_frame("c"))
+    next(first)
+    next(second)
+    assert actor._worker.history == ["start", "a", "b", "c"]  # type: ignore[attr-defined]
+    assert _bodies(first) == ["b"]
+    assert _bodies(second) == []
+
+
+def test_an_old_worker_ends_when_no_other_call_is_under_way(actor: SegmentActor) -> None:
+    worker: Any = actor._worker
+    worker.is_old = True
+    first = actor(_frame("a", "b"))
+    next(first)
+    ended = threading.Event()
+
+    def call() -> None:
+        with pytest.raises(_Exit):
+            next(actor(_frame("c")))
+        ended.set()
+
+    other = threading.Thread(target=call)
+    other.start()
+    assert not ended.wait(0.2)
+    assert "recycled" not in worker.history
+    assert _bodies(first) == ["b"]
+    assert ended.wait(10.0)
+    other.join()
+    assert worker.history == ["start", "a", "b", "recycled"]
+
+
+def test_even_a_worker_that_is_born_old_does_one_call(actor: SegmentActor) -> None:
+    worker: Any = actor._worker
+    worker.is_old = True
+    assert _bodies(actor(_frame("a"))) == ["a"]
+    with pytest.raises(_Exit):
+        next(actor(_frame("b")))
