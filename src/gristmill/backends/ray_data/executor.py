@@ -12,6 +12,7 @@ from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
 from gristmill.backends.ray.delivery import Delivery
 from gristmill.backends.ray.driver import Run, watched
+from gristmill.backends.ray.requests import check
 from gristmill.backends.ray.shares import Demand, Share, fit
 from gristmill.backends.ray_data.config import RayDataConfig
 from gristmill.backends.work import Work
@@ -70,6 +71,11 @@ class RayDataExecutor(BaseExecutor):
         return clusters.present(cluster, ignore_head_node=self.ignore_head_node)
 
     def _shares(self, plan: ExecutionPlan, run: Run) -> list[Share]:
+        """What each segment gets.
+
+        Raises:
+            ResourcesError: Some workers can never find a place.
+        """
         demands = [
             Demand(segment, stays=run.holds(segment), workers=run.fixed_workers(segment)) for segment in plan.segments
         ]
@@ -82,6 +88,7 @@ class RayDataExecutor(BaseExecutor):
             shares.extend(found)
             if note is not None:
                 run.notice(note)
+        check(run.requests(shares), run.cluster.nodes, at_once=not self.one_stage_at_a_time)
         if self.one_stage_at_a_time:
             # Ray keeps the actors of a finished stage while their output may have to be made again. Only one stage
             # works at a time, so each books its part of the processors and they all find a place.

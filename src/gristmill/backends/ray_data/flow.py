@@ -28,6 +28,8 @@ _MOST_BYTES = 64 << 20
 """Input that one Ray task reads at the most, where partitions are small enough to be put together."""
 _BATCH_BYTES = 8 << 20
 """About the size of a batch, to estimate how many there will be."""
+_CALLS_AT_ONCE = 2
+"""Calls that a worker which stays has at once: it works on one, and the other waits beside it or is handed on."""
 _CALLS_PER_WORKER = 4
 """Ray tasks per worker that should remain, so that all workers end at about the same time."""
 
@@ -77,7 +79,8 @@ class Flow:
         return [item for item in frame[COLUMN] if isinstance(item, Receipt)]
 
     def _dataset(self) -> Dataset:
-        dataset: Dataset = ray.data.from_pandas([block(items) for items in self._roots()])
+        # Each block goes to the object store as it is made: partitions can be very many, and the driver is one process.
+        dataset: Dataset = ray.data.from_pandas_refs([ray.put(block(items)) for items in self._roots()])
         for segment, share in zip(self._plan.segments, self._shares, strict=True):
             dataset = self._mapped(dataset, segment, share)
             if self._one_at_a_time and segment is not self._plan.segments[-1]:
@@ -133,6 +136,7 @@ class Flow:
             # worker, but what shares a worker has been decided by the planner.
             "memory": segment.index + 1,
             **({"runtime_env": environment} if (environment := self._environment(segment)) else {}),
+            **self._where(),
             **(spec.ray.ray_remote_args or {}),
         }
         if not self._run.holds(segment):
@@ -150,7 +154,10 @@ class Flow:
             min_size=least,
             max_size=max(least, most),
             initial_size=min(max(least, spec.ray.initial_workers or least), max(least, most)),
-            max_tasks_in_flight_per_actor=3,
+            # Twice as many, since Ray lets a pool grow when its actors have 1.75 times the calls that they run at once.
+            max_tasks_in_flight_per_actor=2 * _CALLS_AT_ONCE,
+            max_concurrent_calls_per_actor=_CALLS_AT_ONCE,
+            enable_true_multi_threading=True,
         )
         return dataset.map_batches(
             SegmentActor,
@@ -158,6 +165,11 @@ class Flow:
             compute=pool,
             **options,
         )
+
+    def _where(self) -> dict[str, Any]:
+        """Keeps work off the node that is to be avoided."""
+        avoided = self._run.cluster.avoided
+        return {} if avoided is None else {"label_selector": {ray._raylet.RAY_NODE_ID_KEY: f"!{avoided}"}}
 
     def _environment(self, segment: Segment) -> dict[str, Any]:
         """What its workers need beside the environment of the connection: that of its stages goes before all others."""
@@ -195,6 +207,11 @@ def _context() -> Iterator[None]:
         "batch_to_block_arrow_format": False,
         # One row per block: see `calls`.
         "target_max_block_size": 1,
+        # A worker goes on while Ray's loop, which looks every tenth of a second, has not taken what it has given: two
+        # blocks, Ray's own limit, are 20 batches per second and no more.
+        "_max_num_blocks_in_streaming_gen_buffer": 2 * _MOST_BATCHES,
+        # How long a stage may take is its own affair (`time_limit_s`).
+        "execution_no_progress_timeout_s": -1,
         "enable_progress_bars": False,
         "print_on_execution_start": False,
         "enable_auto_log_stats": False,
