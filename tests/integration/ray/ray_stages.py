@@ -111,6 +111,19 @@ class SaysVariable(ProcessingStage[DocumentBatch, DocumentBatch]):
         return DocumentBatch(data=table.append_column("said", pa.array([said] * table.num_rows)))
 
 
+class SaysNode(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds the id of the node that it runs on."""
+
+    name = "says_node"
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        import ray
+
+        table = task.to_pyarrow()
+        node = ray.get_runtime_context().get_node_id()
+        return DocumentBatch(data=table.append_column("node", pa.array([node] * table.num_rows)))
+
+
 def notes(folder: Path, what: str) -> list[dict[str, Any]]:
     """What was written down about `what`."""
     found = [json.loads(path.read_text()) for path in folder.iterdir()]

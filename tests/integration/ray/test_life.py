@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from gristmill.backends.ray_actor_pool import RayActorPoolExecutor
 from gristmill.backends.ray_data import RayDataExecutor
-from gristmill.errors import UsageError
+from gristmill.errors import ResourcesError, UsageError
 from gristmill.ledger.verify import verify
 from gristmill.observe.events import WorkerStopped
 from gristmill.pipeline import Pipeline
+from gristmill.stages.resources import Resources
 from gristmill.stages.text.io.reader import JsonlReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from tests.contract import stages
@@ -56,6 +58,28 @@ def test_four_workers_share_a_gpu_and_others_hold_none(source: Path, folder: Pat
     assert max(note["at"] for note in mine) < min(note["at"] for note in gone)
 
 
+def test_more_gpus_than_there_are_is_an_error_and_no_hang(source: Path, folder: Path) -> None:
+    """Two stages that would each hold the only GPU, five quarters of it, and something that no node offers."""
+    whole = Resources(cpus=0.1, gpus=1)
+    both = [Gpu(folder, name=name).with_(resources=whole) for name in ("one", "two")]
+    with pytest.raises(ResourcesError, match=r"one \(1 × 1\), two \(1 × 1\).*for ever"):
+        _pipeline(source, None, *both).run(executor=RayDataExecutor())
+    with pytest.raises(ResourcesError, match=r"five \(5 × 0.25\)"):
+        _pipeline(source, None, Gpu(folder, name="five").with_(num_workers=5)).run(executor=RayDataExecutor())
+    licensed = stages.Shout().with_(ray_stage_spec={"ray_remote_args": {"resources": {"licence": 1}}})
+    with pytest.raises(ResourcesError, match="1 of 'licence'"):
+        _pipeline(source, None, licensed).run(executor=RayDataExecutor())
+    assert not notes(folder, "setup")
+
+
+@pytest.mark.cluster
+def test_stages_that_run_one_after_the_other_can_each_have_the_gpu(source: Path, folder: Path) -> None:
+    whole = Resources(cpus=0.1, gpus=1)
+    both = [Gpu(folder, name=name).with_(resources=whole) for name in ("one", "two")]
+    _pipeline(source, None, *both).run(executor=RayActorPoolExecutor())
+    assert [note["gpus"] for note in notes(folder, "setup")] == [[0], [0]]
+
+
 def test_workers_are_replaced_when_they_are_old(source: Path, folder: Path, tmp_path: Path) -> None:
     spec = {"worker_max_lifetime_m": 0.001, "worker_restart_interval_m": 0.0}
     old = Noted(folder, seconds=0.1).with_(xenna_stage_spec=spec, num_workers=1)
@@ -84,8 +108,9 @@ def test_a_document_that_takes_too_long_is_set_aside(source: Path, tmp_path: Pat
 
 
 def test_after_the_driver_was_killed_the_next_run_resumes(ray_cluster: str, source: Path, tmp_path: Path) -> None:
-    """It used a cluster at RAY_ADDRESS, which stays as it is."""
+    """It used a cluster at RAY_ADDRESS, which stays as it is; some of its workers held something."""
     out = tmp_path / "out"
+    (tmp_path / "notes").mkdir()
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\n"
@@ -95,20 +120,24 @@ def test_after_the_driver_was_killed_the_next_run_resumes(ray_cluster: str, sour
         "from gristmill.observe.events import PartitionCommitted\n"
         "def say(event):\n"
         "    if isinstance(event, PartitionCommitted): print('committed', flush=True)\n"
-        "pipeline = _pipeline(Path(sys.argv[1]), Path(sys.argv[2]), stages.Sleeps(1.0))\n"
+        "from tests.integration.ray.ray_stages import Noted\n"
+        "notes = Noted(Path(sys.argv[3]), seconds=1.0)\n"
+        "pipeline = _pipeline(Path(sys.argv[1]), Path(sys.argv[2]), notes)\n"
         "pipeline.run(executor='ray_data', listeners=[say], progress=False)\n"
     )
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     variables = {**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": ray_cluster}
     driver = subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(script), str(source), str(out)], stdout=subprocess.PIPE, env=variables
+        [sys.executable, "-W", "ignore", str(script), str(source), str(out), str(tmp_path / "notes")],
+        stdout=subprocess.PIPE,
+        env=variables,
     )
     assert driver.stdout is not None
     assert driver.stdout.readline() == b"committed\n"
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     driver.stdout.close()
-    pipeline = _pipeline(source, out, stages.Sleeps(1.0))
+    pipeline = _pipeline(source, out, Noted(tmp_path / "notes", seconds=1.0))
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -118,7 +147,7 @@ def test_after_the_driver_was_killed_the_next_run_resumes(ray_cluster: str, sour
             assert time.monotonic() < deadline
             time.sleep(0.5)
     assert 1 <= result.report.partitions_done_before < 4
-    _pipeline(source, tmp_path / "here", stages.Sleeps(0.0)).run(executor=InProcess())
+    _pipeline(source, tmp_path / "here", Noted(tmp_path / "notes")).run(executor=InProcess())
     assert _same(out, tmp_path / "here")
     assert verify(str(out)).ok
 
