@@ -118,6 +118,11 @@ class ClassifierModelStage(BudgetedModelStage):
                 f"filter_by has {unknown[0]!r}, which {self.model_identifier} never gives."
                 f"{did_you_mean(unknown[0], self.labels)} Its labels are {', '.join(map(repr, self.labels))}."
             )
+        if self.padding_side == "left" and getattr(network, "window", None) is not None:
+            raise UsageError(
+                f"padding_side='left': {self.model_identifier} reads the first {network.window} tokens of a text, so "
+                "padding belongs on the right."
+            )
         self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def process_model_output(

@@ -21,6 +21,7 @@ from gristmill.stages.text.classifiers.base import (
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import weight_files
+from gristmill.stages.text.models.tokens import PaddingSide
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,8 @@ class FineWebModelStage(BudgetedModelStage):
         keep_tokens: Keep the token columns.
         hf_token: An access token for gated models.
         cpu_backend: What runs the network where there is no GPU: `torch`, `torch-int8` or `onnx`.
+        max_seq_length: Cut token lists that others made.
+        padding_side: Where shorter documents are padded.
     """
 
     def __init__(
@@ -68,12 +71,14 @@ class FineWebModelStage(BudgetedModelStage):
         hf_token: str | Secret | None = None,
         cpu_backend: CpuBackend = "torch",
         max_seq_length: int | None = None,
+        padding_side: PaddingSide = "right",
     ) -> None:
         super().__init__(
             model_identifier=model_identifier,
             cache_dir=cache_dir,
             model_inference_batch_size=model_inference_batch_size,
             has_seq_order=has_seq_order,
+            padding_side=padding_side,
             unpack_inference_batch=True,
             autocast=autocast,
         )
@@ -162,6 +167,7 @@ class EducationClassifier(DistributedDataClassifier):
             hf_token=self.hf_token,
             cpu_backend=self.cpu_backend,
             max_seq_length=self.max_seq_length if self.use_existing_tokens else None,
+            padding_side=self.padding_side,
         )
 
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from gristmill.errors import UsageError
 
-# Fewer outputs than this are a head: it costs nothing, and the labels hang on it.
-MIN_OUTPUTS = 32
+# A layer that narrows its inputs by more than this is a head: it costs nothing, and the labels hang on it.
+_NARROWEST = 4
 # The most that two neighbouring weights of one sign may sum to: 255 * 128 fits 16 bits with a sign.
 _PAIR_LIMIT = 128.0
 _HIGHEST = 255.0
@@ -32,7 +32,7 @@ def with_int8_layers(network: nn.Module) -> nn.Module:
         raise UsageError("cpu_backend='torch-int8' needs a torch that was built with oneDNN: use 'torch' here.")
     for name, child in list(network.named_children()):
         if isinstance(child, nn.Linear):
-            if child.out_features >= MIN_OUTPUTS:
+            if child.out_features * _NARROWEST >= child.in_features:
                 setattr(network, name, Int8Linear(child))
         else:
             with_int8_layers(child)

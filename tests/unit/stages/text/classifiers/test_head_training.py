@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from gristmill.errors import UsageError
+from gristmill.stages.text.classifiers.base import ClassifierModelStage
 from gristmill.stages.text.classifiers.head_training import best_dense_strength, train_head
 from gristmill.stages.text.classifiers.labelled_data import LabelledTexts
 from gristmill.stages.text.classifiers.logistic import Features, fit_logistic, logits_of
@@ -114,3 +116,5 @@ def test_an_encoder_can_be_trained_with_its_head_and_words_count_beyond_its_wind
     assert not (trained[name] == own).all()
     assert evaluate(tmp_path / "head0.0", data).accuracy == 1.0
     assert evaluate(tmp_path / "head0.01", data).confusion.sum() == len(data)
+    with pytest.raises(UsageError, match="first 4 tokens"):
+        ClassifierModelStage(str(tmp_path / "head0.0"), padding_side="left").setup()
