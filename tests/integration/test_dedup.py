@@ -222,3 +222,18 @@ def test_two_hundred_thousand_copies_and_one_long_document(tmp_path: Path) -> No
     facts = workflow.run(executor=LocalExecutor({"num_cpus": 0}), progress=False).metadata
     assert facts["num_removed"] == 200_000
     assert facts["pairs_compared"] == 200_000
+
+
+@pytest.mark.slow
+def test_documents_of_a_hundred_megabytes(tmp_path: Path) -> None:
+    long = " ".join(f"word{number}" for number in range(8_500_000))
+    (tmp_path / "in").mkdir()
+    with (tmp_path / "in" / "long.jsonl").open("w") as file:
+        for name, text in (("long", long), ("short", "a few words"), ("longer", long + " more")):
+            file.write(json.dumps({"id": name, "text": text}) + "\n")
+    workflow = FuzzyDeduplicationWorkflow(
+        input_path=str(tmp_path / "in"), output_path=str(tmp_path / "out"), perform_removal=True
+    )
+    facts = workflow.run(executor=LocalExecutor({"num_cpus": 0}), progress=False).metadata
+    assert (facts["documents"], facts["num_removed"]) == (3, 1)
+    assert removals(tmp_path / "out") == {"longer": "long"}
