@@ -22,6 +22,13 @@ _PATIENCE_S = 20.0
 _STAGE_PATIENCE_S = 600.0
 """The same where stages run one after the other: there, results come only from the last one."""
 
+_PARTITIONS_AT_ONCE = 2_000
+"""Partitions in one dataset. Ray keeps 12 kB in the driver for each, until the dataset is at its end."""
+_TIMES_MORE_IF_HELD = 10
+"""So many times more where workers hold something, such as a model: they end with the dataset."""
+_PARTITIONS_PER_CPU = 20
+"""The same for each processor, where there are many: the end of a dataset must be rare."""
+
 
 class RayDataExecutor(BaseExecutor):
     """Runs pipelines on a Ray cluster with Ray Data.
@@ -59,12 +66,23 @@ class RayDataExecutor(BaseExecutor):
 
         delivery = Delivery(work)
         one_by_one = self.one_stage_at_a_time
-        while True:
-            shares = self._shares(plan, run)
-            flow = Flow(plan, work, run, shares, self.settings, one_at_a_time=one_by_one, without=delivery.done)
-            if play(flow, delivery, run, patience_s=_STAGE_PATIENCE_S if one_by_one else _PATIENCE_S):
-                return
-            run.begin_again(self._present(run.cluster))
+        patience = _STAGE_PATIENCE_S if one_by_one else _PATIENCE_S
+        # Where stages run one after the other, each has to see all partitions before the next one begins.
+        many = max(_PARTITIONS_AT_ONCE, int(_PARTITIONS_PER_CPU * run.cluster.cpus))
+        if any(run.holds(segment) for segment in plan.segments):
+            many *= _TIMES_MORE_IF_HELD
+        at_once = max(1, len(work)) if one_by_one else many
+        for first in range(0, len(work), at_once):
+            wave = range(first, first + at_once)
+            finished = False
+            while not finished:
+                shares = self._shares(plan, run)
+                flow = Flow(
+                    plan, work, run, shares, self.settings, wave=wave, one_at_a_time=one_by_one, without=delivery.done
+                )
+                finished = play(flow, delivery, run, patience_s=patience)
+                if not finished:
+                    run.begin_again(self._present(run.cluster))
 
     def _present(self, cluster: clusters.Cluster) -> clusters.Cluster:
         """The cluster as it is now, after a node was lost."""

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import ray
@@ -37,7 +38,8 @@ _CALLS_PER_WORKER = 4
 class Flow:
     """Builds and runs the dataset of one round; one segment after the other if `one_at_a_time`.
 
-    The partitions in `without` are left out: an earlier round has finished them.
+    Only the partitions at `wave`, by their place in the work, take part; those in `without` are left out: an earlier
+    round has finished them.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Flow:
         shares: Sequence[Share],
         settings: RayDataConfig,
         *,
+        wave: range,
         one_at_a_time: bool = False,
         without: frozenset[int] = frozenset(),
     ) -> None:
@@ -56,6 +59,7 @@ class Flow:
         self._run = run
         self._shares = shares
         self._settings = settings
+        self._wave = wave
         self._one_at_a_time = one_at_a_time
         self._without = without
 
@@ -91,7 +95,7 @@ class Flow:
         """The root tasks in groups, each of which is one Ray task."""
         size = self._partitions_per_call()
         group: list[Any] = []
-        for task in self._work.tasks():
+        for task in islice(self._work.tasks(), self._wave.start, self._wave.stop):
             if task._lineage is not None and task._lineage.partition in self._without:
                 continue
             group.append(pack(task, 0))
