@@ -8,20 +8,27 @@ from gristmill.ledger.performance import StagePerfStats
 from gristmill.observe.events import Event, TaskFinished
 
 
+MOST_PARTITIONS = 10_000
+"""In runs of more partitions tasks carry no records: these would take more memory than all else in the driver."""
+
+
 class PartitionPerf:
     """Adds up what each stage cost for each partition; a listener of the events of a run.
 
     The tasks that a writer's pipeline returns stand for partitions, of which each passed the stages in many batches.
-    Partitions can be very many, so their figures lie side by side in arrays.
+
+    Args:
+        partitions: How many partitions the run has; above `MOST_PARTITIONS` nothing is kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int) -> None:
+        self._kept = partitions <= MOST_PARTITIONS
         self._stages: dict[str, tuple[array[float], array[int]]] = {}
         self._custom: dict[tuple[int, str], dict[str, float]] = {}
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
-        if not isinstance(event, TaskFinished):
+        if not self._kept or not isinstance(event, TaskFinished):
             return
         at = event.partition
         for name, spent in event.times.items():

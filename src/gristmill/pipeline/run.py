@@ -162,7 +162,7 @@ def run_pipeline(
     prepared = prepare(pipeline, chosen, initial_tasks, options)
     sink = prepared.sketch.sink
     state: OutputState | None = None
-    perf = PartitionPerf()
+    perf = PartitionPerf(len(prepared.partitions))
     if sink is not None:
         state = open_output(
             sink,

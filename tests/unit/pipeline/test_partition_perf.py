@@ -5,7 +5,7 @@ from __future__ import annotations
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.trail import StageTime
 from gristmill.observe.events import Notice, TaskFinished
-from gristmill.pipeline.partition_perf import PartitionPerf
+from gristmill.pipeline.partition_perf import MOST_PARTITIONS, PartitionPerf
 
 
 def finished(partition: int, **times: StageTime) -> TaskFinished:
@@ -13,7 +13,7 @@ def finished(partition: int, **times: StageTime) -> TaskFinished:
 
 
 def test_adds_up_the_batches_of_a_partition() -> None:
-    perf = PartitionPerf()
+    perf = PartitionPerf(5)
     perf(finished(3, read=StageTime(1, 0.5, 10), score=StageTime(1, 1.0, 10, {"tokens": 7.0})))
     perf(finished(0, read=StageTime(1, 0.25, 4)))
     perf(finished(3, score=StageTime(2, 0.5, 5, {"tokens": 1.0, "pages": 2.0})))
@@ -26,6 +26,12 @@ def test_adds_up_the_batches_of_a_partition() -> None:
 
 
 def test_partitions_that_did_not_run_have_no_records() -> None:
-    perf = PartitionPerf()
+    perf = PartitionPerf(5)
     perf(finished(2, read=StageTime(1, 0.0, 0)))
     assert [len(perf.of(number)) for number in range(5)] == [0, 0, 1, 0, 0]
+
+
+def test_very_many_partitions_have_no_records() -> None:
+    perf = PartitionPerf(MOST_PARTITIONS + 1)
+    perf(finished(2, read=StageTime(1, 1.0, 1)))
+    assert perf.of(2) == []

@@ -22,9 +22,9 @@ _PATIENCE_S = 20.0
 _STAGE_PATIENCE_S = 600.0
 """The same where stages run one after the other: there, results come only from the last one."""
 
-_PARTITIONS_AT_ONCE = 2_000
+_PARTITIONS_AT_ONCE = 1_000
 """Partitions in one dataset. Ray keeps 12 kB in the driver for each, until the dataset is at its end."""
-_TIMES_MORE_IF_HELD = 10
+_TIMES_MORE_IF_HELD = 20
 """So many times more where workers hold something, such as a model: they end with the dataset."""
 _PARTITIONS_PER_CPU = 20
 """The same for each processor, where there are many: the end of a dataset must be rare."""
