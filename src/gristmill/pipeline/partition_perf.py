@@ -7,7 +7,6 @@ from array import array
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.observe.events import Event, TaskFinished
 
-
 MOST_PARTITIONS = 10_000
 """In runs of more partitions tasks carry no records: these would take more memory than all else in the driver."""
 
