@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
+from collections import deque
 from typing import Any
 
 import ray
@@ -52,13 +55,41 @@ class Mailbox(Watch):
         self._closed = True
 
 
-def post(mailbox: Any, receipt: Receipt) -> None:
-    """Send a receipt from a worker.
+class Sender:
+    """A worker's way to the mailbox.
 
-    Raises:
-        Stopped: The run is over.
+    Args:
+        mailbox: The handle of the mailbox.
+        ahead: Receipts that may be under way without an answer.
     """
-    while (answer := ray.get(mailbox.put.remote(receipt))) != "taken":
-        if answer == "closed":
-            raise Stopped
-        time.sleep(0.02)
+
+    def __init__(self, mailbox: Any, *, ahead: int) -> None:
+        self._mailbox = mailbox
+        self._ahead = ahead
+        self._sent: deque[tuple[Any, Receipt]] = deque()
+        self._lock = threading.RLock()
+
+    def post(self, receipt: Receipt) -> None:
+        """Send a receipt. One with an error has arrived when this returns.
+
+        Raises:
+            Stopped: The run is over.
+        """
+        with self._lock:
+            self._sent.append((self._mailbox.put.remote(receipt), receipt))
+            self._settle(0 if receipt.error is not None else self._ahead)
+
+    def settle(self) -> None:
+        """Wait until everything has arrived, unless the run is over."""
+        with contextlib.suppress(Stopped), self._lock:
+            self._settle(0)
+
+    def _settle(self, left: int) -> None:
+        while len(self._sent) > left:
+            answer, receipt = self._sent.popleft()
+            while (word := ray.get(answer)) != "taken":
+                if word == "closed":
+                    self._sent.clear()
+                    raise Stopped
+                time.sleep(0.02)
+                answer = self._mailbox.put.remote(receipt)

@@ -6,55 +6,57 @@ one that kills its workers is found.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
 from cosmos_xenna.pipelines import v1 as xenna
-from cosmos_xenna.pipelines.private import monitoring, specs
-from cosmos_xenna.ray_utils import actor_pool
+from cosmos_xenna.pipelines.private import specs
 from cosmos_xenna.utils.verbosity import VerbosityLevel
 
 from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.backends.ray.delivery import Delivery
 from gristmill.backends.ray.driver import Run
+from gristmill.backends.ray.losses import is_loss
 from gristmill.backends.ray.parcels import Parcel, pack
 from gristmill.backends.ray.shares import Share
 from gristmill.backends.work import Work
+from gristmill.backends.xenna.adapted import FAREWELL_S, adapted, farewell
 from gristmill.backends.xenna.config import XennaConfig
 from gristmill.backends.xenna.stage import SegmentStage
 from gristmill.errors import WorkerError
 from gristmill.observe.events import Notice
 
 _POLL_S = 0.05
-_FAREWELL_S = 30.0
 _MOST_ROUNDS = 100
 """Rounds that may end without anything having been finished; a task that kills is found in far fewer."""
 
-_LOSSES = (
-    ray.exceptions.RayActorError,
-    ray.exceptions.WorkerCrashedError,
-    ray.exceptions.ObjectLostError,
-    ray.exceptions.OwnerDiedError,
-    ray.exceptions.NodeDiedError,
-    ray.exceptions.OutOfMemoryError,
-    ray.exceptions.TaskUnschedulableError,
-    ray.exceptions.ActorUnschedulableError,
-)
+_MOST_SLOTS = 8
+"""Tasks that a worker has at once: Xenna takes more than a tenth of a second to hand it the next one."""
+_LEAST_SLOTS = 2
+_TASKS_PER_WORKER = 4
+"""Times that the slots of all workers should be filled anew, so that all of them end at about the same time."""
+_BATCH_BYTES = 8 << 20
+"""About the size of a batch, to estimate how many there will be."""
 
 
 class Rounds:
-    """One run on Xenna."""
+    """One run on Xenna; `plan_shares` says what the workers get on the cluster as it is when a round begins."""
 
     def __init__(
-        self, plan: ExecutionPlan, work: Work, run: Run, shares: Sequence[Share], settings: XennaConfig
+        self,
+        plan: ExecutionPlan,
+        work: Work,
+        run: Run,
+        plan_shares: Callable[[], Sequence[Share]],
+        settings: XennaConfig,
     ) -> None:
         self._plan = plan
         self._run = run
         self._work = work
-        self._shares = shares
+        self._plan_shares = plan_shares
+        self._shares: Sequence[Share] = ()
         self._settings = settings
         self._delivery = Delivery(work)
 
@@ -88,27 +90,29 @@ class Rounds:
         """
         mailbox = self._run.watch
         ray.get(mailbox.open.remote())
+        self._shares = self._plan_shares()
         specification = self._specification(parcels, mailbox, careful=careful)
         pipeline = _Thread(specification)
-        with _adapted(self._limits(specification)):
+        with adapted(self._limits(specification), self._run.cluster):
             pipeline.start()
             try:
                 while pipeline.is_alive():
                     pipeline.join(_POLL_S)
                     self._deliver(mailbox)
-                self._deliver(mailbox)
             except BaseException:
                 ray.get(mailbox.close.remote())
-                pipeline.join(_FAREWELL_S)
+                pipeline.join(FAREWELL_S)
                 raise
             finally:
                 problem = pipeline.problem
                 pipeline.forget()
                 self._end_workers()
+        # What workers have sent before they ended.
+        self._deliver(mailbox)
         if problem is None:
             self._run.wait_for_workers()
             return None
-        if _is_loss(problem):
+        if is_loss(problem):
             return problem
         raise WorkerError(f"Xenna ended the run: {type(problem).__name__}: {problem}", cause=str(problem)) from problem
 
@@ -120,9 +124,9 @@ class Rounds:
     def _end_workers(self) -> None:
         """Let workers that Xenna has left behind tear down, and end them."""
         workers = {name: handle for name, handle in self._run.workers().items() if handle is not None}
-        words = {name: handle.__ray_call__.remote(_farewell) for name, handle in workers.items()}
+        words = {name: handle.__ray_call__.remote(farewell) for name, handle in workers.items()}
         if words:
-            ray.wait(list(words.values()), num_returns=len(words), timeout=_FAREWELL_S)
+            ray.wait(list(words.values()), num_returns=len(words), timeout=FAREWELL_S)
         for handle in workers.values():
             ray.kill(handle)
         for name in self._run.workers():
@@ -183,12 +187,20 @@ class Rounds:
         return xenna.StageSpec(
             stage,
             num_workers=fixed,
-            slots_per_actor=spec.slots_per_actor,
+            slots_per_actor=spec.slots_per_actor or self._slots(segment, share),
             worker_max_lifetime_m=0 if order.lifetime_s is None else order.lifetime_s / 60,
             worker_restart_interval_m=1 if interval is None else interval,
             max_setup_failure_percentage=spec.max_setup_failure_percentage,
             over_provision_factor=spec.over_provision_factor,
         )
+
+    def _slots(self, segment: Segment, share: Share) -> int:
+        """Tasks that a worker has at once: as many as it needs never to wait, and few enough for all to have some."""
+        tasks = len(self._work)
+        if segment.index:
+            tasks = max(tasks, self._work.input_bytes // _BATCH_BYTES)
+        calls = int(tasks) // (segment.batch_size * _TASKS_PER_WORKER * share.most)
+        return max(_LEAST_SLOTS, min(_MOST_SLOTS, calls))
 
 
 class _Thread(threading.Thread):
@@ -212,66 +224,7 @@ class _Thread(threading.Thread):
             self.problem = None
 
 
-def _is_loss(problem: BaseException) -> bool:
-    cause: BaseException | None = problem
-    while cause is not None:
-        if isinstance(cause, _LOSSES):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
-
-
 def _partition(parcel: Parcel) -> int:
     body = parcel.body
     lineage = body.lineage if hasattr(body, "lineage") else body._lineage
     return int(lineage.partition)
-
-
-def _farewell(worker: Any) -> None:
-    """Runs in a Xenna worker: tear the stages down."""
-    worker._stage_interface._stage.end()
-
-
-@contextlib.contextmanager
-def _adapted(limits: dict[str, int]) -> Iterator[None]:
-    """Four changes to Xenna while it runs.
-
-    Every worker is torn down before Xenna kills it, which it does without a word. And a cluster that was not started
-    for Xenna refuses its question for very long lists of actors, or has no dashboard that could answer: its own figures
-    then lack them, instead of the run ending. Its monitor, a process on every node, is left out. And a stage gets no
-    more workers than `limits` says: Xenna takes a fixed number or none, and skips a worker that finds no place.
-    """
-    kill, list_actors = actor_pool._kill_actor_and_reap, monitoring.get_ray_actors
-    monitor, add = monitoring.RayResourceMonitor, actor_pool.ActorPool._add_worker_group
-
-    def end(actor: Any, node: str, label: str) -> None:
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(actor.__ray_call__.remote(_farewell), timeout=_FAREWELL_S)
-        kill(actor, node, label)
-
-    def actors(*options: Any) -> list[Any]:
-        try:
-            return list(list_actors(*options))
-        except Exception:
-            return []
-
-    def add_within_limit(pool: Any, worker: Any) -> bool:
-        limit = limits.get(pool.name)
-        return False if limit is not None and len(pool._worker_groups) >= limit else bool(add(pool, worker))
-
-    actor_pool._kill_actor_and_reap, monitoring.get_ray_actors = end, actors
-    actor_pool.ActorPool._add_worker_group = add_within_limit
-    monitoring.RayResourceMonitor = _NoMonitor
-    try:
-        yield
-    finally:
-        actor_pool._kill_actor_and_reap, monitoring.get_ray_actors = kill, list_actors
-        monitoring.RayResourceMonitor, actor_pool.ActorPool._add_worker_group = monitor, add
-
-
-class _NoMonitor:
-    """Stands for Xenna's monitor of nodes."""
-
-    def update(self) -> dict[str, Any]:
-        """No figures: those that are shown come from the events of the run."""
-        return {}

@@ -9,7 +9,10 @@ from cosmos_xenna.ray_utils.runtime_envs import CondaEnv, RuntimeEnv
 
 from gristmill.backends.ray.parcels import Parcel, Receipt
 from gristmill.backends.ray.worker import Order, SegmentWorker
-from gristmill.backends.xenna.mailbox import post
+from gristmill.backends.xenna.mailbox import Sender
+
+_AHEAD = 4
+"""Receipts that may be on their way at once; a worker that waited for each of them would lose some milliseconds."""
 
 
 class SegmentStage(xenna.Stage):  # type: ignore[misc]
@@ -46,6 +49,7 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         self._careful = careful
         self._environment = environment
         self._worker: SegmentWorker | None = None
+        self._sender: Sender | None = None
 
     def __deepcopy__(self, memo: object) -> SegmentStage:
         # Xenna copies its whole specification; handles of actors must not be copied.
@@ -71,6 +75,7 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
     def setup(self, worker_metadata: Any) -> None:
         """Called by Xenna once per worker, in the thread that later works."""
         gpus = tuple(gpu.index for gpu in worker_metadata.allocation.gpus)
+        self._sender = Sender(self._mailbox, ahead=0 if self._careful else _AHEAD)
         for attempt in range(self._attempts):
             self._worker = SegmentWorker(self._order)
             self._worker.start(allocation=gpus)
@@ -80,12 +85,13 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
     def process_data(self, in_data: list[Parcel]) -> list[Parcel]:
         """Called by Xenna with `stage_batch_size` parcels, or fewer at the end."""
         assert self._worker is not None
+        assert self._sender is not None
         given: list[Parcel] = []
         results = self._worker.run(in_data, careful=self._careful)
         try:
             for item in results:
                 if isinstance(item, Receipt):
-                    post(self._mailbox, item)
+                    self._sender.post(item)
                 else:
                     given.append(item)
         finally:
@@ -96,3 +102,6 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         """Tear down; asked for by the driver before Xenna ends the worker."""
         if self._worker is not None:
             self._worker.end()
+        if self._sender is not None:
+            # After the worker, which may have finished a call only now.
+            self._sender.settle()
