@@ -70,16 +70,20 @@ def test_head_node_alone_cannot_be_ignored(ray_cluster: str) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(_SCRIPT_S + 30)
-def test_a_node_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["ray_data tasks", "ray_data workers", "xenna workers"])
+def test_a_node_is_lost(tmp_path: Path, kind: str) -> None:
     """Two local nodes, one killed with -9 in the middle: the files are those of an undisturbed run."""
+    executor, work = kind.split()
+    if executor == "xenna":
+        pytest.importorskip("cosmos_xenna")
     make_input(tmp_path / "in", files=12)
-    (tmp_path / "notes").mkdir()
     printed = _run(
         """
-        import sys, threading, time
+        import sys, threading
         from pathlib import Path
         import ray
         from ray.cluster_utils import Cluster
+        from gristmill.ledger.verify import verify
         from gristmill.pipeline import Pipeline
         from gristmill.stages.text.io.reader import JsonlReader
         from gristmill.stages.text.io.writer import JsonlWriter
@@ -87,15 +91,19 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
         from tests.contract import stages
         from tests.contract.executor_suite import InProcess, contents
 
-        folder = Path(sys.argv[1])
+        folder, executor, work = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+        class Stays(stages.Sleeps):
+            needs_own_worker = True
 
         def pipeline(name):
+            slow = stages.Sleeps(0.3) if work == "tasks" else Stays(0.3)
             return Pipeline("p", stages=[
-                JsonlReader(str(folder / "in"), files_per_partition=1), stages.Sleeps(0.3), stages.DropEveryThird(),
+                JsonlReader(str(folder / "in"), files_per_partition=1), slow, stages.DropEveryThird(),
                 JsonlWriter(str(folder / name))])
 
         pipeline("here").run(executor=InProcess())
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         second = cluster.add_node(num_cpus=2)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         killed = []
@@ -105,18 +113,67 @@ def test_a_node_is_lost(tmp_path: Path) -> None:
                 killed.append(event)
                 threading.Thread(target=cluster.remove_node, args=(second, False), daemon=True).start()
 
-        result = pipeline("there").run(executor="ray_data", listeners=[listener])
+        result = pipeline("there").run(executor=executor, listeners=[listener])
         assert killed
         assert len([node for node in ray.nodes() if node["Alive"]]) == 1
         assert contents(folder / "here") == contents(folder / "there")
+        assert verify(str(folder / "there")).ok
         print("rows", result.report.rows_written)
         ray.shutdown()
         cluster.shutdown()
         """,
         tmp_path,
         str(tmp_path),
+        executor,
+        work,
     )
     assert "rows 320" in printed
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(_SCRIPT_S + 30)
+@pytest.mark.parametrize("executor", ["ray_data", "xenna"])
+def test_work_is_kept_off_the_head(tmp_path: Path, executor: str) -> None:
+    """A head that has processors, and one that has none, with stages that hold something and stages that do not."""
+    if executor == "xenna":
+        pytest.importorskip("cosmos_xenna")
+    make_input(tmp_path / "in", files=6)
+    printed = _run(
+        """
+        import sys
+        from pathlib import Path
+        import ray
+        from ray.cluster_utils import Cluster
+        from gristmill.backends.registry import get_executor
+        from gristmill.pipeline import Pipeline
+        from gristmill.stages.text.io.reader import JsonlReader
+        from tests.integration.ray.ray_stages import Noted, SaysNode, notes
+
+        folder, name = Path(sys.argv[1]), sys.argv[2]
+        for cpus in (4, 0):
+            where = folder / f"notes-{cpus}"
+            where.mkdir()
+            cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, "include_dashboard": False})
+            cluster.add_node(num_cpus=2)
+            ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+            head = ray.get_runtime_context().get_node_id()
+            executor = get_executor(name)
+            executor.ignore_head_node = bool(cpus)
+            result = Pipeline("p", stages=[
+                JsonlReader(str(folder / "in"), files_per_partition=1), SaysNode(), Noted(where, seconds=0.1)
+            ]).run(executor=executor)
+            said = {node for task in result for node in task.column("node").to_pylist()}
+            assert len(said) == 1 and head not in said, said
+            assert {note["node"] for note in notes(where, "node")} == said
+            ray.shutdown()
+            cluster.shutdown()
+            print("kept off", cpus)
+        """,
+        tmp_path,
+        str(tmp_path),
+        executor,
+    )
+    assert printed.count("kept off") == 2
 
 
 @pytest.mark.cluster
@@ -128,7 +185,7 @@ def test_client_starts_and_stops_its_own_cluster(ray_cluster: str, tmp_path: Pat
     make_input(tmp_path / "in", files=2)
     printed = _run(
         """
-        import os, sys
+        import os, subprocess, sys
         from gristmill.core.client import RayClient
         from gristmill.pipeline import Pipeline
         from gristmill.stages.text.io.reader import JsonlReader
@@ -138,6 +195,13 @@ def test_client_starts_and_stops_its_own_cluster(ray_cluster: str, tmp_path: Pat
             assert os.environ["RAY_ADDRESS"] == client.address
             pipeline = Pipeline("p", stages=[JsonlReader(sys.argv[1], files_per_partition=1)])
             print("rows", pipeline.run(executor="ray_data").report.rows_read)
+            # Somebody else on the machine, who has not been given the token of this cluster.
+            others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+            ask = "from gristmill.backends.ray_data import RayDataExecutor; RayDataExecutor().capacity()"
+            asked = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", ask], env=others, capture_output=True, text=True)
+            last = asked.stderr.strip().splitlines()[-1]
+            assert asked.returncode and "RAY_AUTH_MODE=token" in last and "ray get-auth-token" in last, last
         assert "RAY_ADDRESS" not in os.environ and "RAY_AUTH_TOKEN" not in os.environ
         import ray
         assert not ray.is_initialized()
@@ -254,3 +318,46 @@ def test_own_clusters_come_and_go_around_the_users(tmp_path: Path) -> None:
         str(tmp_path / "in"),
     )
     assert printed.count("rows 80") == 2
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(_SCRIPT_S + 30)
+def test_stages_of_a_notebook_reach_the_workers(tmp_path: Path) -> None:
+    """Code that came line by line and lies in no file, with a module beside it that is sent along."""
+    make_input(tmp_path / "in", files=2)
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "marks.py").write_text('MARK = "!"\n')
+    cells = """
+import sys
+sys.path.insert(0, "beside")
+import marks
+from gristmill.backends.ray_data import RayDataExecutor
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.io.reader import JsonlReader
+from gristmill.tasks import DocumentBatch
+
+class Mark(ProcessingStage):
+    name = "mark"
+    def process(self, task):
+        frame = task.to_pandas()
+        return DocumentBatch(data=frame.assign(text=frame["text"] + marks.MARK))
+
+executor = RayDataExecutor(config={"num_cpus": 1, "runtime_env": {"py_modules": ["beside/marks.py"]}})
+result = Pipeline("p", stages=[JsonlReader("in", files_per_partition=1), Mark()]).run(executor=executor)
+print(sum(text.endswith("!") for task in result for text in task.column("text").to_pylist()))
+"""
+    variables = {**os.environ, "RAY_worker_niceness": "0"}
+    variables.pop("RAY_ADDRESS", None)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-"],
+        input=cells,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=variables,
+        timeout=_SCRIPT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split()[-1] == "80"
