@@ -26,21 +26,20 @@ def user_traceback(error: BaseException) -> str:
     return "".join([*(lines if shown else []), *traceback.format_exception_only(error)]).rstrip()
 
 
-def _explains_itself(error: BaseException) -> bool:
-    """Whether an error is one of ours from code of ours, whose message says all there is to know."""
-    return isinstance(error, GristmillError) and all(
-        str(Path(frame.filename)).startswith(_HERE) for frame in traceback.extract_tb(error.__traceback__)
-    )
+def _told(error: BaseException) -> tuple[str, str | None]:
+    """What to say about an error, and its traceback; none for one of ours from code of ours, which explains itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, GristmillError) and all(str(Path(frame.filename)).startswith(_HERE) for frame in frames):
+        return str(error), None
+    trace = user_traceback(error)
+    return f"{type(error).__name__}: {error}\n\n{trace}", trace
 
 
 def raised_in(stage: ProcessingStage[Any, Any], error: BaseException, *, doing: str = "process()") -> StageFailedError:
     """The error for an exception that `stage` raised outside of a particular document."""
+    told, trace = _told(error)
     return StageFailedError(
-        f"Stage {stage.name!r} failed in {doing}: {type(error).__name__}: {error}\n\n{user_traceback(error)}",
-        stage=stage.name,
-        file=None,
-        row=None,
-        traceback=user_traceback(error),
+        f"Stage {stage.name!r} failed in {doing}: {told}", stage=stage.name, file=None, row=None, traceback=trace
     )
 
 
@@ -52,19 +51,17 @@ def failed_stage(
         return error
     file, number = _origin(task, row)
     place = f" on row {number} of {_counted_from(task, file)}" if number is not None else f" on {file}"
-    trace = user_traceback(error)
-    clear = _explains_itself(error)
-    told = f"{error}\n\n" if clear else f"{type(error).__name__}: {error}\n\n{trace}\n\n"
+    told, trace = _told(error)
     aside = ""
     if isinstance(task, DocumentBatch):  # a file that cannot be read is no document that could be set aside
         aside = " To set such documents aside instead, run with ignore_failures (--ignore-failures)."
     return StageFailedError(
-        f"Stage {stage.name!r} failed{place}: {told}"
+        f"Stage {stage.name!r} failed{place}: {told}\n\n"
         f"Committed output is intact: fix the cause and run the same command again to go on.{aside}",
         stage=stage.name,
         file=file,
         row=number,
-        traceback=None if clear else trace,
+        traceback=trace,
     )
 
 

@@ -242,7 +242,7 @@ def announced_compilation(events: EventStream) -> Iterator[None]:
     def tell(name: str) -> None:
         if not told:
             told.append(name)
-            events.emit(Notice("Compiling kernels for this processor, once; this can take half a minute."))
+            events.emit(Notice("Compiling kernels on their first use on this processor; this can take half a minute."))
 
     compile_listeners.append(tell)
     try:

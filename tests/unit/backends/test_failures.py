@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gristmill.backends.failures import failed_stage
+from gristmill.backends.failures import failed_stage, raised_in
 from gristmill.errors import MissingColumnError
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.tasks import DocumentBatch
@@ -30,6 +30,9 @@ def test_an_error_of_ours_needs_no_traceback(batch: DocumentBatch) -> None:
     assert "Traceback" not in error.message
     assert "There is no column 'text'" in error.message
     assert "Committed output is intact" in error.message
+    early = raised_in(stage, ours, doing="setup()")
+    assert early.traceback is None
+    assert early.message == f"Stage {stage.name!r} failed in setup(): {ours}"
 
 
 def test_an_error_that_passed_through_other_code_shows_it(batch: DocumentBatch) -> None:
@@ -39,6 +42,12 @@ def test_an_error_that_passed_through_other_code_shows_it(batch: DocumentBatch) 
     error = failed_stage(stage, batch, caught.value)
     assert "test_failures.py" in error.traceback
     assert error.traceback in error.message
+    early = raised_in(stage, caught.value, doing="setup()")
+    assert (
+        early.message
+        == f"Stage {stage.name!r} failed in setup(): MissingColumnError: {caught.value}\n\n{early.traceback}"
+    )
+    assert "test_failures.py" in early.traceback
 
 
 @pytest.mark.parametrize(
