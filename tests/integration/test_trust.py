@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,24 +147,28 @@ def test_killed_drivers_and_workers(host: Host, many: Path, tmp_path: Path, segm
 
 
 def test_random_moments(host: Host, many: Path, tmp_path: Path) -> None:
-    """Driver deaths at random times of a run in one process, until it has come through."""
+    """Driver deaths at random times of a run in one process, three on the way to each output."""
     whole = tmp_path / "whole"
     begun = time.monotonic()
     assert host.run(many, whole)["code"] == 0
     seconds = time.monotonic() - begun
     expected = contents(whole)
     dice = random.Random(5)
-    kills = 0
     for number in range(4):
         output = tmp_path / f"out-{number}"
-        for _ in range(4):
+        kills = 0
+        while kills < 3:
             driver = host.start(many, output)
             time.sleep(dice.random() * seconds * 0.7)
-            kills += driver.kill() == -signal.SIGKILL
+            if driver.kill() == -signal.SIGKILL:
+                kills += 1
+            else:  # it was through already: this run is faster than the one that was timed
+                shutil.rmtree(output)
+                seconds *= 0.7
+                kills = 0
         told = host.run(many, output)
         assert told["code"] == 0, told
         assert_same(output, expected, number)
-    assert kills >= 8
 
 
 # --- documents that kill ---
