@@ -56,40 +56,61 @@ class Mailbox(Watch):
 
 
 class Sender:
-    """A worker's way to the mailbox.
+    """A worker's way to the mailbox: a thread that sends, so that the next task does not wait for the last receipt.
 
     Args:
         mailbox: The handle of the mailbox.
-        ahead: Receipts that may be under way without an answer.
+        ahead: Receipts that may be under way while the worker goes on.
     """
 
     def __init__(self, mailbox: Any, *, ahead: int) -> None:
         self._mailbox = mailbox
         self._ahead = ahead
-        self._sent: deque[tuple[Any, Receipt]] = deque()
-        self._lock = threading.RLock()
+        self._under_way: deque[Receipt] = deque()
+        self._changed = threading.Condition()
+        self._problem: Exception | None = None
+        threading.Thread(target=self._send, name="gristmill-receipts", daemon=True).start()
 
     def post(self, receipt: Receipt) -> None:
         """Send a receipt. One with an error has arrived when this returns.
 
         Raises:
             Stopped: The run is over.
+            RayError: The mailbox cannot be reached.
         """
-        with self._lock:
-            self._sent.append((self._mailbox.put.remote(receipt), receipt))
-            self._settle(0 if receipt.error is not None else self._ahead)
+        with self._changed:
+            self._under_way.append(receipt)
+            self._changed.notify_all()
+        self._settle(0 if receipt.error is not None else self._ahead)
 
     def settle(self) -> None:
         """Wait until everything has arrived, unless the run is over."""
-        with contextlib.suppress(Stopped), self._lock:
+        with contextlib.suppress(Stopped):
             self._settle(0)
 
     def _settle(self, left: int) -> None:
-        while len(self._sent) > left:
-            answer, receipt = self._sent.popleft()
-            while (word := ray.get(answer)) != "taken":
-                if word == "closed":
-                    self._sent.clear()
-                    raise Stopped
-                time.sleep(0.02)
-                answer = self._mailbox.put.remote(receipt)
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._under_way) <= left or self._problem is not None)
+            if self._problem is not None:
+                raise self._problem
+
+    def _send(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._under_way)
+                    receipt = self._under_way[0]
+                self._deliver(receipt)
+                with self._changed:
+                    self._under_way.popleft()
+                    self._changed.notify_all()
+        except (Stopped, ray.exceptions.RayError) as problem:
+            with self._changed:
+                self._problem = problem
+                self._changed.notify_all()
+
+    def _deliver(self, receipt: Receipt) -> None:
+        while (word := ray.get(self._mailbox.put.remote(receipt))) != "taken":
+            if word == "closed":
+                raise Stopped
+            time.sleep(0.02)

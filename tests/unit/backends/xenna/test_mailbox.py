@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,19 +58,37 @@ def test_a_full_mailbox_is_tried_again(mailbox: Mailbox, monkeypatch: pytest.Mon
     assert len(taken) == 6
 
 
-def test_an_error_has_arrived_when_posting_returns(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_a_worker_goes_on_while_receipts_are_under_way(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
 
     def get(answer: str) -> str:
-        asked.append(answer)
+        assert answered.wait(60)
         return answer
 
     monkeypatch.setattr(module.ray, "get", get)
+    sender = Sender(_Handle(mailbox), ahead=3)
+    for _ in range(3):
+        sender.post(Receipt())
+    answered.set()  # reached only because none of them was waited for
+    sender.settle()
+    assert len(mailbox.take()) == 3
+
+
+def test_an_error_has_arrived_when_posting_returns(mailbox: Mailbox) -> None:
     sender = Sender(_Handle(mailbox), ahead=4)
     sender.post(Receipt())
-    assert asked == []
     sender.post(Receipt(error=WorkerError("gone")))
-    assert asked == ["taken", "taken"]
+    assert len(mailbox.take()) == 2
+
+
+def test_a_mailbox_that_is_gone_is_told_to_the_worker(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(answer: str) -> str:
+        raise module.ray.exceptions.RayActorError
+
+    monkeypatch.setattr(module.ray, "get", get)
+    sender = Sender(_Handle(mailbox), ahead=0)
+    with pytest.raises(module.ray.exceptions.RayActorError):
+        sender.post(Receipt())
 
 
 def test_a_closed_mailbox_stops_the_worker_but_not_its_end(mailbox: Mailbox) -> None:
