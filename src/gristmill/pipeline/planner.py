@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage, member_names
@@ -60,6 +61,7 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
     flat = expand(stages)
     if not flat:
         raise PlanningError("The pipeline has no stages. Add some with add_stage().")
+    _check_reader_is_first(stages)
     names = [name for stage in flat for name in member_names(stage)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -90,6 +92,17 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
             stage=rest[0].name,
         )
     return Draft(source, rest)
+
+
+def _check_reader_is_first(stages: Sequence[Stage]) -> None:
+    """Refuse a reader behind another stage; it is called as it was written, not by the part of it that finds files."""
+    for before, stage in pairwise(stages):
+        if any(isinstance(part, SourceStage) for part in expand([stage])):
+            raise PlanningError(
+                f"{type(stage).__name__} ({stage.name!r}) finds input files, so it must come first, but it stands "
+                f"behind {before.name!r}. Several places are read by one reader: file_paths=[…, …].",
+                stage=stage.name,
+            )
 
 
 def _begins(stage: Stage) -> bool:

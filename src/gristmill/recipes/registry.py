@@ -145,6 +145,17 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("gristmill.stages.text.modules", STAGE, ("AddId", "DocumentJoiner", "DocumentSplitter")),
 )
 
+_WRAPPERS = {
+    **dict.fromkeys(
+        ("ScoreFilter", "Score", "Filter"),
+        "a filter stands by itself: '- WordCountFilter: {min_words: 50, score_field: words}'. "
+        "text_field, score_field and invert are given beside the filter's own parameters.",
+    ),
+    "Modify": "a modifier stands by itself: '- UrlRemover: {input_fields: text}'. "
+    "input_fields and output_fields are given beside the modifier's own parameters.",
+}
+"""What wraps filters and modifiers in Python, and how a recipe says the same."""
+
 _NAMES = {name: Registered(name, module, kind) for module, kind, names in _TABLE for name in names}
 
 
@@ -154,6 +165,8 @@ def registered(name: str) -> Registered:
     Raises:
         UnknownNameError: There is no such name.
     """
+    if name in _WRAPPERS:
+        raise UnknownNameError(f"There is no {name!r} in recipes; {_WRAPPERS[name]}", name=name)
     if name not in _NAMES:
         raise UnknownNameError(
             f"There is no stage, filter or modifier named {name!r}.{did_you_mean(name, _NAMES)} "

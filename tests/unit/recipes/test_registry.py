@@ -37,5 +37,12 @@ def test_anything_else_is_unknown(name: str) -> None:
         registered(name)
 
 
+@pytest.mark.parametrize(("name", "example"), [("ScoreFilter", "- WordCountFilter: {"), ("Modify", "- UrlRemover: {")])
+def test_a_wrapper_of_python_is_answered_with_how_recipes_say_it(name: str, example: str) -> None:
+    with pytest.raises(UnknownNameError, match="stands by itself") as caught:
+        registered(name)
+    assert example in str(caught.value)
+
+
 def test_documentation_is_that_of_the_class() -> None:
     assert registered("JsonlReader").documentation().startswith("Reads JSONL files")
