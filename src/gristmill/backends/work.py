@@ -107,28 +107,36 @@ class Work:
         self.trails: dict[int, Trail] = {}
         self._keep_trails = keep_trails
         self._root = root
-        self._partitions = {partition.index: partition for partition in partitions}
+        # Those that have not come to an end; they can be so many that keeping the others would matter.
+        self._left = {partition.index: partition for partition in partitions}
+        self._total = len(self._left)
         self._open: dict[int, _Open] = {}
         self._failures: dict[str, str] = {}
-        self._done = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._partitions)
+        return self._total
 
     @property
     def done(self) -> int:
         """How many partitions have come to an end."""
-        return self._done
+        return self._total - len(self._left)
+
+    def is_done(self, partition: int) -> bool:
+        """Whether a partition has come to an end."""
+        return partition not in self._left
 
     @property
     def input_bytes(self) -> int:
-        """About how much there is to read."""
-        return sum(_range_bytes(piece) for partition in self._partitions.values() for piece in partition.ranges)
+        """About how much is left to read."""
+        return sum(_range_bytes(piece) for partition in self._left.values() for piece in partition.ranges)
 
     def tasks(self) -> Iterator[Task[Any]]:
-        """The root tasks, in source order, ready to run. May be called once per execution."""
-        for partition in self._partitions.values():
+        """The root tasks of all partitions that are left, in source order, ready to run."""
+        for number in list(self._left):
+            partition = self._left.get(number)
+            if partition is None:
+                continue  # it came to an end while others were being worked on
             task = copy(self._root(partition))  # what it comes to hold on its way is given up with it
             task._lineage = Lineage(partition.index, partition.id)
             task.task_id = partition.id
@@ -141,7 +149,7 @@ class Work:
             self._committed(leaf.partition, leaf.partition_id, leaf.entry, leaf.trail)
             return
         if leaf.failed is not None and leaf.path == ():
-            self._failed(leaf.partition_id, leaf.failed)
+            self._failed(leaf.partition, leaf.partition_id, leaf.failed)
             return
         state = self._open.setdefault(leaf.partition, _Open())
         if leaf.piece is not None:
@@ -153,9 +161,9 @@ class Work:
         if not state.tree.close(leaf.path):
             return
         del self._open[leaf.partition]
-        partition = self._partitions[leaf.partition]
+        partition = self._left[leaf.partition]
         if state.failed is not None:
-            self._failed(partition.id, state.failed)
+            self._failed(partition.index, partition.id, state.failed)
             return
         trail = join_sources(state.trails)
         sink = self.plan.sink
@@ -169,9 +177,9 @@ class Work:
             self.trails[partition.index] = trail
         self._count(partition.index, trail)
 
-    def _failed(self, name: str, stage: str) -> None:
+    def _failed(self, number: int, name: str, stage: str) -> None:
         """A partition with a task that failed by the word of a stage: it is left for the next run."""
-        self._done += 1
+        del self._left[number]
         self._failures[name] = stage
 
     def _committed(self, number: int, name: str, entry: ManifestEntry, trail: Trail) -> None:
@@ -182,7 +190,7 @@ class Work:
 
     def _count(self, number: int, trail: Trail) -> None:
         """Add a finished partition to the totals, without the rows themselves."""
-        self._done += 1
+        del self._left[number]
         causes: dict[tuple[str, str], int] = {}
         for record in trail.quarantine:
             causes[record.stage, record.cause] = causes.get((record.stage, record.cause), 0) + 1
@@ -192,7 +200,7 @@ class Work:
         records = max(source_rows(counts), len(trail.quarantine))
         self.budget.add(records, len(trail.quarantine))
         self.trail.merge(Trail(counts=trail.counts, times=trail.times))
-        self.budget.check(final=False, share_done=self._done / max(1, len(self)))
+        self.budget.check(final=False, share_done=self.done / max(1, len(self)))
 
     def finish(self) -> None:
         """Check that nothing is missing.
@@ -201,10 +209,10 @@ class Work:
             ConservationError: A partition was handed out and never came to an end.
             StageFailedError: Stages gave a FailedTask for some partitions.
         """
-        if self._open or self._done != len(self):
-            names = [self._partitions[number].id for number in self._open]
+        if self._left:
+            names = [partition.id for partition in self._left.values()]
             raise ConservationError(
-                f"{len(self) - self._done} of {len(self)} partitions did not come to an end: {', '.join(names[:5])}."
+                f"{len(names)} of {len(self)} partitions did not come to an end: {', '.join(names[:5])}."
             )
         self.budget.check(final=True)
         if self._failures:

@@ -179,6 +179,7 @@ def run_pipeline(
             state.folder.write(state.folder.recipe_file, str(pipeline.config["recipe"]).encode())
         prepared.partitions = [partition for partition in prepared.partitions if partition.id not in state.done]
     work = Work(prepared.plan, prepared.partitions, prepared.root, events, ErrorBudget(options.error_budget))
+    prepared.partitions = []  # the work lets go of each as it ends
     if state is not None:
         work.budget.add(state.rows_read, state.quarantined)
     events.emit(_started(pipeline, chosen, prepared.plan, work, state))

@@ -16,12 +16,6 @@ class Delivery:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._open: dict[int, set[tuple[int, ...]]] = {}
-        self._done: set[int] = set()
-
-    @property
-    def done(self) -> frozenset[int]:
-        """The partitions that have come to an end."""
-        return frozenset(self._done)
 
     def take(self, receipt: Receipt) -> None:
         """Deliver what the receipt holds.
@@ -37,14 +31,12 @@ class Delivery:
             raise receipt.error
 
     def _deliver(self, leaf: Leaf) -> None:
-        if leaf.partition in self._done:
+        if self._work.is_done(leaf.partition):
             return
         seen = self._open.setdefault(leaf.partition, set())
         if leaf.order in seen:
             return
         seen.add(leaf.order)
-        before = self._work.done
         self._work.deliver(leaf)
-        if self._work.done > before:
-            self._done.add(leaf.partition)
+        if self._work.is_done(leaf.partition):
             del self._open[leaf.partition]

@@ -71,18 +71,14 @@ class RayDataExecutor(BaseExecutor):
         many = max(_PARTITIONS_AT_ONCE, int(_PARTITIONS_PER_CPU * run.cluster.cpus))
         if any(run.holds(segment) for segment in plan.segments):
             many *= _TIMES_MORE_IF_HELD
-        at_once = max(1, len(work)) if one_by_one else many
-        for first in range(0, len(work), at_once):
-            wave = range(first, first + at_once)
-            finished = False
-            while not finished:
-                shares = self._shares(plan, run)
-                flow = Flow(
-                    plan, work, run, shares, self.settings, wave=wave, one_at_a_time=one_by_one, without=delivery.done
-                )
-                finished = play(flow, delivery, run, patience_s=patience)
-                if not finished:
-                    run.begin_again(self._present(run.cluster))
+        at_once = len(work) if one_by_one else many
+        while (done := work.done) < len(work):
+            shares = self._shares(plan, run)
+            flow = Flow(plan, work, run, shares, self.settings, at_once=at_once, one_at_a_time=one_by_one)
+            if not play(flow, delivery, run, patience_s=patience):
+                run.begin_again(self._present(run.cluster))
+            elif work.done == done:
+                return  # the work knows what is missing, and says so
 
     def _present(self, cluster: clusters.Cluster) -> clusters.Cluster:
         """The cluster as it is now, after a node was lost."""

@@ -38,8 +38,7 @@ _CALLS_PER_WORKER = 4
 class Flow:
     """Builds and runs the dataset of one round; one segment after the other if `one_at_a_time`.
 
-    Only the partitions at `wave`, by their place in the work, take part; those in `without` are left out: an earlier
-    round has finished them.
+    The first `at_once` of the partitions that are left take part.
     """
 
     def __init__(
@@ -50,18 +49,16 @@ class Flow:
         shares: Sequence[Share],
         settings: RayDataConfig,
         *,
-        wave: range,
+        at_once: int,
         one_at_a_time: bool = False,
-        without: frozenset[int] = frozenset(),
     ) -> None:
         self._plan = plan
         self._work = work
         self._run = run
         self._shares = shares
         self._settings = settings
-        self._wave = wave
+        self._at_once = at_once
         self._one_at_a_time = one_at_a_time
-        self._without = without
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Pump]:
@@ -95,9 +92,7 @@ class Flow:
         """The root tasks in groups, each of which is one Ray task."""
         size = self._partitions_per_call()
         group: list[Any] = []
-        for task in islice(self._work.tasks(), self._wave.start, self._wave.stop):
-            if task._lineage is not None and task._lineage.partition in self._without:
-                continue
+        for task in islice(self._work.tasks(), self._at_once):
             group.append(pack(task, 0))
             if len(group) == size:
                 yield group

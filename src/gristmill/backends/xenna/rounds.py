@@ -62,18 +62,14 @@ class Rounds:
 
     def run(self) -> None:
         """Run rounds until nothing is left."""
-        parcels = {_partition(parcel): parcel for parcel in (pack(task, 0) for task in self._work.tasks())}
         fruitless = number = 0
-        while True:
-            left = [parcel for place, parcel in parcels.items() if place not in self._delivery.done]
-            if not left:
-                return
-            before = len(self._delivery.done)
+        while left := [pack(task, 0) for task in self._work.tasks()]:
+            before = self._work.done
             loss = self._round(left, careful=number > 0)
             number += 1
             if loss is None:
                 return
-            fruitless = 0 if len(self._delivery.done) > before else fruitless + 1
+            fruitless = 0 if self._work.done > before else fruitless + 1
             if fruitless >= _MOST_ROUNDS:
                 raise WorkerError(
                     f"Workers on Ray died {fruitless} times in a row without a partition being finished: {loss}. "
@@ -222,9 +218,3 @@ class _Thread(threading.Thread):
         self._specification = None
         if self.problem is not None:
             self.problem = None
-
-
-def _partition(parcel: Parcel) -> int:
-    body = parcel.body
-    lineage = body.lineage if hasattr(body, "lineage") else body._lineage
-    return int(lineage.partition)
