@@ -1,8 +1,8 @@
 """Sees what the code and the values in a plan would do, so that a later run can tell when they do something else.
 
 Code is followed from where the plan names it to what it uses: helpers, also of other modules, values it closes over,
-and globals it reads. It stops at installed packages, whose changes no run can be expected to survive unseen: their
-classes are named, not read.
+globals it reads, and local modules that it imports when it runs. It stops at installed packages, whose changes no run
+can be expected to survive unseen: their classes are named, not read.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.pipeline.body_imports import imported_modules, is_installed
+
 _PLACES = frozenset(
     {"path", "file_paths", "storage_options", "cache_dir", "hints", "schema", "mode", "limit", "runtime_env"}
 )
@@ -33,6 +35,7 @@ _MAX_DEPTH = 6
 _MAX_ITEMS = 1000
 """Longer collections are described by a digest."""
 _PYTHON = sys.stdlib_module_names | {"builtins"}
+_NOT_LOOKED_FOR = frozenset(_PYTHON | {"gristmill"})
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict, re.Pattern, enum.Enum)
 
 
@@ -154,6 +157,9 @@ class _Walk:
         self._put(label, _code_digest(function.__code__, function.__doc__) + _text(defaults, self))
         for name, value in _used(function):
             self._add_used(label, name, value)
+        package = str(function.__globals__.get("__package__") or "")
+        for name, code in imported_modules(function.__code__, package=package, skip=_NOT_LOOKED_FOR).items():
+            self.found[f"module {name}"] = _code_digest(code)
 
     def _add_used(self, label: str, name: str, value: Any) -> None:
         value = _wrapped(value)
@@ -180,7 +186,7 @@ def is_user_module(name: str | None) -> bool:
     if not package or package == "gristmill" or package in _PYTHON:
         return False
     file = getattr(sys.modules.get(str(name)) or sys.modules.get(package), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"} & set(re.split(r"[/\\]", file))
+    return not is_installed(file)
 
 
 def _is_user_class(cls: type[Any]) -> bool:

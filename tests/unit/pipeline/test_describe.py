@@ -245,6 +245,45 @@ def test_helpers_of_other_modules_count(monkeypatch: pytest.MonkeyPatch, express
     assert changed == ["script.mine: helpers.LEAST" if "LEAST" in expression else "helpers.clean"]
 
 
+@pytest.mark.parametrize(
+    ("statement", "changes"),
+    [
+        ("import kit", ["kit/__init__.py"]),
+        ("import kit.tools.cut as cut", ["kit/__init__.py", "kit/tools/cut.py", "kit/least.py"]),
+        ("from kit.tools import cut", ["kit/tools/cut.py", "kit/least.py"]),
+        ("from kit.tools.cut import short", ["kit/least.py"]),
+    ],
+)
+def test_local_modules_count_that_are_imported_when_code_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, changes: list[str]
+) -> None:
+    (tmp_path / "kit" / "tools").mkdir(parents=True)
+    files = {
+        "kit/__init__.py": "raise RuntimeError('describing code must not run it')\n",
+        "kit/least.py": "LEAST = 1\n",
+        "kit/tools/cut.py": "def short(text):\n    from ..least import LEAST\n    return text[LEAST:]\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    function = _module("script", f"def mine(text):\n        {statement}\n        return text\n").mine
+    before = _names(function)
+    assert _names(function) == before
+    for name in changes:
+        (tmp_path / name).write_text("N = 2\n" + files[name], encoding="utf-8")
+        after = _names(function)
+        label = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        assert [key for key in after if after[key] != before[key]] == [f"module {label}"]
+        before = after
+
+
+def test_installed_and_missing_modules_are_not_read_when_code_imports_them() -> None:
+    source = (
+        "def mine(text):\n    import json, click, numpy.linalg, gristmill.errors, nowhere.at.all\n    return text\n"
+    )
+    assert [name for name in _names(_module("script", source).mine) if name.startswith("module")] == []
+
+
 def test_what_does_nothing_does_not_count() -> None:
     one = _module("m", "text = 1\nseen = 0\ndef f(t):\n  'Says a.'\n  global seen\n  seen += 1\n  return t.text\n")
     other = _module("m", "text = 2\nseen = 5\ndef f(t):\n  'Says b.'\n  global seen\n  seen += 1\n  return t.text\n")
