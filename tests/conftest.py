@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.other_engine import THEIR_WARNINGS, in_place_of_the_local_one, other_executor
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# No deadline: the first call of a kernel compiles it. In CI the examples are the same in every run.
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+# The same examples everywhere, and no limit on time: a first call compiles, and a machine may be slow or busy.
+# `pytest --hypothesis-profile=explore` draws new examples in every run.
+ANY_PACE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
+settings.register_profile("repeatable", derandomize=True, **ANY_PACE)
+settings.register_profile("explore", **ANY_PACE)
+settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,12 +12,13 @@ LIMIT_S = 0.150
 
 
 def in_fresh_process(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
 def test_import_takes_less_than_150_ms() -> None:
-    program = "import time; t = time.perf_counter(); import gristmill; print(time.perf_counter() - t)"
+    program = "import time; t = time.process_time(); import gristmill; print(time.process_time() - t)"
+    # A few milliseconds, were the machine ten times slower: one large package more, and it is too long on any.
     best = min(float(in_fresh_process(program)) for _ in range(5))
     assert best < LIMIT_S
 

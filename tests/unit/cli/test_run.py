@@ -209,7 +209,7 @@ def test_an_interrupted_run_is_taken_up_again(
 def test_a_process_ends_with_the_exit_code(recipe: Path, source: Path, output: Path) -> None:
     def code(*arguments: object) -> int:
         command = [sys.executable, "-m", "gristmill.cli.main", *map(str, arguments)]
-        return subprocess.run(command, check=False, capture_output=True, timeout=120).returncode
+        return subprocess.run(command, check=False, capture_output=True).returncode
 
     with source.open("a", encoding="utf-8") as file:
         file.write("broken\n")

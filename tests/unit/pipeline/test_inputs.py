@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
+from tests.pace import processor_seconds
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, write_lines
 
 
@@ -250,10 +250,13 @@ def test_planning_errors_come_within_a_second_and_touch_nothing(tmp_path: Path) 
         write_lines(tmp_path / "in" / f"{number}.jsonl", [{"txt": "x" * 1000}] * 1000)
     out = tmp_path / "out"
     pipeline = Pipeline("job", stages=[JsonlReader(str(tmp_path / "in")), Modify(str.upper), JsonlWriter(str(out))])
-    begun = time.monotonic()
-    with pytest.raises(MissingColumnError, match=r"'text'.*'txt'.*Did you mean 'txt'"):
-        pipeline.run(executor=here())
-    assert time.monotonic() - begun < 2  # a second, and room for a busy machine
+
+    def refused() -> None:
+        with pytest.raises(MissingColumnError, match=r"'text'.*'txt'.*Did you mean 'txt'"):
+            pipeline.run(executor=here())
+
+    # The best of several: what disturbs a measurement adds to it.
+    assert min(processor_seconds(refused) for _ in range(4)) < 1
     assert not out.exists()
 
 
@@ -285,8 +288,11 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def plain_user() -> Iterator[Path]:
+def plain_user(tmp_path: Path) -> Iterator[Path]:
     """A folder of a user for whom something can be forbidden; for root, nothing is."""
+    # What a run imports and compiles may lie where that user sees nothing.
+    write_lines(tmp_path / "in" / "a.jsonl", [{"text": "x"}])
+    _run(tmp_path)
     root = os.geteuid() == 0
     folder = Path(tempfile.mkdtemp())
     if root:

@@ -188,7 +188,7 @@ def _json_values() -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     values=st.lists(st.one_of(st.none(), _json_values()), min_size=1, max_size=6),
     way=st.sampled_from(["pandas change", "polars change", "modify", "all of them"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from gristmill.recipes.registry import FILTER, MODIFIER, all_registered, registe
 from gristmill.stages.text.filters import ScoreFilter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
+from tests.pace import assert_grows_with_length
 from tools.make_stage_reference import NEED_FILES, NEEDED
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -55,12 +55,6 @@ def run(stage: Any, text: str) -> tuple[DocumentBatch, DocumentBatch]:
     return batch, stage.process(batch)
 
 
-def seconds(stage: Any, text: str) -> float:
-    begun = time.process_time()
-    run(stage, text)
-    return time.process_time() - begun
-
-
 @pytest.fixture(scope="module", params=NAMES)
 def stage(request: pytest.FixtureRequest) -> Any:
     made = make(request.param)
@@ -72,9 +66,7 @@ def stage(request: pytest.FixtureRequest) -> Any:
 def test_time_grows_with_the_length_alone(stage: Any, shape: str) -> None:
     unit = SHAPES[shape]
     short, long = (unit * (size // len(unit.encode())) for size in (SHORT, LONG))
-    # A quadratic pass takes sixteen times as long, and at this length most of a minute.
-    before = min(seconds(stage, short) for _ in range(2))
-    assert seconds(stage, long) < 10 * before + 0.5
+    assert_grows_with_length(lambda text: run(stage, text), short, long)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ from gristmill.kernels.text_column import text_column
 from gristmill.stages.text.modifiers import Modify, PiiRedactor
 from gristmill.stages.text.modifiers.pii import KINDS
 from gristmill.tasks import DocumentBatch
+from tests.pace import assert_grows_with_length
 
 FOUND = [
     # e-mail
@@ -187,24 +187,22 @@ def test_more_candidates_than_expected_are_all_found():
 
 
 HOSTILE = {
-    "digits": "1" * 5_000_000,
-    "spaced digits": "1 " * 2_000_000,
-    "signs": "@" * 3_000_000,
-    "colons": ":" * 3_000_000,
-    "dots": "a." * 1_000_000 + "@" + "a." * 1_000_000,
-    "numbers": "1.2.3.4." * 300_000,
-    "accounts": "DE12 " * 400_000,
-    "plus": "+1 " * 700_000,
-    "groups": "4111 " * 500_000,
+    "digits": lambda size: "1" * size,
+    "spaced digits": lambda size: "1 " * (size // 2),
+    "signs": lambda size: "@" * size,
+    "colons": lambda size: ":" * size,
+    "dots": lambda size: "a." * (size // 4) + "@" + "a." * (size // 4),
+    "numbers": lambda size: "1.2.3.4." * (size // 8),
+    "accounts": lambda size: "DE12 " * (size // 5),
+    "plus": lambda size: "+1 " * (size // 3),
+    "groups": lambda size: "4111 " * (size // 5),
 }
 
 
 @pytest.mark.parametrize("shape", HOSTILE)
 def test_no_shape_of_text_makes_it_slow(shape):
-    start = time.perf_counter()
-    redact(HOSTILE[shape])
-    # A quadratic pass over millions of characters would take hours, not seconds.
-    assert time.perf_counter() - start < 10
+    redact("warm")
+    assert_grows_with_length(redact, HOSTILE[shape](200_000), HOSTILE[shape](800_000))
 
 
 def test_the_scan_counts_what_does_not_fit():
