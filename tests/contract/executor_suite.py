@@ -352,7 +352,6 @@ class ExecutorSuite:
             text=True,
             cwd=tmp_path,
             env={**os.environ, **self.environment()},
-            timeout=240,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]

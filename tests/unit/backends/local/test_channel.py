@@ -101,7 +101,7 @@ def test_a_table_crosses_both_ways(pair: tuple[Channel, PolledChannel]) -> None:
 
     finished = driver.send(table)
     received: list[Any] = []
-    reader = threading.Thread(target=lambda: received.append(worker.recv(timeout_s=5)))
+    reader = threading.Thread(target=lambda: received.append(worker.recv(timeout_s=60)))
     reader.start()
     while not finished:
         select.select([], [driver], [], 5)

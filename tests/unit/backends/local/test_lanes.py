@@ -36,9 +36,9 @@ def _in_a_lane(job: Callable[[Lane], Any], status: StatusWriter, *, calls: int =
     thread = threading.Thread(target=work)
     thread.start()
     for _ in range(calls):
-        asked.get(timeout=10).make(status)
-    thread.join(10)
-    return answer.get(timeout=10)
+        asked.get(timeout=60).make(status)
+    thread.join(60)
+    return answer.get(timeout=60)
 
 
 def test_a_call_is_made_in_the_thread_that_makes_calls(page: tuple[StatusBlock, StatusWriter]) -> None:

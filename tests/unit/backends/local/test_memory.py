@@ -129,13 +129,17 @@ def test_without_a_group_counter_the_machine_s_counts(tmp_path: Path) -> None:
 
 def test_own_memory_is_seen_to_grow() -> None:
     me = os.getpid()
-    before = measure_tree([me])
-    held = mmap.mmap(-1, 64 << 20)
-    held.write(b"x" * (64 << 20))
-    after = measure_tree([me])
-    held.close()
+    # A page of a library counts for less when another process maps it too: one may just do so.
+    for _ in range(10):
+        before = measure_tree([me])
+        held = mmap.mmap(-1, 64 << 20)
+        held.write(b"x" * (64 << 20))
+        after = measure_tree([me])
+        held.close()
+        assert after.per_pid == {me: after.pss_bytes}
+        if after.pss_bytes - before.pss_bytes > 60 << 20:
+            break
     assert after.pss_bytes - before.pss_bytes > 60 << 20
-    assert after.per_pid == {me: after.pss_bytes}
 
 
 def test_processes_that_are_gone_are_left_out() -> None:

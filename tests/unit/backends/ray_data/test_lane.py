@@ -38,7 +38,7 @@ def test_the_next_one_is_made_while_the_last_one_is_handed_on(lane: Lane) -> Non
 
     results = lane.each(source)
     assert next(results) == 1
-    assert second.wait(5.0)
+    assert second.wait(60.0)
     assert list(results) == [2]
 
 

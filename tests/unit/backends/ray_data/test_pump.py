@@ -38,7 +38,7 @@ def test_nothing_for_a_while_is_an_empty_list() -> None:
     go = threading.Event()
 
     def source() -> Iterator[int]:
-        go.wait(5.0)
+        go.wait(60.0)
         yield 1
 
     with Pump(source).running() as pump:
@@ -63,7 +63,7 @@ def test_a_source_that_waits_for_ever_is_stopped_and_closed() -> None:
             raise
 
     with Pump(source).running():
-        assert begun.wait(5.0)
+        assert begun.wait(60.0)
     assert seen == [Interrupted]
 
 
@@ -78,4 +78,4 @@ def test_one_that_is_not_taken_empty_is_closed() -> None:
 
     with Pump(source).running() as pump:
         assert pump.take(5.0) == [0]
-    assert closed.wait(5.0)
+    assert closed.wait(60.0)

@@ -83,7 +83,7 @@ def test_the_rule_chooses_the_survivor(tmp_path: Path, options: dict[str, object
     assert kept_ids(tmp_path) == [stays]
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(texts=st.lists(st.sampled_from(["a", "b", "b ", "c", "", "日本"]), max_size=12), cut=st.integers(0, 12))
 def test_the_survivors_are_those_of_a_plain_loop(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], cut: int
