@@ -32,6 +32,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Function = Callable[[Channel, StatusWriter], object]
 SOURCE = str(Path(__file__).parents[2] / "src")
+PATIENCE_S = 120.0
+"""How long a test waits for what must happen, on a machine however busy."""
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +56,12 @@ def launch(nursery: Nursery) -> Iterator[Callable[..., WorkerProcess]]:
     for worker in made:
         worker.kill()
         if nursery.alive:
-            worker.wait(timeout_s=5)
+            worker.wait(timeout_s=PATIENCE_S)
         worker.close()
 
 
-def receive(worker: WorkerProcess, *, timeout_s: float = 20) -> Any:
-    give_up = time.monotonic() + timeout_s
+def receive(worker: WorkerProcess) -> Any:
+    give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up:
         messages = worker.channel.receive(at_most=1)
         if messages:
@@ -85,8 +87,9 @@ def busy(channel: Channel, status: StatusWriter) -> None:
         pass
 
 
-def until_gone(pids: list[int], *, timeout_s: float) -> list[int]:
-    give_up = time.monotonic() + timeout_s
+def left_of(pids: list[int]) -> list[int]:
+    """The processes that do not end."""
+    give_up = time.monotonic() + PATIENCE_S
     while pids and time.monotonic() < give_up:
         pids = [pid for pid in pids if process_start_time(pid) is not None]
         time.sleep(0.005)
@@ -144,7 +147,7 @@ def test_twenty_workers_of_which_some_are_killed(nursery: Nursery, launch: Calla
     for victim in victims:
         os.kill(victim.pid, signal.SIGKILL)
     for victim in victims:
-        cause = victim.wait(timeout_s=5)
+        cause = victim.wait(timeout_s=PATIENCE_S)
         assert cause is not None
         assert (cause.kind, cause.requested, str(cause)) == ("signal", False, "signal SIGKILL")
         assert cause.peak_rss_bytes > 1 << 20
@@ -161,14 +164,20 @@ def test_twenty_workers_of_which_some_are_killed(nursery: Nursery, launch: Calla
 
 
 def test_a_new_worker_is_quick(launch: Callable[..., WorkerProcess]) -> None:
-    best = 9.0
+    """About 10 ms on an idle machine; a fresh interpreter takes about half a second to import as much."""
+    fork_s = fresh_s = float("inf")
     for _ in range(10):
+        for _ in range(3):
+            began = time.perf_counter()
+            worker = launch(echo)
+            assert ask(worker, 1) == 1
+            fork_s = min(fork_s, time.perf_counter() - began)
         began = time.perf_counter()
-        worker = launch(echo)
-        assert ask(worker, 1) == 1
-        best = min(best, time.perf_counter() - began)
-    # About 10 ms on an idle machine; a fresh interpreter with the same imports takes about a second.
-    assert best < 0.1
+        subprocess.run([sys.executable, "-c", "import numba, polars, pyarrow.parquet"], check=True)
+        fresh_s = min(fresh_s, time.perf_counter() - began)
+        if fork_s < fresh_s / 4:
+            break
+    assert fork_s < fresh_s / 4
 
 
 @pytest.mark.parametrize(
@@ -186,7 +195,7 @@ def test_a_new_worker_is_quick(launch: Callable[..., WorkerProcess]) -> None:
 def test_every_end_has_its_cause(
     launch: Callable[..., WorkerProcess], capfd: pytest.CaptureFixture[str], end: Function, expected: str
 ) -> None:
-    assert str(launch(end).wait(timeout_s=10)) == expected
+    assert str(launch(end).wait(timeout_s=PATIENCE_S)) == expected
 
 
 def test_killing_is_told_from_being_killed(launch: Callable[..., WorkerProcess]) -> None:
@@ -194,7 +203,7 @@ def test_killing_is_told_from_being_killed(launch: Callable[..., WorkerProcess])
     assert ask(worker, 1) == 1
     assert worker.wait(timeout_s=0) is None
     worker.kill()
-    cause = worker.wait(timeout_s=5)
+    cause = worker.wait(timeout_s=PATIENCE_S)
     assert cause is not None
     assert (cause.requested, cause.signal_name, cause.clean) == (True, "SIGKILL", False)
     worker.kill()
@@ -202,7 +211,7 @@ def test_killing_is_told_from_being_killed(launch: Callable[..., WorkerProcess])
 
 def test_what_a_stage_started_dies_with_its_worker(launch: Callable[..., WorkerProcess]) -> None:
     def parent(channel: Channel, status: StatusWriter) -> None:
-        channel.send(subprocess.Popen(["sleep", "60"]).pid)
+        channel.send(subprocess.Popen(["sleep", "900"]).pid)
         channel.recv()
         os._exit(3)
 
@@ -213,8 +222,8 @@ def test_what_a_stage_started_dies_with_its_worker(launch: Callable[..., WorkerP
             os.kill(worker.pid, signal.SIGKILL)
         else:
             worker.channel.send("go")
-        assert worker.wait(timeout_s=5) is not None
-        assert until_gone([child], timeout_s=2) == []
+        assert worker.wait(timeout_s=PATIENCE_S) is not None
+        assert left_of([child]) == []
 
 
 def test_status_is_readable_after_kill_9(launch: Callable[..., WorkerProcess]) -> None:
@@ -225,16 +234,17 @@ def test_status_is_readable_after_kill_9(launch: Callable[..., WorkerProcess]) -
         while True:
             status.beat()
 
+    began = time.monotonic()
     worker = launch(work)
     receive(worker)
     seen = [worker.status().beats for _ in range(2000)]
     assert seen == sorted(seen)
     os.kill(worker.pid, signal.SIGKILL)
-    worker.wait(timeout_s=5)
+    worker.wait(timeout_s=PATIENCE_S)
     status = worker.status()
     assert (status.task, status.batch, status.stage, status.lo, status.hi) == (41, 2, 3, 100, 200)
     assert (status.phase, status.beats >= seen[-1]) == (Phase.PROCESSING, True)
-    assert 0 < status.running_s < 60
+    assert 0 < status.running_s < time.monotonic() - began
     assert status.rss_bytes > 1 << 20
 
 
@@ -280,7 +290,9 @@ def test_only_known_entries_run(nursery: Nursery) -> None:
         nursery.fork(entry="os:abort")
 
 
-def test_stopping_asks_first_and_kills_in_time(nursery: Nursery, launch: Callable[..., WorkerProcess]) -> None:
+def test_stopping_asks_first_and_kills_in_time(
+    nursery: Nursery, launch: Callable[..., WorkerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def tell(channel: Channel, status: StatusWriter) -> None:
         channel.send("here")
         channel.recv()
@@ -291,23 +303,30 @@ def test_stopping_asks_first_and_kills_in_time(nursery: Nursery, launch: Callabl
         channel.send(bytes(30 << 20))
         assert channel.recv() == "stop"
 
-    polite, choking, stubborn = launch(tell), launch(choke), launch(busy)
-    dead = launch(echo)
-    for worker in (polite, choking, stubborn):
-        receive(worker)
-    dead.kill()
-    dead.wait(timeout_s=5)
-    heard: list[tuple[int, int]] = []
-    began = time.monotonic()
-    report = stop_workers(
-        nursery,
-        [polite, choking, stubborn, dead],
-        message="stop",
-        deadline_s=1.5,
-        on_message=lambda worker, message: heard.append((worker.number, len(message))),
-    )
-    assert time.monotonic() - began < 2
-    assert (set(report.left), report.killed, report.remaining) == ({polite, choking, dead}, (stubborn,), ())
+    # On a busy machine even a polite worker may not get its turn in time: then all are given more of it.
+    for deadline_s in (1.5, 8.0, 40.0):
+        monkeypatch.setattr("gristmill.backends.local.processes._KILL_S", deadline_s / 5)
+        polite, choking, stubborn = launch(tell), launch(choke), launch(busy)
+        dead = launch(echo)
+        for worker in (polite, choking, stubborn):
+            receive(worker)
+        dead.kill()
+        dead.wait(timeout_s=PATIENCE_S)
+        heard: list[tuple[int, int]] = []
+        began = time.monotonic()
+        report = stop_workers(
+            nursery,
+            [polite, choking, stubborn, dead],
+            message="stop",
+            deadline_s=deadline_s,
+            on_message=lambda worker, message, heard=heard: heard.append((worker.number, len(message))),
+        )
+        took = time.monotonic() - began
+        found = set(report.left), report.killed, report.remaining
+        if took < deadline_s * 4 / 3 and found == ({polite, choking, dead}, (stubborn,), ()):
+            break
+    assert took < deadline_s * 4 / 3
+    assert found == ({polite, choking, dead}, (stubborn,), ())
     assert polite.exit_cause is not None
     assert polite.exit_cause.clean
     assert set(heard) == {(polite.number, 9), (choking.number, 30 << 20)}
@@ -328,8 +347,8 @@ def test_a_worker_nobody_talks_to_ends(launch: Callable[..., WorkerProcess]) -> 
     receive(occupied)
     idle.channel.close()
     occupied.channel.close()
-    assert str(idle.wait(timeout_s=5)) == "exit code 0"
-    assert str(occupied.wait(timeout_s=5)) == "exit code 0"
+    assert str(idle.wait(timeout_s=PATIENCE_S)) == "exit code 0"
+    assert str(occupied.wait(timeout_s=PATIENCE_S)) == "exit code 0"
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -373,10 +392,10 @@ def test_a_nursery_that_dies_takes_its_workers_and_is_replaced() -> None:
     worker.channel.send(cloudpickle.dumps(busy))
     receive(worker)
     os.kill(first.pid, signal.SIGKILL)
-    cause = worker.wait(timeout_s=5)
+    cause = worker.wait(timeout_s=PATIENCE_S)
     assert cause is not None
     assert cause.kind == "lost"
-    assert until_gone([worker.pid], timeout_s=1) == []
+    assert left_of([worker.pid]) == []
     worker.close()
     with pytest.raises(WorkerError, match="SIGKILL"):
         first.fork()
@@ -408,7 +427,7 @@ def test_closing_leaves_no_process() -> None:
         worker.channel.send(cloudpickle.dumps(busy))
         receive(worker)
         pids = [nursery.pid, worker.pid]
-    assert until_gone(pids, timeout_s=1) == []
+    assert left_of(pids) == []
     assert worker.exit_cause is not None
     worker.close()
     nursery.close()
@@ -504,7 +523,7 @@ def test_everything_ends_with_a_killed_driver_and_is_swept(
             # The nursery must outlive the thread that started it.
             time.sleep(0.2)
             say(len(kept[0][1]), launch(shared_nursery(), idle).pid > 0)
-        time.sleep(60)
+        time.sleep(900)
         """
     )
     words = line(driver).split()
@@ -517,7 +536,7 @@ def test_everything_ends_with_a_killed_driver_and_is_swept(
         assert sweep(bases=[tmp_path]) == []
         driver.kill()
         driver.wait()
-        assert until_gone(pids, timeout_s=1) == []
+        assert left_of(pids) == []
         assert (folder / "left").exists()
         assert sweep(bases=[tmp_path]) == [folder]
         assert sorted(path.name for path in folder.parent.iterdir()) == [Path(living.paths[0]).name]
@@ -536,7 +555,7 @@ def test_a_terminal_s_interrupt_does_not_reach_workers(script: Callable[[str], s
             receive(worker)
         try:
             say("waiting", nursery.pid, *(worker.pid for worker in workers))
-            time.sleep(60)
+            time.sleep(900)
         except KeyboardInterrupt:
             for worker in workers:
                 worker.channel.send("alive")
@@ -552,8 +571,8 @@ def test_a_terminal_s_interrupt_does_not_reach_workers(script: Callable[[str], s
     os.killpg(driver.pid, signal.SIGINT)
     assert line(driver) == "alive alive alive"
     assert line(driver) == "forked"
-    assert driver.wait(timeout=10) == 0
-    assert until_gone(pids, timeout_s=1) == []
+    assert driver.wait(timeout=PATIENCE_S) == 0
+    assert left_of(pids) == []
 
 
 def test_code_of_a_script_runs_in_workers_without_running_the_script_again(
@@ -585,7 +604,7 @@ def test_code_of_a_script_runs_in_workers_without_running_the_script_again(
         """
     )
     assert line(driver) == "22 22 __main__[] __main__[]"
-    assert driver.wait(timeout=10) == 0
+    assert driver.wait(timeout=PATIENCE_S) == 0
     assert (tmp_path / "runs.txt").read_text() == "run\n"
 
 
@@ -603,8 +622,8 @@ def test_a_driver_that_ends_with_workers_at_work_leaves_nothing(script: Callable
         """
     )
     pids = [int(word) for word in line(driver).split()]
-    assert driver.wait(timeout=10) == 5
-    assert until_gone(pids, timeout_s=1) == []
+    assert driver.wait(timeout=PATIENCE_S) == 5
+    assert left_of(pids) == []
 
 
 def test_a_file_in_the_current_folder_does_not_disturb(
@@ -623,4 +642,4 @@ def test_a_file_in_the_current_folder_does_not_disturb(
         """
     )
     assert line(driver) == f"{cwd} None"
-    assert driver.wait(timeout=10) == 0
+    assert driver.wait(timeout=PATIENCE_S) == 0
