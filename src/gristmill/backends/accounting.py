@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.backends.carrying import UNTRACKED, carries, load
+from gristmill.backends.carrying import carries, load
 from gristmill.backends.changes import find_changes
 from gristmill.errors import ConservationError, StageResultError
-from gristmill.ledger.trail import DROPPED, Decisions, Rows, StageCount, Trail
+from gristmill.ledger.trail import DROPPED, UNTRACKED, Decisions, Rows, StageCount, Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
 from gristmill.tasks.base import Task
-from gristmill.tasks.columns import Columns, Indices, TableColumns, rebuild
+from gristmill.tasks.columns import Columns, Indices, TableColumns
 from gristmill.tasks.document import DocumentBatch, Note
 from gristmill.tasks.matching import match_rows
+from gristmill.tasks.rebuilding import rebuild
 from gristmill.tasks.table_door import polars_memory, restore_json, shares_rows
 
 Stage = ProcessingStage[Any, Any]

@@ -3,26 +3,27 @@
 Their rows stay accounted for: the task carries their numbers, and every stage that handles it has so many rows in and
 out. When documents come out again they are recognised by their ids; what cannot be recognised is counted as dropped and
 created and marked `untracked`, as it is for documents that user code returns.
+
+Where a batch becomes several tasks, nobody can know which of them holds which document. All of them know the documents,
+the first one answers for them, and those that come back by another are set right when the partition is complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gristmill.ledger.identity import make_identity
-from gristmill.ledger.trail import DROPPED, Decisions, Rows, StageCount, Trail
+from gristmill.ledger.trail import DROPPED, RETURNED, UNTRACKED, Decisions, Rows, StageCount, Trail
 from gristmill.stages.base import ProcessingStage
 from gristmill.tasks.base import Carried, FailedTask, NoneTask, Task
 from gristmill.tasks.columns import Columns
 from gristmill.tasks.document import DocumentBatch
 
 Stage = ProcessingStage[Any, Any]
-UNTRACKED = "untracked"
-
-_NOTHING = Carried(np.array([], np.int64), shared=True)
 
 
 def carries(task: Task[Any]) -> bool:
@@ -31,15 +32,12 @@ def carries(task: Task[Any]) -> bool:
 
 
 def load(tasks: Sequence[Task[Any]], columns: Columns, rows: Rows, positions: Rows, *, id_field: str | None) -> None:
-    """Let `tasks` carry the documents at these positions of a batch.
-
-    Which of several tasks holds which document cannot be known, so the first one answers for all of them.
-    """
+    """Let `tasks` carry the documents at these positions of a batch."""
     batch = DocumentBatch.from_columns(columns, rows=rows)
     hashes = make_identity(batch, id_field=id_field, url_field=None).id_hashes
+    mine = None if hashes is None else hashes[positions]
     for place, task in enumerate(tasks):
-        mine = positions[:0] if place else positions
-        task._carried = Carried(rows[mine], None if hashes is None else hashes[mine], len(tasks) > 1)
+        task._carried = Carried(rows[positions], mine, len(tasks) > 1, answers=place == 0)
 
 
 class Return:
@@ -63,7 +61,8 @@ class Return:
         """Give the rows of documents their numbers again; another task carries on what this one carried."""
         if not isinstance(task, DocumentBatch):
             if carries(task):
-                task._carried = _NOTHING if self._handed_on else self._carried
+                again = replace(self._carried, shared=True, answers=False)
+                task._carried = again if self._handed_on else self._carried
                 self._handed_on = True
             return
         rows = np.full(task.num_items, -1, np.int64)
@@ -80,12 +79,16 @@ class Return:
             fresh = np.unique(positions[positions >= 0])
             fresh = fresh[~self._seen[fresh]]
             self._seen[fresh] = True
+            if not self._carried.answers:
+                back = self._carried.rows[fresh]
+                trail.decisions.append(Decisions(self._stage.name, RETURNED, UNTRACKED, back))
+                fresh = fresh[:0]
             self._untracked += int((positions < 0).sum())
             counts.rows_in += len(fresh)
             counts.rows_out += task.num_items
             counts.created += task.num_items - len(fresh)
             counts.untracked += int((positions < 0).sum())
-        if last:
+        if last and self._carried.answers:
             left = self._carried.rows[~self._seen]
             counts.rows_in += len(left)
             if self._handed_on:

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from gristmill.ledger.trail import Changes, Rows
 from gristmill.stages.base import FusedStage, ProcessingStage
-from gristmill.tasks.columns import Columns, RecordColumns, as_text, differing_rows, one_chunk
+from gristmill.tasks.columns import Columns, RecordColumns, as_text, one_chunk
+from gristmill.tasks.rebuilding import differing_rows
 from gristmill.tasks.table_door import same_memory
 
 Stage = ProcessingStage[Any, Any]

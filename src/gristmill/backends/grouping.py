@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from gristmill.backends.accounting import Entry, leave
 from gristmill.tasks.base import Task
-from gristmill.tasks.columns import Columns, Indices, RecordColumns, TableColumns, rebuild, records_of_lines
+from gristmill.tasks.columns import Columns, Indices, RecordColumns, TableColumns, records_of_lines
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.matching import match_rows
+from gristmill.tasks.rebuilding import rebuild
 
 Output = tuple[Task[Any], Indices | None]
 

@@ -40,7 +40,7 @@ def start_for_files(paths: object, modules: Sequence[str]) -> bool:
 
 def _modules(recipe: Recipe) -> list[str]:
     """Where the recipe's stages come from; unknown names are reported when the pipeline is built."""
-    from gristmill.backends.local.nursery import LIGHT_STAGES
+    from gristmill.backends.local.nursery_settings import LIGHT_STAGES
     from gristmill.recipes.registry import registered
 
     found: dict[str, None] = {}

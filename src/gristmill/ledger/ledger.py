@@ -17,7 +17,7 @@ from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import COMMITTED, Manifest, ManifestEntry, totals
 from gristmill.ledger.plan_record import read_plan
 from gristmill.ledger.quarantine import parse_quarantine
-from gristmill.ledger.trail import QUARANTINED
+from gristmill.ledger.trail import QUARANTINED, UNTRACKED
 from gristmill.ledger.unscored import missing_scores
 from gristmill.ledger.why import KEPT, Change, Fate, Score, Verdict, Why
 from gristmill.storage.remote import StorageOptions
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gristmill.ledger.texts import TextDiff
 
 Hashes = npt.NDArray[np.uint64]
-_UNTRACKED = "untracked"
 _MAX_DIGITS = 18  # of a row number; longer ones do not fit into 64 bits
 
 
@@ -307,7 +306,7 @@ def _notes(entry: ManifestEntry, fate: Fate) -> list[str]:
     source = next((stage for stage, count in entry.stages.items() if count.created), None)
     for verdict in fate.verdicts:
         count = entry.stages.get(verdict.stage)
-        if verdict.reason == _UNTRACKED and count is not None:
+        if verdict.reason == UNTRACKED and count is not None:
             notes.append(
                 f"stage {verdict.stage!r} returned {count.untracked} rows of this partition that could not be matched "
                 "with their input; this document may be one of them"

@@ -19,6 +19,10 @@ Floats = npt.NDArray[np.float64]
 DROPPED = "dropped"
 DUPLICATE = "duplicate"
 QUARANTINED = "quarantined"
+RETURNED = "returned"
+"""No verdict, and never in a ledger: rows that came back by another task than the one that answers for them."""
+UNTRACKED = "untracked"
+"""The reason of rows that are gone where rows of unknown origin turned up."""
 
 UNTRACKED_ROW = -1
 """The row number of a document whose origin is not known."""
@@ -220,7 +224,7 @@ def join_sources(trails: Mapping[tuple[int, ...], Trail]) -> Trail:
     Each of these numbers its rows from 0; in the partition they follow each other, in the order of the tasks.
     """
     if len(trails) == 1:
-        return next(iter(trails.values()))
+        return _settled(next(iter(trails.values())))
     whole, first = Trail(), 0
     for source in sorted(trails):
         trail = trails[source]
@@ -228,7 +232,30 @@ def join_sources(trails: Mapping[tuple[int, ...], Trail]) -> Trail:
         _move_rows(trail, first)
         whole.merge(trail)
         first += rows
-    return whole
+    return _settled(whole)
+
+
+def _settled(trail: Trail) -> Trail:
+    """The trail without drops and creations of documents that only changed the task they are in."""
+    returned: dict[str, list[Rows]] = {}
+    for block in trail.decisions:
+        if block.outcome == RETURNED:
+            returned.setdefault(block.stage, []).append(block.rows)
+    if not returned:
+        return trail
+    trail.decisions = [block for block in trail.decisions if block.outcome != RETURNED]
+    for stage, blocks in returned.items():
+        rows, counts = np.concatenate(blocks), trail.count(stage)
+        for block in trail.decisions:
+            if block.stage != stage or block.outcome != DROPPED or block.reason not in (UNTRACKED, stage):
+                continue
+            back = np.isin(block.rows, rows)
+            block.rows = block.rows[~back]
+            counts.created -= int(back.sum())
+            counts.dropped[block.reason] -= int(back.sum())
+        counts.dropped = {reason: number for reason, number in counts.dropped.items() if number}
+    trail.decisions = [block for block in trail.decisions if len(block.rows)]
+    return trail
 
 
 def _blocks(trail: Trail) -> list[Decisions | Changes | Scores | Identity]:

@@ -57,11 +57,13 @@ class Carried:
         rows: Their row numbers.
         id_hashes: The hashes of their ids, where they have any.
         shared: Whether there are other tasks that may hold some of them.
+        answers: Whether this task is the one of these that counts for the documents.
     """
 
     rows: Rows
     id_hashes: Any = None
     shared: bool = False
+    answers: bool = True
 
 
 class Task(ABC, Generic[T]):

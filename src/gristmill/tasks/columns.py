@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.errors import MissingColumnError, did_you_mean
+from gristmill.storage.schemas import JSON_KEY, JSON_VALUE, is_json_field
 
 if TYPE_CHECKING:
     from gristmill.storage.json_records import JsonRecords
@@ -26,16 +26,11 @@ Array: TypeAlias = "pa.Array | pa.ChunkedArray"
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.int64]
 
-JSON_TYPE = {b"gristmill.type": b"json"}
+JSON_TYPE = {JSON_KEY: JSON_VALUE}
 """The field metadata of a column that holds JSON texts because Arrow has no exact type for its values."""
 
 _RECORD = "__record__"
 _MASK = "__mask__:"
-
-
-def is_json_field(field: pa.Field) -> bool:
-    """Whether `field` holds JSON texts."""
-    return bool(field.metadata) and field.metadata.get(b"gristmill.type") == b"json"
 
 
 def one_chunk(array: Array) -> pa.Array:
@@ -51,7 +46,8 @@ def as_text(array: Array) -> pa.Array:
     if pa.types.is_large_string(whole.type):
         return whole
     if pa.types.is_nested(whole.type):
-        return pa.array([None if v is None else json.dumps(v) for v in whole.to_pylist()], pa.large_string())
+        texts = [None if value is None else json.dumps(value, default=str) for value in whole.to_pylist()]
+        return pa.array(texts, pa.large_string())
     if pa.types.is_null(whole.type):
         return pa.nulls(len(whole), pa.large_string())
     if pa.types.is_dictionary(whole.type):
@@ -190,7 +186,7 @@ class TableColumns(Columns):
 
         present = self.names if fields is None else [name for name in fields if name in self.names]
         flagged = {name for name in present if is_json_field(self._table.schema.field(name))}
-        return encode_table({name: _writable(self._table.column(name), name in flagged) for name in present})
+        return encode_table({name: writable(self._table.column(name), name in flagged) for name in present})
 
     def transport(self) -> pa.Table:
         return self._table
@@ -336,7 +332,7 @@ class RecordColumns(Columns):
 
     def encode_jsonl(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8]:
         changes = {
-            name: (one_chunk(_writable(self._arrays[name], name in self._json)), mask)
+            name: (one_chunk(writable(self._arrays[name], name in self._json)), mask)
             for name, mask in self._changed.items()
         }
         if fields is None and self._names is not None:
@@ -402,131 +398,9 @@ def records_of_lines(lines: npt.NDArray[np.uint8]) -> JsonRecords:
     return JsonRecords(lines, starts, ends)
 
 
-def _writable(values: Array, is_json: bool) -> Array:
+def writable(values: Array, is_json: bool) -> Array:
     """The values as the encoder takes them; JSON texts are marked, so that they are not quoted."""
     if not is_json:
         return values
     texts = as_text(values)
     return pa.ExtensionArray.from_storage(pa.json_(texts.type), texts)
-
-
-def differing_rows(values: Array, before: Array) -> Mask:
-    """True where a value differs from the one before; nulls equal nulls, NaN equals NaN, 3 equals 3.0 but not "3"."""
-    new, old = one_chunk(values), one_chunk(before)
-    if new.equals(old):
-        return np.zeros(len(new), bool)
-    if pa.types.is_nested(new.type) and pa.types.is_nested(old.type):
-        return np.fromiter((a != b for a, b in zip(_plain_texts(new), _plain_texts(old), strict=True)), bool, len(new))
-    both_null = pc.and_(new.is_null(), old.is_null())
-    try:
-        if _family(new.type) != _family(old.type):
-            raise pa.ArrowInvalid("another kind of value, even where it can be cast")
-        same = pc.fill_null(pc.equal(new.cast(_plain_type(old.type)), old.cast(_plain_type(old.type))), False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return ~np.asarray(both_null.to_numpy(zero_copy_only=False), bool)
-    same = pc.or_(same, both_null)
-    if pa.types.is_floating(new.type) and pa.types.is_floating(old.type):
-        same = pc.or_(same, pc.and_(pc.fill_null(pc.is_nan(new), False), pc.fill_null(pc.is_nan(old), False)))
-    return ~np.asarray(same.to_numpy(zero_copy_only=False), dtype=bool)
-
-
-def _plain_texts(array: pa.Array) -> list[str]:
-    return [json.dumps(value, default=str, sort_keys=True) for value in array.to_pylist()]
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _family(kind: pa.DataType) -> str:
-    """Types of one family can hold the same value; a digit and the number it stands for are not the same value."""
-    kind = _plain_type(kind)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return "text"
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "number"
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return "bytes"
-    return str(kind.id)
-
-
-def rebuild(before: Columns, after: pa.Table, positions: Indices) -> Columns:
-    """The columns of `after` built on `before`: values that did not change stay as they were read.
-
-    Args:
-        before: The columns that went into a stage.
-        after: What came out, with any columns and rows.
-        positions: For each row of `after` the row of `before` it continues, or -1 for a new one.
-    """
-    if not isinstance(before, RecordColumns):
-        return _rebuild_table(before.table(), after, positions)
-    if len(positions) and positions.min() < 0:
-        return _with_new_rows(before, after, positions)
-    identity = len(positions) == before.num_rows and bool((positions == np.arange(before.num_rows)).all())
-    kept: Columns = before if identity else before.take(positions)
-    names = after.column_names
-    for field in after.schema:
-        values = after.column(field.name)
-        if kept.has(field.name):
-            marks = _differing(before, None if identity else pa.array(positions), field, values)
-            if not marks.any():
-                continue
-            kept = kept.with_column(field.name, one_chunk(values), changed=marks, is_json=is_json_field(field))
-        else:
-            kept = kept.with_column(field.name, one_chunk(values), is_json=is_json_field(field))
-    return kept if list(kept.names) == names else kept.select(names)
-
-
-def _differing(before: RecordColumns, positions: pa.Array | None, field: pa.Field, values: Array) -> Mask:
-    """True where `values` are not what the doors showed of the column in the rows at `positions` (None: all)."""
-    is_json = is_json_field(field) and before.is_json(field.name)
-    # Taken from the whole column: the rows that are left need not show the type that went out.
-    old = before.column(field.name) if is_json else before.table([field.name]).column(0)
-    old = old if positions is None else old.take(positions)
-    return _differing_json(one_chunk(values), one_chunk(old)) if is_json else differing_rows(values, old)
-
-
-def _differing_json(new: pa.Array, old: pa.Array) -> Mask:
-    """True where two JSON texts stand for different values; spaces, escapes and the like do not count."""
-    marks = differing_rows(new, old)
-    for row in np.flatnonzero(marks).tolist():
-        one, other = new[row].as_py(), old[row].as_py()
-        if one is not None and other is not None:
-            marks[row] = json.dumps(json.loads(one)) != json.dumps(json.loads(other))
-    return marks
-
-
-def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -> Columns:
-    """As `rebuild`, where some rows have no record yet: they get one, made from their values."""
-    from gristmill.storage.json_records import encode_table
-
-    fresh = np.flatnonzero(positions < 0)
-    known = np.flatnonzero(positions >= 0)
-    old = rebuild(before, after.take(pa.array(known)), positions[known])
-    new_table = after.take(pa.array(fresh))
-    flagged = {field.name for field in after.schema if is_json_field(field)}
-    lines = encode_table({name: _writable(new_table.column(name), name in flagged) for name in after.column_names})
-    old_lines = old.encode_jsonl()
-    order = np.empty(len(positions), np.int64)
-    order[known] = np.arange(len(known))
-    order[fresh] = len(known) + np.arange(len(fresh))
-    records = records_of_lines(np.concatenate([old_lines, lines]))
-    return RecordColumns(records.take(order), names=tuple(after.column_names))
-
-
-def _rebuild_table(before: pa.Table, after: pa.Table, positions: Indices) -> Columns:
-    """`after` with the notes that frames do not carry, and with the JSON texts that still stand for the same value."""
-    notes = {**(before.schema.metadata or {}), **(after.schema.metadata or {})}
-    notes.pop(b"pandas", None)
-    known = np.flatnonzero(positions >= 0)
-    for place, field in enumerate(after.schema):
-        at = before.schema.get_field_index(field.name)
-        if at < 0 or not is_json_field(field) or not is_json_field(before.schema.field(at)) or not len(known):
-            continue
-        rows = np.full(len(positions), len(before), np.int64)
-        rows[known] = positions[known]
-        old = one_chunk(before.column(at)).take(pa.array(rows, mask=positions < 0))
-        new = one_chunk(after.column(place)).cast(old.type)
-        changed = _differing_json(new, old) | (positions < 0)
-        after = after.set_column(place, field.with_type(old.type), pc.if_else(pa.array(changed), new, old))
-    return TableColumns(after.replace_schema_metadata(notes or None))

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError
-from gristmill.tasks.columns import JSON_TYPE, Columns, Indices, RecordColumns, is_json_field, one_chunk
+from gristmill.storage.schemas import is_json_field
+from gristmill.tasks.columns import JSON_TYPE, Columns, Indices, RecordColumns, one_chunk
 
 if TYPE_CHECKING:
     import pandas as pd

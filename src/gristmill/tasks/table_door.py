@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.tasks.columns import JSON_TYPE, Columns, is_json_field, one_chunk
+from gristmill.storage.schemas import is_json_field
+from gristmill.tasks.columns import JSON_TYPE, Columns, one_chunk
 
 
 def polars_memory(frame: Any) -> pa.Table:

@@ -196,7 +196,7 @@ def _modules_of(plan: ExecutionPlan) -> list[str]:
 
     Code that is not ours mostly works on frames, of pandas or of what the driver has imported too.
     """
-    from gristmill.backends.local.nursery import LIGHT_STAGES
+    from gristmill.backends.local.nursery_settings import LIGHT_STAGES
 
     stages = [stage for segment in plan.segments for stage in segment.stages]
     members = [member for stage in stages for member in (stage, *getattr(stage, "members", ()))]

@@ -1,4 +1,4 @@
-"""The stages that score and filter: `Score`, `Filter`, `ScoreFilter`, and the pass that several of them become.
+"""The stages that score and filter: `Score`, `Filter` and `ScoreFilter`.
 
 A built-in filter works on whole columns; adjacent ones are fused by the planner into one pass. A filter written in
 Python is called once per document; when that is slow, one warning says how slow and what to do.
@@ -18,9 +18,10 @@ from gristmill.errors import StageDefinitionError, UsageError
 from gristmill.stages.base import FusedStage, ProcessingStage, Spec
 from gristmill.stages.text.filters.cascade import FilterCascade
 from gristmill.stages.text.filters.doc_filter import DocumentFilter
+from gristmill.stages.text.filters.fused_filters import FusedFilters, run_cascade
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.tasks.columns import Array, as_text, one_chunk
-from gristmill.tasks.document import DocumentBatch, Drop
+from gristmill.tasks.document import DocumentBatch
 
 Fields = str | Sequence[str] | None
 
@@ -58,6 +59,16 @@ def _needed(fields: list[str | None], *, name: str, owner: str) -> list[str]:
         if not isinstance(field, str) or not field:
             raise UsageError(f"{owner}: {name} must name a column; it is {field!r}.")
     return [field for field in fields if field is not None]
+
+
+def _apart(score_fields: Sequence[str | None], text_fields: Sequence[str], *, owner: str) -> None:
+    """Refuse scores that would take the place of the text."""
+    for field in score_fields:
+        if field is not None and field in text_fields:
+            raise UsageError(
+                f"{owner}: score_field={field!r} is the column with the text, which the scores would replace. "
+                f"Name another column, such as {field + '_score'!r}."
+            )
 
 
 def _chain_name(kind: str, parts: Sequence[str]) -> str:
@@ -153,6 +164,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.text_field = _needed(
             _fields(text_field, count, name="text_field", owner="Score", shared=True), name="text_field", owner="Score"
         )
+        _apart(self.score_field, self.text_field, owner="Score")
         self.name = _chain_name("score", [_callable_name(function) for function in self.score_fn])
         self._watch: _Stopwatch | None = None
 
@@ -295,6 +307,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
             owner="ScoreFilter",
         )
         self.score_field = _fields(score_field, count, name="score_field", owner="ScoreFilter", shared=False)
+        _apart(self.score_field, self.text_field, owner="ScoreFilter")
         self.invert = _inversions(invert, count, "ScoreFilter")
         self.name = _chain_name("score_filter", [one.name for one in self.filter_obj])
         self._watch: _Stopwatch | None = None
@@ -376,91 +389,3 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def _can_fuse(self) -> bool:
         return len(self.filter_obj) == 1 and isinstance(self.filter_obj[0], ColumnFilter) and self.time_limit_s is None
-
-
-class FusedFilters(FusedStage):
-    """Adjacent score filters on one column as a single pass; every document meets them in order.
-
-    Args:
-        members: The filters, each a `ScoreFilter` with one built-in filter.
-    """
-
-    for_dropped = "score"
-
-    def __init__(self, members: Sequence[ScoreFilter]) -> None:
-        self.members: Sequence[ScoreFilter] = list(members)
-        first = members[0]
-        self.name = f"{len(members)}_filters"
-        self.resources = first.resources
-        self.batch_size = first.batch_size
-        self.runtime_env = first.runtime_env
-        self._requested_workers = first.requested_workers()
-        self.text_field = first.text_field[0]
-
-    def inputs(self) -> Spec:
-        return ["data"], [self.text_field]
-
-    def outputs(self) -> Spec:
-        return ["data"], [field for member in self.members for field in member.outputs()[1]]
-
-    def warm_up(self) -> None:
-        FilterCascade([member.filter_obj[0] for member in self.members]).warm_up()
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        filters = [member.filter_obj[0] for member in self.members]
-        return run_cascade(
-            task,
-            self.text_field,
-            filters,
-            [member.invert[0] for member in self.members],
-            [member.score_field[0] for member in self.members],
-            stages=[member.name for member in self.members],
-            prefixes=[""] * len(filters),
-        )
-
-
-def run_cascade(
-    batch: DocumentBatch,
-    text_field: str,
-    filters: Sequence[ColumnFilter],
-    invert: Sequence[bool],
-    score_fields: Sequence[str | None],
-    *,
-    stages: Sequence[str],
-    prefixes: Sequence[str],
-) -> DocumentBatch:
-    """Drop what the filters drop, each under the name of its stage, and keep the scores that are asked for."""
-    cascade = FilterCascade(filters, invert=invert)
-    wanted = [position for position, field in enumerate(score_fields) if field is not None]
-    everything = batch.wants_all_scores
-    result = cascade.evaluate(batch.text(text_field), keep_scores=wanted, every_score=everything)
-    if everything:
-        for position, scores in result.scores.items():
-            batch.note_scores(filters[position].name, scores, stage=stages[position])
-    drops: list[Drop] = []
-    for position, one in enumerate(filters):
-        if not result.dropped[position]:
-            continue
-        rows = np.flatnonzero(result.failed_at == position)
-        scores, bounds = result.score[rows], result.threshold[rows]
-        reasons = np.array([one.reason(score) for score in scores])
-        for reason in dict.fromkeys(reasons.tolist()):
-            mine = reasons == reason
-            bound = float(bounds[mine][0])
-            drops.append(
-                Drop(
-                    rows[mine],
-                    prefixes[position] + reason,
-                    scores[mine],
-                    None if np.isnan(bound) else bound,
-                    stages[position],
-                )
-            )
-    kept = batch.drop_all(drops)
-    survivors = np.arange(batch.num_items) if batch.keeps_dropped else np.flatnonzero(result.kept)
-    for position in wanted:
-        field = score_fields[position]
-        assert field is not None
-        stored = filters[position].stored_scores(result.scores[position])
-        kept = kept.with_column(field, stored.take(pa.array(survivors)))
-    return kept

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from gristmill.errors import StageDefinitionError, UsageError
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.text.modifiers.doc_modifier import DocumentModifier, ModifiedColumn, has_column_path
-from gristmill.tasks.columns import Array, Mask, RecordColumns, as_text, differing_rows, one_chunk
+from gristmill.tasks.columns import Array, Mask, RecordColumns, as_text, one_chunk
 from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.rebuilding import differing_rows
 
 AnyModifier: TypeAlias = "DocumentModifier | Callable[..., Any]"
 

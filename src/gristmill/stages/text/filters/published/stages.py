@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from gristmill.kernels import text_clean
 from gristmill.stages.base import FusedStage, ProcessingStage, Spec
+from gristmill.stages.text.filters.fused_filters import run_cascade
 from gristmill.stages.text.filters.published.c4 import REASONS, C4QualityFilter
 from gristmill.stages.text.filters.published.fineweb import FineWebQualityFilter
 from gristmill.stages.text.filters.published.gopher import GopherQualityFilter, GopherRepetitionFilter
 from gristmill.stages.text.filters.published.rules import FilterSet
-from gristmill.stages.text.filters.score_filter import run_cascade
-from gristmill.tasks.columns import differing_rows
 from gristmill.tasks.document import DocumentBatch, Drop
+from gristmill.tasks.rebuilding import differing_rows
 
 S = TypeVar("S", bound=type[Any])
 
