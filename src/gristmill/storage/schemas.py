@@ -90,7 +90,8 @@ def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: Exact | No
         exact: Asked where 64-bit integers meet floats; they are brought together if it answers yes for every file.
 
     Raises:
-        SchemaConflictError: A column has types that can't be brought together; names both files.
+        SchemaConflictError: A column has types that can't be brought together, which names both files; or a file has
+            several columns of one name.
     """
     columns: dict[str, _Column] = {}
     metadata: dict[bytes, bytes] | None = None
@@ -105,6 +106,7 @@ def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: Exact | No
             continue
         previous = raw
         schema = clean_schema(raw)
+        _check_names(schema, source)
         here = dict(schema.metadata or {})
         metadata = here if metadata is None else {k: v for k, v in metadata.items() if here.get(k) == v}
         for field in schema:
@@ -121,6 +123,21 @@ def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: Exact | No
             column.field = _proven(column, exact)
     fields = [column.field if column.seen == total else column.field.with_nullable(True) for column in columns.values()]
     return pa.schema(fields, metadata=metadata or None)
+
+
+def _check_names(schema: pa.Schema, source: str) -> None:
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        first, second, *_ = (field.type for field in schema if field.name == twice)
+        raise SchemaConflictError(
+            f"{source!r} has several columns named {twice!r}, which nothing can tell apart. Write the file again with "
+            "names of their own.",
+            column=twice,
+            first_file=source,
+            first_type=str(first),
+            second_file=source,
+            second_type=str(second),
+        )
 
 
 def _merge_fields(known: _Column, right: pa.Field, right_file: str) -> pa.Field:

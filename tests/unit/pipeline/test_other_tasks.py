@@ -96,8 +96,38 @@ def test_a_task_of_the_users_own_kind_carries_documents_too(tmp_path: Path) -> N
     assert verify(str(tmp_path / "out")).ok
     assert len(read_rows(tmp_path / "out")) == 20
     back = {stage.name: stage for stage in result.report.stages}["unpack"]
-    # Which of the two holds which document is not known: the first answers for all.
-    assert (back.rows_in, back.created, back.dropped) == (20, 15, {"untracked": 15})
+    assert (back.rows_in, back.created, back.untracked, back.dropped) == (20, 0, 0, {})
+    assert Ledger(str(tmp_path / "out")).why("d12").status == "kept"
+
+
+def test_documents_that_none_of_several_tasks_gives_back_are_dropped_and_copies_are_created(tmp_path: Path) -> None:
+    @processing_stage(name="pack")
+    def pack(batch: DocumentBatch) -> list[Folder]:
+        rows = batch.to_pyarrow().to_pylist()
+        return [Folder(data={"rows": rows[:8]}), Folder(data={"rows": rows[5:18]})]
+
+    @processing_stage(name="hand_on")
+    def hand_on(task: Folder) -> list[Folder]:
+        half = len(task.data["rows"]) // 2
+        return [Folder(data={"rows": task.data["rows"][:half]}), Folder(data={"rows": task.data["rows"][half:]})]
+
+    @processing_stage(name="unpack")
+    def unpack(task: Folder) -> DocumentBatch:
+        return DocumentBatch(data=pa.Table.from_pylist(task.data["rows"]))
+
+    @processing_stage(name="even")
+    def even(batch: DocumentBatch) -> DocumentBatch:
+        frame = batch.to_pandas()
+        return DocumentBatch(data=frame[frame["n"] % 2 == 0])
+
+    result = run_lines(tmp_path, ROWS, [pack, hand_on, unpack, even])
+    back = {stage.name: stage for stage in result.report.stages}["unpack"]
+    assert (back.rows_in, back.rows_out, back.created, back.untracked) == (20, 21, 3, 0)
+    assert back.dropped == {"untracked": 2}
+    ledger = Ledger(str(tmp_path / "out"))
+    assert [ledger.why(f"d{row}").fates[0].verdicts[0].stage for row in (18, 19, 17)] == ["unpack", "unpack", "even"]
+    assert ledger.why("d16").status == "kept"
+    assert verify(str(tmp_path / "out")).ok
 
 
 @pytest.mark.parametrize("nothing", [None, "none_task"])

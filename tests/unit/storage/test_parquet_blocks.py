@@ -108,6 +108,12 @@ def test_a_real_conflict_names_both_files(tmp_path):
     assert caught.value.column == "id"
 
 
+def test_columns_of_one_name_in_a_file_are_refused(tmp_path):
+    write(tmp_path / "a.parquet", pa.table([pa.array([1]), pa.array([2])], names=["id", "id"]))
+    with pytest.raises(SchemaConflictError, match=r"a\.parquet.*several columns named 'id'"):
+        unified_schema(list_files(str(tmp_path), extensions=".parquet"))
+
+
 @pytest.mark.parametrize(
     ("left", "right", "merged"),
     [
