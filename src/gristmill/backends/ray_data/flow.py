@@ -20,6 +20,8 @@ from gristmill.backends.ray.parcels import Receipt, pack
 from gristmill.backends.ray.shares import Share
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
 from gristmill.backends.ray_data.config import RayDataConfig
+from gristmill.backends.ray_data.pressure import KEY as PRESSURE
+from gristmill.backends.ray_data.pressure import with_idle_processors
 from gristmill.backends.ray_data.pump import Pump
 from gristmill.backends.work import Work
 
@@ -216,11 +218,14 @@ def _context() -> Iterator[None]:
         "enable_auto_log_stats": False,
     }
     before = {name: getattr(context, name) for name in wanted if hasattr(context, name)}
+    rules = context.get_config(PRESSURE)
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     for name in before:
         setattr(context, name, wanted[name])
+    if rules is None:  # the user's own stay
+        context.set_config(PRESSURE, with_idle_processors())
     try:
         # Ray's figures about its own use would take a process more on every cluster.
         with set_meanwhile({"RAY_DATA_USAGE_DISABLED": "1"}):
@@ -228,4 +233,6 @@ def _context() -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(context, name, value)
+        if rules is None:
+            context.remove_config(PRESSURE)
         logger.setLevel(level)
