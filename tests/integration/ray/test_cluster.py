@@ -79,43 +79,67 @@ def test_a_node_is_lost(tmp_path: Path, kind: str) -> None:
     make_input(tmp_path / "in", files=12)
     printed = _run(
         """
-        import sys, threading
+        import os, sys, threading, time
         from pathlib import Path
+        import psutil
         import ray
         from ray.cluster_utils import Cluster
         from gristmill.ledger.verify import verify
         from gristmill.pipeline import Pipeline
         from gristmill.stages.text.io.reader import JsonlReader
         from gristmill.stages.text.io.writer import JsonlWriter
-        from gristmill.observe.events import PartitionCommitted
+        from gristmill.stages.base import ProcessingStage
         from tests.contract import stages
         from tests.contract.executor_suite import InProcess, contents
 
         folder, executor, work = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
-        class Stays(stages.Sleeps):
+        def wait_for(condition):
+            end = time.monotonic() + 200
+            while not condition() and time.monotonic() < end:
+                time.sleep(0.02)
+
+        class Waits(ProcessingStage):
+            # From the second partition on it goes on only after the node is lost.
+
+            name = "waits"
+
+            def __init__(self, folder):
+                self.folder = folder
+
+            def process(self, task):
+                if ray.is_initialized() and task.column("n")[0].as_py() >= 40:
+                    note = self.folder / f"begun-{ray.get_runtime_context().get_node_id()}"
+                    note.with_suffix(".new").write_text(str(os.getpid()))
+                    note.with_suffix(".new").rename(note)
+                    wait_for((self.folder / "lost").exists)
+                return task
+
+        class Stays(Waits):
             needs_own_worker = True
 
         def pipeline(name):
-            slow = stages.Sleeps(0.3) if work == "tasks" else Stays(0.3)
+            waits = Waits(folder) if work == "tasks" else Stays(folder)
             return Pipeline("p", stages=[
-                JsonlReader(str(folder / "in"), files_per_partition=1), slow, stages.DropEveryThird(),
+                JsonlReader(str(folder / "in"), files_per_partition=1), waits, stages.DropEveryThird(),
                 JsonlWriter(str(folder / name))])
 
         pipeline("here").run(executor=InProcess())
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         second = cluster.add_node(num_cpus=2)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        killed = []
+        begun = folder / f"begun-{second.node_id}"
 
-        def listener(event):
-            if isinstance(event, PartitionCommitted) and not killed:
-                killed.append(event)
-                threading.Thread(target=cluster.remove_node, args=(second, False), daemon=True).start()
+        def kill():
+            wait_for(begun.exists)
+            cluster.remove_node(second, False)
+            (folder / "lost").touch()
 
-        result = pipeline("there").run(executor=executor, listeners=[listener])
-        assert killed
-        assert len([node for node in ray.nodes() if node["Alive"]]) == 1
+        threading.Thread(target=kill, daemon=True).start()
+        result = pipeline("there").run(executor=executor)
+        assert (folder / "lost").exists()
+        wait_for(lambda: not psutil.pid_exists(int(begun.read_text())))
+        assert not psutil.pid_exists(int(begun.read_text())), "a worker has outlived its node"
         assert contents(folder / "here") == contents(folder / "there")
         assert verify(str(folder / "there")).ok
         print("rows", result.report.rows_written)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 from cosmos_xenna.pipelines import v1 as xenna
@@ -76,6 +78,7 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         """Called by Xenna once per worker, in the thread that later works."""
         gpus = tuple(gpu.index for gpu in worker_metadata.allocation.gpus)
         self._sender = Sender(self._mailbox, ahead=0 if self._careful else _AHEAD)
+        threading.Thread(target=_end_the_process, name="gristmill-end", daemon=True).start()
         for attempt in range(self._attempts):
             self._worker = SegmentWorker(self._order)
             self._worker.start(allocation=gpus)
@@ -105,3 +108,9 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         if self._sender is not None:
             # After the worker, which may have finished a call only now.
             self._sender.settle()
+
+
+def _end_the_process() -> None:
+    """End this process when Ray ends its main thread: Xenna's own threads would keep it for ever after a lost node."""
+    threading.main_thread().join()
+    os._exit(0)
