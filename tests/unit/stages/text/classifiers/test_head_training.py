@@ -17,18 +17,10 @@ from gristmill.stages.text.classifiers.labelled_data import LabelledTexts
 from gristmill.stages.text.classifiers.logistic import Features, fit_logistic, logits_of
 from gristmill.stages.text.classifiers.token_bag import TokenBag, token_features, token_rarity
 from gristmill.stages.text.classifiers.training import evaluate
+from tests.unit.stages.text.classifiers.topics import topics
 from tests.unit.stages.text.models.tiny import make_classifier, make_tokenizer
 
 RARITY = np.array([0, 0.5, 1, 2, 3], np.float32)
-
-
-def topics(number: int) -> LabelledTexts:
-    """Texts that a classifier can learn to tell apart."""
-    rng = np.random.default_rng(1)
-    words = [["ball", "goal", "team", "match"], ["atom", "cell", "star", "light"], ["bank", "stock", "price", "tax"]]
-    classes = np.arange(number) % 3
-    texts = [" ".join([*rng.choice(words[c], 6), *rng.choice(["the", "a", "of"], 4)]) for c in classes]
-    return LabelledTexts(texts, classes, ["money", "science", "sports"])
 
 
 @settings(deadline=None, max_examples=40)

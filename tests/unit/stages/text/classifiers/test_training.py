@@ -24,6 +24,7 @@ from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts, read_labelled
 from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel
 from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_linear
+from tests.unit.stages.text.classifiers.topics import topics
 from tests.unit.stages.text.models.tiny import batch_of, make_classifier, run
 
 MASK = (1 << 64) - 1
@@ -68,15 +69,6 @@ def test_scores_equal_the_slow_reference(texts: list[str]) -> None:
             vector[bucket] = value * rarity[bucket]
         norm = np.linalg.norm(vector) or 1.0
         assert np.allclose(scores[row], vector / norm @ weights + bias, atol=1e-4)
-
-
-def topics(number: int) -> LabelledTexts:
-    """Texts that a classifier can learn to tell apart."""
-    rng = np.random.default_rng(1)
-    words = [["ball", "goal", "team", "match"], ["atom", "cell", "star", "light"], ["bank", "stock", "price", "tax"]]
-    classes = np.arange(number) % 3
-    texts = [" ".join([*rng.choice(words[c], 6), *rng.choice(["the", "a", "of"], 4)]) for c in classes]
-    return LabelledTexts(texts, classes, ["money", "science", "sports"])
 
 
 def test_a_linear_classifier_learns_is_saved_and_used(tmp_path: Path) -> None:
