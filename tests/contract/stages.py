@@ -18,6 +18,9 @@ from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.tasks import DocumentBatch, FailedTask, FileGroupTask
 
+PATIENCE_S = 60.0
+"""How long a stage waits for what must happen, on a machine however busy."""
+
 
 class Shout(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Changes a column."""
@@ -270,14 +273,34 @@ class FailsOnce(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class Diary(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Writes down in which process it works on what, with what it was given, and takes its time."""
+    """Writes down in which process it works on what, with what it was given, and takes its time.
+
+    Args:
+        folder: Where it writes.
+        name: Its name.
+        seconds: How long it works on a task.
+        gpus: How many it gets.
+        crew: After its first task, a worker waits until so many workers of the stage are set up.
+        ahead: After its first task, a worker waits until this other stage has done a task.
+    """
 
     seen: ClassVar[list[str]] = []
 
-    def __init__(self, folder: Path, *, name: str, seconds: float = 0.0, gpus: float = 0.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: str,
+        seconds: float = 0.0,
+        gpus: float = 0.0,
+        crew: int = 1,
+        ahead: str | None = None,
+    ) -> None:
         self.folder = folder
         self.name = name
         self.seconds = seconds
+        self.crew = crew
+        self.ahead = ahead
         self.resources = Resources(cpus=1.0, gpus=gpus)
         self.needs_own_worker = True
 
@@ -292,7 +315,15 @@ class Diary(ProcessingStage[DocumentBatch, DocumentBatch]):
     def teardown(self) -> None:
         self._write("teardown", seen=len(Diary.seen))
 
+    def _all_are_there(self) -> bool:
+        there = len(list(self.folder.glob(f"{self.name}-*.jsonl"))) >= self.crew
+        others = self.folder.glob(f"{self.ahead}-*.jsonl") if self.ahead is not None else ()
+        return there and (self.ahead is None or any('"process"' in path.read_text() for path in others))
+
     def process(self, task: DocumentBatch) -> DocumentBatch:
+        give_up = time.monotonic() + PATIENCE_S
+        while Diary.seen and not self._all_are_there() and time.monotonic() < give_up:
+            time.sleep(0.005)
         begun = time.time()
         time.sleep(self.seconds)
         Diary.seen.append(task.task_id)

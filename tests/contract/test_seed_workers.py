@@ -49,7 +49,8 @@ def _pids(notes: list[dict[str, Any]], stage: str) -> set[int]:
 
 def test_084_cpu_stages_do_not_block_gpus(source: Path) -> None:
     folder = source.parent / "notes"
-    stages = [Diary(folder, name="cpu", seconds=0.15), Diary(folder, name="gpu", seconds=0.05, gpus=1)]
+    # However long the GPU's worker takes to come: it is there before the others are through.
+    stages = [Diary(folder, name="cpu", seconds=0.05, ahead="gpu"), Diary(folder, name="gpu", gpus=1)]
     notes, _ = _run(source, stages, num_cpus=3, num_gpus=1)
     given = {note["pid"]: note["gpus"] for note in notes if note["what"] == "setup"}
     assert all(given[pid] == [] for pid in _pids(notes, "cpu")), "a stage without a GPU must not hold one"
@@ -65,7 +66,7 @@ def test_110_the_number_of_workers_follows_the_workload(source: Path, files: int
     folder = source.parent / "notes"
     for path in sorted(source.iterdir())[files:]:
         path.unlink()
-    stages = [Diary(folder, name="light"), Diary(folder, name="heavy", seconds=0.3)]
+    stages = [Diary(folder, name="light"), Diary(folder, name="heavy", seconds=0.3, crew=2)]
     notes, events = _run(source, stages, rows=files * ROWS, num_cpus=4)
     if files == 1:
         assert len(_pids(notes, "heavy")) == 1, "for one batch one worker is enough"
@@ -91,7 +92,7 @@ def test_110_the_number_of_workers_follows_the_workload(source: Path, files: int
 
 def test_113_every_worker_is_a_process_of_its_own(source: Path) -> None:
     folder = source.parent / "notes"
-    notes, _ = _run(source, [Diary(folder, name="alone", seconds=0.05)], num_cpus=3)
+    notes, _ = _run(source, [Diary(folder, name="alone", seconds=0.05, crew=2)], num_cpus=3)
     pids = _pids(notes, "alone")
     assert len(pids) > 1
     assert Diary.seen == [], "nothing that a worker does is seen by the process that started it"
