@@ -25,10 +25,17 @@ def _run(script: str, folder: Path, *arguments: str, **environment: str) -> str:
     file.write_text(textwrap.dedent(script))
     root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    variables = {**os.environ, "PYTHONPATH": path, "RAY_worker_niceness": "0", **environment}
+    return _python(str(file), *arguments, PYTHONPATH=path, **environment)
+
+
+def _python(*arguments: str, cells: str | None = None, folder: Path | None = None, **environment: str) -> str:
+    """What a Python process prints; `cells` is its standard input."""
+    variables = {**os.environ, "RAY_worker_niceness": "0", **environment}
     variables.pop("RAY_ADDRESS", None)
     done = subprocess.run(
-        [sys.executable, str(file), *arguments],
+        [sys.executable, *arguments],
+        input=cells,
+        cwd=folder,
         capture_output=True,
         text=True,
         env=variables,
@@ -371,17 +378,4 @@ executor = RayDataExecutor(config={"num_cpus": 1, "runtime_env": {"py_modules": 
 result = Pipeline("p", stages=[JsonlReader("in", files_per_partition=1), Mark()]).run(executor=executor)
 print(sum(text.endswith("!") for task in result for text in task.column("text").to_pylist()))
 """
-    variables = {**os.environ, "RAY_worker_niceness": "0"}
-    variables.pop("RAY_ADDRESS", None)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-"],
-        input=cells,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=variables,
-        timeout=_SCRIPT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split()[-1] == "80"
+    assert _python("-W", "ignore", "-", cells=cells, folder=tmp_path).split()[-1] == "80"
