@@ -15,12 +15,13 @@ import xxhash
 
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.ledger.commit import find_imbalance, source_rows
-from gristmill.ledger.layout import KNOWN_RECORDS, RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.layout import KNOWN_RECORDS, RECORD_FOLDER, RunFolder
 from gristmill.ledger.manifest import FileEntry, Manifest, ManifestEntry, totals
 from gristmill.ledger.plan_record import plan_digest, read_plan
 from gristmill.ledger.quarantine import parse_quarantine
 from gristmill.ledger.run_record import read_run, seal_of, sealed_files
 from gristmill.ledger.trail import QUARANTINED
+from gristmill.ledger.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
 from gristmill.observe.figures import plural
 from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
 from gristmill.storage.compression import codec_of, open_source
@@ -46,6 +47,7 @@ class VerifyReport:
     rows_dropped: int = 0
     rows_quarantined: int = 0
     status: str | None = None
+    steps: int = 0
 
     @property
     def ok(self) -> bool:
@@ -58,6 +60,7 @@ class VerifyReport:
             f"{plural(self.partitions, 'partition')}, {self.rows_read} rows read{created} = "
             f"{self.rows_written} written + {self.rows_dropped} dropped + {self.rows_quarantined} quarantined"
         )
+        facts += f"; {plural(self.steps, 'step')} of the workflow" if self.steps else ""
         if self.ok:
             return f"{self.output} is proved: {facts}."
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
@@ -84,8 +87,10 @@ def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: Stora
         InputNotFoundError: No run has written there.
     """
     folder = output if isinstance(output, RunFolder) else RunFolder(output, storage_options)
-    folder.require_run()
     report = VerifyReport(folder.path)
+    if is_list_only(folder):
+        return verify_list(folder, report, verify)
+    folder.require_run()
     manifest = Manifest(folder)
     entries = manifest.load()
     report.problems += manifest.problems
@@ -108,6 +113,7 @@ def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: Stora
     report.problems += _check_plan(folder, entries)
     report.problems += _check_run(folder, entries, report)
     report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing)
+    check_workflow(folder, report, listing, verify)
     return report
 
 
@@ -388,13 +394,11 @@ def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listi
     # What lies in the manifest and cannot be read as an entry has been named already.
     named = f"{RECORD_FOLDER}/manifest/"
     temporary = named + TEMPORARY_PREFIX
-    steps = f"{RECORD_FOLDER}/{STEPS_FOLDER}/"
+    of_workflow = belongs_to_workflow(folder, listing)
     strays = [
         name
         for name in listing
-        if name not in expected
-        and (not name.startswith(named) or name.startswith(temporary))
-        and not name.startswith(steps)
+        if name not in expected and (not name.startswith(named) or name.startswith(temporary)) and not of_workflow(name)
     ]
     problems = [f"{name} {_what_stray(name)}." for name in strays[:_MAX_STRAY]]
     if len(strays) > _MAX_STRAY:

@@ -104,8 +104,7 @@ def open_output(
         ResumeError: What lies there was made by another plan or from other inputs.
     """
     folder = RunFolder(sink.path, storage_options=sink.storage_options)
-    _check_not_an_input(folder, partitions)
-    _check_not_inside(folder, searched)
+    check_apart(folder, partitions, searched)
     _check_writable(folder)
     manifest = Manifest(folder)
     previous = _previous_run(folder)
@@ -162,6 +161,21 @@ def _check_writable(folder: RunFolder) -> None:
             f"Cannot write to {folder.path}: {error.strerror or error}. Check the path and its permissions.",
             path=str(folder.path),
         ) from error
+
+
+def check_apart(folder: RunFolder, partitions: Sequence[Partition], searched: Sequence[str]) -> None:
+    """Make sure that an output and its input are not mixed up.
+
+    Args:
+        folder: The output.
+        partitions: The input.
+        searched: The folders in which input files are looked for.
+
+    Raises:
+        OutputError: The output holds files of the input, or lies where input files are looked for.
+    """
+    _check_not_an_input(folder, partitions)
+    _check_not_inside(folder, searched)
 
 
 def _check_not_an_input(folder: RunFolder, partitions: Sequence[Partition]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -129,3 +131,60 @@ def test_semantic_with_embeddings_of_a_column_and_another_eps_afterwards(tmp_pat
 def test_options_that_cannot_work_for_semantic(tmp_path: Path, options: tuple[str, ...]) -> None:
     write_files(tmp_path, {"a.jsonl": documents([TEXT])})
     assert dedup(tmp_path, "semantic", *options).exit_code == 2
+
+
+def test_an_id_field_that_no_file_has_is_named(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT])})
+    result = dedup(tmp_path, "exact", "--id-field", "uid")
+    assert result.exit_code == 1
+    assert "id_field='uid': the documents have no such column, only 'id', 'text'." in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("output", "words"), [("in", "holds the input file"), ("in/out", "lies inside the input")])
+@pytest.mark.parametrize("options", [(), ("--list-only",), ("--plan",)])
+def test_an_input_is_never_written_to(tmp_path: Path, output: str, words: str, options: tuple[str, ...]) -> None:
+    source = write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT])})
+    result = CliRunner().invoke(
+        cli, ["dedup", "exact", str(source), str(tmp_path / output), "--workers", "0", *options]
+    )
+    assert result.exit_code == 1
+    assert words in result.output
+    assert [path.name for path in source.iterdir()] == ["a.jsonl"]
+
+
+def test_an_output_without_a_name_is_wrong_use(tmp_path: Path) -> None:
+    source = write_files(tmp_path, {"a.jsonl": documents([TEXT])})
+    for kind in ("exact", "fuzzy", "semantic"):
+        result = CliRunner().invoke(cli, ["dedup", kind, str(source), ""])
+        assert result.exit_code == 2
+        assert "name the folder to write to" in result.output
+
+
+@pytest.mark.parametrize("kind", ["exact", "fuzzy"])
+def test_parquet_files_of_which_some_lack_a_column(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": ["none"]}), tmp_path / "in" / "a.parquet")
+    pq.write_table(pa.table({"text": [TEXT, "other"]}), tmp_path / "in" / "b.parquet")
+    pq.write_table(pa.table({"id": ["c", "d"], "text": [TEXT, TEXT]}), tmp_path / "in" / "c.parquet")
+    result = dedup(tmp_path, kind)
+    assert result.exit_code == 0, result.output
+    assert "5 documents read, 2 duplicates of 1 other document found" in result.output
+    why = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "d"])
+    assert "the survivor is 'b#0', similarity 1" in why.output
+
+
+@pytest.mark.parametrize("embedding", [["x", 1.0], "word", {"a": 1}, 5])
+def test_embeddings_that_are_none_are_explained_without_a_traceback(tmp_path: Path, embedding: object) -> None:
+    rows = [{"id": "a", "e": [1.0, 2.0]}, {"id": "b", "e": embedding}]
+    write_files(tmp_path, {"a.jsonl": rows})
+    result = dedup(tmp_path, "semantic", "--embedding-field", "e")
+    assert result.exit_code == 1
+    assert "not a list of numbers but" in result.output or "are lists of numbers, but" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_eps_that_is_none_is_called_so(tmp_path: Path) -> None:
+    result = dedup(tmp_path, "semantic", "--embedding-field", "e", "--eps", "2")
+    assert result.exit_code == 2
+    assert "eps=2.0: a distance (1 - cosine) of duplicates lies from 0 to below 1" in result.output

@@ -12,30 +12,20 @@ import numpy as np
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
 from gristmill.errors import MissingColumnError, UsageError, did_you_mean
-from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.manifest import Manifest
+from gristmill.ledger.workflow_record import write_workflow_record
 from gristmill.observe.events import Listener, Notice
-from gristmill.pipeline.pipeline import Pipeline
-from gristmill.pipeline.result import RunResult
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
-from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
 from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, Place, forecast, memory_limit
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, range_count
 from gristmill.stages.deduplication.removal import DuplicateRemoval
-from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, SortedRunWriter, count_distinct, runs_of
-from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, check_unchanged, find_filetype
+from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, count_distinct
+from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, find_filetype
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
+from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
-from gristmill.storage.atomic import write_json_atomic
-from gristmill.storage.partitions import Partition
-
-RECORD = "deduplication.json"
-CHOICE = "removals"
-"""The file that says by which removal list an output was made."""
-
-Stage = ProcessingStage[Any, Any]
 
 
 class DeduplicationWorkflow(WorkflowBase):
@@ -49,55 +39,48 @@ class DeduplicationWorkflow(WorkflowBase):
     run_bytes = RUN_BYTES
     """How much of its rows a partition of a step sorts at once."""
 
-    def __init__(
-        self,
-        *,
-        input_path: str | Sequence[str] | None,
-        output_path: str,
-        cache_path: str | None,
-        input_filetype: str | None,
-        input_blocksize: int | str | None,
-        input_file_extensions: Sequence[str] | None,
-        files_per_partition: int | None,
-        output_filetype: str | None,
-        text_field: str,
-        id_field: str | None,
-        assign_id: bool | None,
-        perform_removal: bool,
-        survivor: str,
-        score_field: str | None,
-        source_priority: Sequence[str] | None,
-        merge_empty: bool,
-        read_kwargs: Mapping[str, Any] | None,
-        write_kwargs: Mapping[str, Any] | None,
-        gpu_only: Mapping[str, Any],
-    ) -> None:
+    without_effect: tuple[str, ...] = ()
+    """The options that are accepted for other engines; a run says so where one is given."""
+
+    # The options that the kinds share. Each kind declares them as fields in the order of its own signature.
+    input_path: str | Sequence[str] | None
+    output_path: str
+    cache_path: str | None
+    input_filetype: str | None
+    input_blocksize: int | str | None
+    input_file_extensions: Sequence[str] | None
+    files_per_partition: int | None
+    output_filetype: str | None
+    text_field: str
+    id_field: str | None
+    perform_removal: bool
+    survivor: str | None
+    score_field: str | None
+    source_priority: Sequence[str] | None
+    read_kwargs: Mapping[str, Any] | None
+    write_kwargs: Mapping[str, Any] | None
+    # These two are not for all kinds.
+    assign_id: bool | None = None
+    merge_empty: bool = False
+
+    def __post_init__(self) -> None:
         kind = type(self).__name__
-        if assign_id and id_field is not None:
-            raise UsageError(f"{kind}(assign_id=True, id_field={id_field!r}): give one of the two.")
-        if assign_id is False and id_field is None:
+        if not str(self.output_path):
+            raise UsageError(f"{kind}(output_path=''): name the folder to write to.")
+        if self.assign_id and self.id_field is not None:
+            raise UsageError(f"{kind}(assign_id=True, id_field={self.id_field!r}): give one of the two.")
+        if self.assign_id is False and self.id_field is None:
             raise UsageError(f"{kind}(assign_id=False): name the column with the ids in id_field.")
-        for option, value in (("input_filetype", input_filetype), ("output_filetype", output_filetype)):
+        for option in ("input_filetype", "output_filetype"):
+            value = getattr(self, option)
             if value is not None and value not in FILETYPES:
                 raise UsageError(
                     f"{kind}({option}={value!r}): give 'jsonl' or 'parquet'.{did_you_mean(str(value), FILETYPES)}"
                 )
-        self.input_path = input_path
-        self.output_path = str(output_path)
-        self.cache_path = None if cache_path is None else str(cache_path)
-        self.input_filetype = input_filetype
-        self.input_blocksize = input_blocksize
-        self.input_file_extensions = input_file_extensions
-        self.files_per_partition = files_per_partition
-        self.output_filetype = output_filetype
-        self.text_field = text_field
-        self.id_field = id_field
-        self.perform_removal = perform_removal
-        self.merge_empty = merge_empty
-        self.rule = SurvivorRule.of(survivor, score_field, source_priority)
-        self.read_kwargs = dict(read_kwargs or {})
-        self.write_kwargs = dict(write_kwargs or {})
-        self.ignored = sorted(option for option, value in gpu_only.items() if value is not None)
+        self.output_path = str(self.output_path)
+        self.cache_path = None if self.cache_path is None else str(self.cache_path)
+        self.rule = SurvivorRule.of(self.survivor or "first", self.score_field, self.source_priority)
+        self.ignored = sorted(option for option in self.without_effect if getattr(self, option) is not None)
 
     # --- what a kind of deduplication adds ---
 
@@ -130,6 +113,7 @@ class DeduplicationWorkflow(WorkflowBase):
             PlanningError: The memory is not enough.
         """
         engine = as_executor(executor)
+        Steps(self, engine, self._source(None), fresh=False, options={}).check_apart()
         found = self._forecast(engine)
         found.check(Place.of(self._steps_path), Place.of(self.output_path), memory_limit(engine))
         return found
@@ -145,7 +129,7 @@ class DeduplicationWorkflow(WorkflowBase):
             bytes_per_text_byte=self.bytes_per_text_byte,
             memory_per_document=self.memory_per_document,
             plain_output=(self.output_filetype or source.filetype) == "jsonl"
-            and self.write_kwargs.get("compression") is None,
+            and (self.write_kwargs or {}).get("compression") is None,
             workers=int(executor.capacity().cpus),
             notes=self._notes(),
             sample_bytes=self.sample_bytes,
@@ -190,6 +174,7 @@ class DeduplicationWorkflow(WorkflowBase):
             for note in notes:
                 listener(Notice(note))
         steps.result.add_metadata("notes", notes)
+        self._check_id_field(steps.source)
         steps.begin()
         removals = self._find(steps)
         steps.check_input()
@@ -198,10 +183,13 @@ class DeduplicationWorkflow(WorkflowBase):
         result = steps.result
         result.extend_metadata(self._facts(steps, removals))
         result.add_metadata("total_time", time.monotonic() - begun)
-        write_json_atomic(
-            self._in_output(f"{RECORD_FOLDER}/{RECORD}"),
+        write_workflow_record(
+            RunFolder(self.output_path, storage_options=self.storage_options),
             _plain(result.metadata),
-            storage_options=self.storage_options,
+            steps=steps.done,
+            list_folder=self.ids_folder,
+            listed=removals is not None and not self.perform_removal,
+            files=(self.id_generator_file,),
         )
         return result
 
@@ -217,11 +205,16 @@ class DeduplicationWorkflow(WorkflowBase):
         source = KeyRanges(removals, document_cuts(removals, range_count(removals.size)))
         writer = ParquetWriter(path, {"storage_options": self.storage_options} if self.storage_options else None)
         steps.run("duplicate_ids", [source, ids, writer], output=path)
-        write_id_generator(self._in_output(self.id_generator_file), steps.source, steps.partitions)
+        write_id_generator(
+            self._in_output(self.id_generator_file),
+            steps.source,
+            steps.partitions,
+            storage_options=self.storage_options,
+        )
 
     def _removal(self, steps: Steps, removals: RunFiles) -> list[Stage]:
         kind = self.output_filetype or steps.source.filetype
-        writer = (ParquetWriter if kind == "parquet" else JsonlWriter)(self.output_path, self.write_kwargs)
+        writer = (ParquetWriter if kind == "parquet" else JsonlWriter)(self.output_path, dict(self.write_kwargs or {}))
         removal = DuplicateRemoval(removals, steps.partition_ids, reason=self.reason)
         return [steps.source.reader(), removal, writer]
 
@@ -258,15 +251,23 @@ class DeduplicationWorkflow(WorkflowBase):
         else:
             paths = self.input_path if isinstance(self.input_path, str) else tuple(map(str, self.input_path))
             paths = str(paths) if not isinstance(paths, tuple) else paths
-        storage = self.read_kwargs.get("storage_options")
+        storage = (self.read_kwargs or {}).get("storage_options")
         return DocumentSource(
             paths,
             self.input_filetype or find_filetype(paths, storage_options=storage, extensions=self.input_file_extensions),
             self.input_blocksize,
             self.files_per_partition,
             None if self.input_file_extensions is None else tuple(self.input_file_extensions),
-            self.read_kwargs or None,
+            dict(self.read_kwargs) if self.read_kwargs else None,
         )
+
+    def _check_id_field(self, source: DocumentSource) -> None:
+        """Refuse a column of ids that was named and that no file has; `id` is taken where it is there."""
+        if self.id_field is None or self.id_field == "id":
+            return
+        found = source.columns([self.id_field])
+        if found is not None and self.id_field not in found:
+            raise self._missing("id_field", self.id_field, list(found))
 
     @property
     def _named_columns(self) -> dict[str, str | None]:
@@ -279,12 +280,16 @@ class DeduplicationWorkflow(WorkflowBase):
         named = [option for option, name in self._named_columns.items() if name == column]
         if not named:
             return error
-        option = named[0]
+        return self._missing(named[0], column, available, stage=error.facts.get("stage"))
+
+    def _missing(self, option: str, column: str, available: list[str], **facts: Any) -> MissingColumnError:
         return MissingColumnError(
             f"{option}={column!r}: the documents have no such column, only "
             f"{', '.join(map(repr, available)) or 'none'}.{did_you_mean(column, available)} Name the right one with "
             f"--{option.replace('_', '-')} ({option}).",
-            **error.facts,
+            column=column,
+            available=available,
+            **facts,
         )
 
     def _in_output(self, relative: str) -> str:
@@ -293,95 +298,11 @@ class DeduplicationWorkflow(WorkflowBase):
     @property
     def storage_options(self) -> dict[str, Any] | None:
         """The options of the file system of output and steps."""
-        options = self.write_kwargs.get("storage_options")
+        options = (self.write_kwargs or {}).get("storage_options")
         return None if options is None else dict(options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(input_path={self.input_path!r}, output_path={self.output_path!r})"
-
-
-class Steps:
-    """One run of a workflow: the folders of its steps, and what has come of them so far."""
-
-    def __init__(
-        self,
-        workflow: DeduplicationWorkflow,
-        executor: BaseExecutor,
-        source: DocumentSource,
-        *,
-        fresh: bool,
-        options: Mapping[str, Any],
-    ) -> None:
-        self.workflow = workflow
-        self.executor = executor
-        self.source = source
-        self.fresh = fresh
-        self.options = dict(options)
-        self.partitions: list[Partition] = source.partitions()
-        self.partition_ids = [partition.id for partition in self.partitions]
-        self.result = WorkflowRunResult(workflow.name)
-        self._root = workflow._steps_path
-
-    def path(self, step: str) -> str:
-        """The folder of a step."""
-        return f"{self._root}/{step}"
-
-    def folder(self, step: str) -> RunFolder:
-        """The record of a step."""
-        return RunFolder(self.path(step), storage_options=self.workflow.storage_options)
-
-    def begin(self) -> None:
-        """Take up what is there, or remove it when starting over."""
-        root = RunFolder(self._root, storage_options=self.workflow.storage_options)
-        plans = [name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
-        if self.fresh:
-            for step in plans:
-                root.remove_tree(root.join(step))
-            return
-        first = self.workflow.first_step
-        check_unchanged(self.partitions, self.folder(first), complete=any(step != first for step in plans))
-
-    def check_input(self) -> None:
-        """Refuse to go on with an input that is not what the first step has read."""
-        check_unchanged(self.source.partitions(), self.folder(self.workflow.first_step), complete=True)
-
-    def clear_other_choice(self, output: str, removals: RunFiles) -> None:
-        """Clear an output for which another removal list was chosen from the same search.
-
-        The choice is recorded before anything is written, so that an output never holds a mixture of two.
-        """
-        folder = RunFolder(output, storage_options=self.workflow.storage_options)
-        place = folder.join(f"{RECORD_FOLDER}/{STEPS_FOLDER}/{CHOICE}")
-        choice = removals.digest.encode()
-        if folder.exists(place) and folder.read(place) != choice:
-            manifest = Manifest(folder)
-            for name in [*manifest.load(), *manifest.pending]:
-                remove_partition(folder, name)
-            folder.remove(folder.plan_file)
-        folder.write(place, choice)
-
-    def run(self, step: str, stages: Sequence[Stage], *, output: str | None = None, **options: Any) -> RunResult:
-        """Run one pipeline, and keep its tasks and its time."""
-        begun = time.monotonic()
-        id_field = self.workflow.id_field or "id"
-        given: dict[str, Any] = {**self.options, "id_field": id_field, **options}
-        pipeline = Pipeline(f"{self.workflow.name}: {step}", stages=stages)
-        try:
-            result = pipeline.run(executor=self.executor, fresh=self.fresh and output is not None, **given)
-        except MissingColumnError as error:
-            raise self.workflow._explained(error) from None
-        self.result.add_pipeline_tasks(step, list(result))
-        self.result.add_metadata(f"{step}_time", time.monotonic() - begun)
-        return result
-
-    def writer(self, step: str, kind: type[SortedRunWriter] = SortedRunWriter) -> SortedRunWriter:
-        """What a step writes sorted rows with."""
-        options = self.workflow.storage_options
-        return kind(self.path(step), storage_options=options, run_bytes=self.workflow.run_bytes)
-
-    def runs(self, step: str, **options: Any) -> RunFiles:
-        """What a finished step has left."""
-        return runs_of(self.path(step), storage_options=self.workflow.storage_options, **options)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

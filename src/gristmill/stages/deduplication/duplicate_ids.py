@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -43,9 +44,13 @@ class DuplicateIds(RangeReader):
         table = sorted_by_key(table)
         names: list[str | None] = [*self._assigned(table, "document")]
         if self.id_field is not None:
-            # A document without an id of its own is called by its place.
-            own = table.column("id").to_pylist()
-            names = [place if name is None else name for name, place in zip(own, names, strict=True)]
+            # A document without an id of its own is called by its place; so is one that shares the id of its survivor,
+            # which must not go with it.
+            own, kept = table.column("id").to_pylist(), table.column("survivor_id").to_pylist()
+            names = [
+                place if name is None or name == survivor else name
+                for name, survivor, place in zip(own, kept, names, strict=True)
+            ]
         yield pa.table(
             {
                 "id": pa.array(names, pa.large_string()),
@@ -61,7 +66,13 @@ class DuplicateIds(RangeReader):
         return [f"{self._partition_ids[partition]}:{row}" for partition, row in places]
 
 
-def write_id_generator(path: str, source: DocumentSource, partitions: Sequence[Partition]) -> None:
+def write_id_generator(
+    path: str,
+    source: DocumentSource,
+    partitions: Sequence[Partition],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Record how the input was cut, so that assigned ids can be given to the same documents again."""
     write_json_atomic(
         path,
@@ -71,11 +82,12 @@ def write_id_generator(path: str, source: DocumentSource, partitions: Sequence[P
             "files_per_partition": source.files_per_partition,
             "partitions": {partition.id: partition.fingerprint() for partition in partitions},
         },
+        storage_options=storage_options,
     )
 
 
-def read_id_generator(path: str) -> dict[str, object]:
+def read_id_generator(path: str, *, storage_options: Mapping[str, Any] | None = None) -> dict[str, object]:
     """What `write_id_generator` recorded."""
-    with open_raw(path) as file:
+    with open_raw(path, storage_options=storage_options) as file:
         values: dict[str, object] = json.loads(file.read())
     return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,20 @@ from gristmill.kernels.text_column import text_column
 from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.trail import DUPLICATE
+from gristmill.pipeline.output import check_apart
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.deduplication.duplicate_ids import read_id_generator
 from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, column, open_run, runs_of
 from gristmill.stages.deduplication.source import DocumentSource, find_filetype
+from gristmill.stages.deduplication.workflow_steps import Stage
 from gristmill.stages.text.io.reader import ParquetReader
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD, AssignRowIds
+from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.stages.text.io.writer.base import Mode
+from gristmill.storage.files import list_files
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
@@ -73,21 +78,21 @@ class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     Args:
         ids: The sorted hashes of the ids.
-        id_field: The column with the documents' ids.
-        drop_id_field: Whether the column is left out of what stays.
+        id_fields: The columns with what documents are called; a document goes if any of its names is listed.
+        drop_fields: Columns that are left out of what stays.
     """
 
     name = "removal_by_id"
 
-    def __init__(self, ids: RunFiles, id_field: str, *, drop_id_field: bool) -> None:
+    def __init__(self, ids: RunFiles, id_fields: Sequence[str], *, drop_fields: Sequence[str] = ()) -> None:
         self._ids = ids
         self.ids = ids.digest
-        self.id_field = id_field
-        self.drop_id_field = drop_id_field
+        self.id_fields = tuple(id_fields)
+        self.drop_fields = tuple(drop_fields)
         self._tables: list[pa.Table] | None = None
 
     def inputs(self) -> Spec:
-        return ["data"], [self.id_field]
+        return ["data"], list(self.id_fields)
 
     def outputs(self) -> Spec:
         return ["data"], []
@@ -96,24 +101,24 @@ class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
         if self._tables is None:
             found = [open_run(file.path, storage_options=self._ids.storage_options) for file in self._ids.files]
             self._tables = [table for table in found if table.num_rows]
-        text = task.text(self.id_field)
-        data, offsets, valid = text_column(text)
-        hashes = content_hashes(data, offsets)
         mask = np.zeros(task.num_items, bool)
         survivors = [""] * task.num_items
         similarity = np.full(task.num_items, np.nan)
         clusters = np.full(task.num_items, -1)
-        for table in self._tables:
-            for row, place in _matches(hashes, column(table, "hash"), column(table, "hash_2")):
-                if valid[row] and not mask[row]:
-                    mask[row] = True
-                    survivors[row] = table.column("survivor_id")[place].as_py() or ""
-                    alike = table.column("similarity")[place].as_py()
-                    similarity[row] = np.nan if alike is None else alike
-                    cluster = table.column("cluster")[place].as_py()
-                    clusters[row] = -1 if cluster is None else cluster
-        if self.drop_id_field:
-            task = task.without([self.id_field])
+        for id_field in self.id_fields:
+            data, offsets, valid = text_column(task.text(id_field))
+            hashes = content_hashes(data, offsets)
+            for table in self._tables:
+                for row, place in _matches(hashes, column(table, "hash"), column(table, "hash_2")):
+                    if valid[row] and not mask[row]:
+                        mask[row] = True
+                        survivors[row] = table.column("survivor_id")[place].as_py() or ""
+                        alike = table.column("similarity")[place].as_py()
+                        similarity[row] = np.nan if alike is None else alike
+                        cluster = table.column("cluster")[place].as_py()
+                        clusters[row] = -1 if cluster is None else cluster
+        if self.drop_fields:
+            task = task.without(list(self.drop_fields))
         return task.drop(
             mask,
             reason="listed",
@@ -137,6 +142,7 @@ def _matches(wanted: Any, first: Any, second: Any) -> list[tuple[int, int]]:
     return found
 
 
+@dataclass(eq=False, repr=False)
 class TextDuplicatesRemovalWorkflow(WorkflowBase):
     """Writes the documents whose ids are not on a list, such as the one of a deduplication without removal.
 
@@ -148,7 +154,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         id_field: The column with the documents' ids; by default they are assigned as the deduplication did.
         duplicate_id_field: The column of the list that holds the ids.
         id_generator_path: What the deduplication recorded about its input, so that assigned ids are the same; looked
-            for beside the list when not given.
+            for beside the list when not given. With it documents without an id of their own are found too.
         output_filetype: "jsonl" or "parquet"; by default as the input.
         output_mode: As `mode` of the writers.
         drop_id_field: Leave the id column out of the output (assigned ids always are).
@@ -163,42 +169,31 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         >>> TextDuplicatesRemovalWorkflow("crawl/", "found/ExactDuplicateIds", "unique/", id_field="id").run()
     """
 
-    def __init__(
-        self,
-        input_path: str | Sequence[str],
-        ids_to_remove_path: str,
-        output_path: str,
-        input_filetype: str | None = None,
-        id_field: str = DEDUP_ID_FIELD,
-        duplicate_id_field: str = "id",
-        id_generator_path: str | None = None,
-        output_filetype: str | None = None,
-        output_mode: Mode | None = None,
-        drop_id_field: bool = False,
-        *,
-        input_blocksize: int | str | None = None,
-        files_per_partition: int | None = None,
-        input_file_extensions: Sequence[str] | None = None,
-        read_kwargs: Mapping[str, Any] | None = None,
-        write_kwargs: Mapping[str, Any] | None = None,
-        output_fields: Sequence[str] | None = None,
-    ) -> None:
-        self.input_path = input_path
-        self.ids_to_remove_path = str(ids_to_remove_path)
-        self.output_path = str(output_path)
-        self.input_filetype = input_filetype
-        self.id_field = id_field
-        self.duplicate_id_field = duplicate_id_field
-        self.id_generator_path = id_generator_path
-        self.output_filetype = output_filetype
-        self.output_mode: Mode = output_mode or "ignore"
-        self.drop_id_field = drop_id_field
-        self.input_blocksize = input_blocksize
-        self.files_per_partition = files_per_partition
-        self.input_file_extensions = input_file_extensions
-        self.read_kwargs = dict(read_kwargs or {})
-        self.write_kwargs = dict(write_kwargs or {})
-        self.output_fields = output_fields
+    input_path: str | Sequence[str]
+    ids_to_remove_path: str
+    output_path: str
+    input_filetype: str | None = None
+    id_field: str = DEDUP_ID_FIELD
+    duplicate_id_field: str = "id"
+    id_generator_path: str | None = None
+    output_filetype: str | None = None
+    output_mode: Mode | None = None
+    drop_id_field: bool = False
+    _: KW_ONLY
+    input_blocksize: int | str | None = None
+    files_per_partition: int | None = None
+    input_file_extensions: Sequence[str] | None = None
+    read_kwargs: Mapping[str, Any] | None = None
+    write_kwargs: Mapping[str, Any] | None = None
+    output_fields: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not str(self.output_path):
+            raise UsageError("TextDuplicatesRemovalWorkflow(output_path=''): name the folder to write to.")
+        self.ids_to_remove_path = str(self.ids_to_remove_path)
+        self.output_path = str(self.output_path)
+        self._reading = dict(self.read_kwargs or {})
+        self._writing = dict(self.write_kwargs or {})
 
     def _lists_nothing(self, storage: Any) -> bool:
         """Whether the list is the output of a run that found nothing, and so has no file at all."""
@@ -221,84 +216,101 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         begun = time.monotonic()
         chosen = as_executor(executor)
         result = WorkflowRunResult("text_duplicates_removal")
-        assigned = self.id_field == DEDUP_ID_FIELD
-        source = self._source(assigned=assigned)
+        storage = self._writing.get("storage_options")
+        nothing = self._lists_nothing(storage)
+        if not nothing:
+            list_files(self.ids_to_remove_path, extensions=EXTENSIONS["parquet"], storage_options=storage)
+        source, placed = self._source()
+        check_apart(RunFolder(self.output_path, storage), source.partitions(), source.searched_folders())
         steps = f"{self.output_path.rstrip('/')}/{RECORD_FOLDER}/{STEPS_FOLDER}/ids"
-        storage = self.write_kwargs.get("storage_options")
-        ids = Pipeline(
-            "ids to remove",
-            stages=[
-                ParquetReader(self.ids_to_remove_path),
-                IdHashes(self.duplicate_id_field),
-                SortedRunWriter(steps, storage_options=storage),
-            ],
-        )
-        if self._lists_nothing(storage):
-            listed = RunFiles(())
-        else:
-            result.add_pipeline_tasks(
-                "ids", ids.run(executor=chosen, fresh=fresh, id_field=None, url_field=None, **options)
+        listed = RunFiles(())
+        if not nothing:
+            reader = ParquetReader(
+                self.ids_to_remove_path, read_kwargs={"storage_options": storage} if storage else None
             )
+            writer: Stage = SortedRunWriter(steps, storage_options=storage)
+            pipeline = Pipeline("ids to remove", stages=[reader, IdHashes(self.duplicate_id_field), writer])
+            ids = pipeline.run(executor=chosen, fresh=fresh, id_field=None, url_field=None, **options)
+            result.add_pipeline_tasks("ids", ids)
             listed = runs_of(steps, storage_options=storage)
-        removal = RemovalById(listed, self.id_field, drop_id_field=self.drop_id_field or assigned)
+        own = [] if self._assigned else [self.id_field]
+        places = [DEDUP_ID_FIELD] if placed else []
+        removal = RemovalById(listed, own + places, drop_fields=places + (own if self.drop_id_field else []))
         kind = ParquetWriter if (self.output_filetype or source.filetype) == "parquet" else JsonlWriter
-        writer = kind(self.output_path, self.write_kwargs, self.output_fields, self.output_mode)
-        stages = [source.reader(), *([AssignRowIds()] if assigned else []), removal, writer]
+        writer = kind(self.output_path, self._writing, self.output_fields, self.output_mode or "ignore")
+        stages = [source.reader(), *([AssignRowIds()] if placed else []), removal, writer]
         done = Pipeline("removal", stages=stages).run(
-            executor=chosen, fresh=fresh, id_field="id" if assigned else self.id_field, **options
+            executor=chosen, fresh=fresh, id_field="id" if self._assigned else self.id_field, **options
         )
         result.add_pipeline_tasks("removal", done)
+        count = sum(map(len, listed.parts("hash")))
         result.extend_metadata(
             {
                 "documents": done.report.rows_read,
+                "num_listed": count,
                 "num_duplicates_removed": done.report.dropped,
                 "num_removed": done.report.dropped,
+                "notes": _notes(count, done.report.dropped),
                 "output": self.output_path,
                 "total_time": time.monotonic() - begun,
             }
         )
         return result
 
-    def _source(self, *, assigned: bool) -> DocumentSource:
+    @property
+    def _assigned(self) -> bool:
+        """Whether documents are called by their place alone."""
+        return self.id_field == DEDUP_ID_FIELD
+
+    def _source(self) -> tuple[DocumentSource, bool]:
+        """The documents, and whether they lie where they lay when the list was made, so that a place says which."""
         paths = self.input_path if isinstance(self.input_path, str) else tuple(map(str, self.input_path))
-        storage = self.read_kwargs.get("storage_options")
-        blocksize, per_partition = self.input_blocksize, self.files_per_partition
-        generator: dict[str, Any] = {}
-        if assigned:
-            generator = self._generator()
-            blocksize, per_partition = generator["blocksize"], generator["files_per_partition"]
-        source = DocumentSource(
-            paths,
-            self.input_filetype or find_filetype(paths, storage_options=storage, extensions=self.input_file_extensions),
-            blocksize,
-            per_partition,
-            None if self.input_file_extensions is None else tuple(self.input_file_extensions),
-            self.read_kwargs or None,
+        storage = self._reading.get("storage_options")
+        filetype = self.input_filetype or find_filetype(
+            paths, storage_options=storage, extensions=self.input_file_extensions
         )
-        if assigned:
+        extensions = None if self.input_file_extensions is None else tuple(self.input_file_extensions)
+        generator = self._generator()
+        if generator is not None:
+            cut = (generator["blocksize"], generator["files_per_partition"])
+            source = DocumentSource(paths, filetype, *cut, extensions, self._reading or None)
             now = {partition.id: partition.fingerprint() for partition in source.partitions()}
-            if now != generator["partitions"]:
+            if now == generator["partitions"]:
+                return source, True
+            if self._assigned:
                 raise InputChangedError(
                     f"The documents in {self.input_path} are not those to which ids were assigned "
                     f"({self.id_generator_path or 'the record beside the list'}): a file was added, removed or "
                     "changed. Find duplicates again, or give documents ids of their own and name them in id_field.",
                     path=self.input_path,
                 )
-        return source
+        cut = (self.input_blocksize, self.files_per_partition)
+        return DocumentSource(paths, filetype, *cut, extensions, self._reading or None), False
 
-    def _generator(self) -> dict[str, Any]:
-        folder = self.ids_to_remove_path.rstrip("/").rpartition("/")[0]
-        places = [self.id_generator_path] if self.id_generator_path else []
-        places += (
-            [f"{folder}/{name}_id_generator.json" for name in ("exact", "fuzzy", "semantic")] if not places else []
-        )
+    def _generator(self) -> dict[str, Any] | None:
+        """How documents were called by their places; None where no record tells, and own ids are used."""
+        list_path = self.ids_to_remove_path.rstrip("/")
+        folder = f"{list_path.rpartition('/')[0]}/" if "/" in list_path else ""
+        places = [f"{folder}{name}_id_generator.json" for name in ("exact", "fuzzy", "semantic")]
+        places = [str(self.id_generator_path)] if self.id_generator_path else places
         for place in places:
             try:
-                return read_id_generator(str(place))
+                return read_id_generator(place, storage_options=self._writing.get("storage_options"))
             except (FileNotFoundError, InputNotFoundError):
                 continue
+        if not self._assigned:
+            return None
         raise UsageError(
             f"The list in {self.ids_to_remove_path} holds assigned ids, but the record of how they were assigned is "
-            f"not at {' or '.join(map(str, places))}. Name it in id_generator_path, or a column of ids in id_field.",
+            f"not at {' or '.join(places)}. Name it in id_generator_path, or a column of ids in id_field.",
             places=places,
         )
+
+
+def _notes(listed: int, removed: int) -> list[str]:
+    """What to say where not every listed id stands for one document."""
+    if removed > listed:
+        return [f"{removed - listed} more documents were removed than ids are listed: several have the same id."]
+    if removed < listed:
+        return [f"{listed - removed} of the listed ids are not those of a document here, or are listed twice."]
+    return []

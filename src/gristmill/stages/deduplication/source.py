@@ -52,11 +52,20 @@ class DocumentSource:
         assert isinstance(source, SourceStage)
         return source
 
-    def _present(self, fields: Sequence[str]) -> list[str]:
-        """Those of the fields that the files have (a missing text column is left to the planner to report)."""
+    def searched_folders(self) -> list[str]:
+        """The local folders in which files are looked for."""
+        return self._files().searched_folders()
+
+    def columns(self, wanted: Sequence[str]) -> tuple[str, ...] | None:
+        """The columns of all files together, as far as they were looked at to find the wanted; None without any."""
         files = self._files()
-        found = files.columns(files.partitions()[:1], fields)
-        return [field for field in fields if found is None or field in found.names] or list(fields[:1])
+        found = files.columns(files.partitions(), wanted)
+        return None if found is None else found.names
+
+    def _present(self, fields: Sequence[str]) -> list[str]:
+        """Those of the fields that any file has (a missing text column is left to the planner to report)."""
+        found = self.columns(fields)
+        return [field for field in fields if found is None or field in found] or list(fields[:1])
 
 
 def find_filetype(

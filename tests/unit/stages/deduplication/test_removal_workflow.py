@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.errors import InputChangedError, UsageError
+from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
 from gristmill.ledger.ledger import Ledger
 from gristmill.stages.deduplication import TextDuplicatesRemovalWorkflow
 from tests.unit.pipeline.jobs import here, read_rows
@@ -56,3 +57,37 @@ def test_a_list_of_assigned_ids_without_its_record(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["a:0"]}), tmp_path / "list" / "part.0.parquet")
     with pytest.raises(UsageError, match="id_generator_path"):
         remove(tmp_path, tmp_path / "list")
+
+
+def test_documents_without_an_id_or_with_that_of_their_survivor_are_found_by_their_place(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "text": "x"},
+        {"id": "a", "text": "x"},
+        {"id": None, "text": "x"},
+        {"text": "x"},
+        {"id": "b", "text": "x"},
+        {"id": "c", "text": "y"},
+    ]
+    write_files(tmp_path, {"a.jsonl": rows})
+    deduplicate(tmp_path, perform_removal=False, id_field="id")
+    listed = pq.read_table(next((tmp_path / "out" / "ExactDuplicateIds").glob("*.parquet"))).column("id").to_pylist()
+    assert listed == ["a:1", "a:2", "a:3", "b"]
+    result = remove(tmp_path, tmp_path / "out" / "ExactDuplicateIds", id_field="id")
+    assert read_rows(tmp_path / "clean") == [{"id": "a", "text": "x"}, {"id": "c", "text": "y"}]
+    assert result.get_metadata("notes") == []
+
+
+def test_ids_that_stand_for_no_document_or_for_several_are_told(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": [{"id": "a", "text": str(number)} for number in range(3)]})
+    for name, ids, words in (("more", ["a"], "2 more documents were removed"), ("less", ["z", "y"], "2 of the listed")):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"id": ids}), tmp_path / name / "part.0.parquet")
+        shutil.rmtree(tmp_path / "clean", ignore_errors=True)
+        (note,) = remove(tmp_path, tmp_path / name, id_field="id").get_metadata("notes")
+        assert words in note
+
+
+def test_a_list_that_is_not_there_is_named(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents(["x"])})
+    with pytest.raises(InputNotFoundError, match="nowhere"):
+        remove(tmp_path, tmp_path / "nowhere")

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.errors import InputChangedError, InputError, UsageError
+from gristmill.errors import InputChangedError, InputError, MissingExtraError, UsageError
 from gristmill.ledger.verify import verify
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
-from gristmill.stages.deduplication.deduplication_workflow import Steps
 from gristmill.stages.deduplication.semantic.clusters import border_width, sample_size
 from gristmill.stages.deduplication.semantic.kmeans import nearest_centroids, spherical_kmeans
 from gristmill.stages.deduplication.semantic.neighbours import nearest_preferred
 from gristmill.stages.deduplication.semantic.search import SearchSettings
 from gristmill.stages.deduplication.semantic.vectors import embedding_matrix, whole_vectors
+from gristmill.stages.deduplication.workflow_steps import Steps
 from tests.unit.pipeline.jobs import here
 from tests.unit.stages.deduplication.jobs import survivor_of, write_files
 
@@ -83,7 +83,8 @@ def test_another_eps_needs_no_search(tmp_path: Path) -> None:
     write_vectors(tmp_path, crowd(240))
     first = deduplicate(tmp_path, eps=0.1)
     at_ten = kept(tmp_path)
-    for path in (tmp_path / "out" / "_gristmill" / "steps" / "members").glob("*.arrow"):
+    members = {path: path.read_bytes() for path in (tmp_path / "out/_gristmill/steps/members").glob("*.arrow")}
+    for path in members:
         path.unlink()  # what the search reads is no longer needed
     second = deduplicate(tmp_path, eps=0.01)
     at_one = kept(tmp_path)
@@ -91,6 +92,8 @@ def test_another_eps_needs_no_search(tmp_path: Path) -> None:
     assert second.get_metadata("num_removed") == first.get_metadata("duplicates_by_eps")["0.01"]
     deduplicate(tmp_path, eps=0.1)
     assert kept(tmp_path) == at_ten
+    for path, data in members.items():
+        path.write_bytes(data)
     assert verify(str(tmp_path / "out")).problems == []
 
 
@@ -282,3 +285,15 @@ def test_embeddings_that_are_no_lists_are_an_error() -> None:
         embedding_matrix(pa.array([1.0, 2.0]))
     with pytest.raises(InputError, match="lists of numbers"):
         embedding_matrix(pa.array([["a"], ["b"]]))
+
+
+def test_texts_without_the_extra_are_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path, {"a.jsonl": [{"id": "a", "text": "some words"}]})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    workflow = TextSemanticDeduplicationWorkflow(str(tmp_path / "in"), str(tmp_path / "out"))
+    for attempt in (workflow.run, workflow.plan):
+        with pytest.raises(MissingExtraError, match=r"'gristmill\[semantic\]'.*--embedding-field"):
+            attempt(executor=here())
+    assert not (tmp_path / "out").exists()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Steps
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
 from gristmill.stages.deduplication.exact.steps import ContentHashes, EqualHashes
 from gristmill.stages.deduplication.key_ranges import KeyRanges, hash_cuts, range_count
 from gristmill.stages.deduplication.sorted_runs import RunFiles
+from gristmill.stages.deduplication.workflow_steps import Steps
 
 
+@dataclass(eq=False, repr=False)
 class ExactDeduplicationWorkflow(DeduplicationWorkflow):
     """Keeps one document of every group of equal texts.
 
@@ -56,62 +59,40 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
     ids_folder = "ExactDuplicateIds"
     id_generator_file = "exact_id_generator.json"
 
-    def __init__(
-        self,
-        output_path: str,
-        input_path: str | Sequence[str] | None = None,
-        input_filetype: str | None = None,
-        input_blocksize: int | str | None = None,
-        identification_batchsize: int | None = None,
-        input_file_extensions: Sequence[str] | None = None,
-        read_kwargs: Mapping[str, Any] | None = None,
-        write_kwargs: Mapping[str, Any] | None = None,
-        assign_id: bool | None = None,
-        id_field: str | None = None,
-        text_field: str = "text",
-        perform_removal: bool = False,
-        total_nparts: int | None = None,
-        rmm_pool_size: int | str | None = None,
-        spill_memory_limit: int | str | None = None,
-        env_vars: Mapping[str, Any] | None = None,
-        use_async_memory: bool | None = None,
-        *,
-        cache_path: str | None = None,
-        files_per_partition: int | None = None,
-        output_filetype: str | None = None,
-        survivor: str = "first",
-        score_field: str | None = None,
-        source_priority: Sequence[str] | None = None,
-        merge_empty: bool = False,
-    ) -> None:
-        super().__init__(
-            input_path=input_path,
-            output_path=output_path,
-            cache_path=cache_path,
-            input_filetype=input_filetype,
-            input_blocksize=input_blocksize,
-            input_file_extensions=input_file_extensions,
-            files_per_partition=files_per_partition,
-            output_filetype=output_filetype,
-            text_field=text_field,
-            id_field=id_field,
-            assign_id=assign_id,
-            perform_removal=perform_removal,
-            survivor=survivor,
-            score_field=score_field,
-            source_priority=source_priority,
-            merge_empty=merge_empty,
-            read_kwargs=read_kwargs,
-            write_kwargs=write_kwargs,
-            gpu_only={
-                "identification_batchsize": identification_batchsize,
-                "total_nparts": total_nparts,
-                "rmm_pool_size": rmm_pool_size,
-                "spill_memory_limit": spill_memory_limit,
-                "env_vars": env_vars,
-                "use_async_memory": use_async_memory,
-            },
-        )
+    without_effect = (
+        "identification_batchsize",
+        "total_nparts",
+        "rmm_pool_size",
+        "spill_memory_limit",
+        "env_vars",
+        "use_async_memory",
+    )
+
+    output_path: str
+    input_path: str | Sequence[str] | None = None
+    input_filetype: str | None = None
+    input_blocksize: int | str | None = None
+    identification_batchsize: int | None = None
+    input_file_extensions: Sequence[str] | None = None
+    read_kwargs: Mapping[str, Any] | None = None
+    write_kwargs: Mapping[str, Any] | None = None
+    assign_id: bool | None = None
+    id_field: str | None = None
+    text_field: str = "text"
+    perform_removal: bool = False
+    total_nparts: int | None = None
+    rmm_pool_size: int | str | None = None
+    spill_memory_limit: int | str | None = None
+    env_vars: Mapping[str, Any] | None = None
+    use_async_memory: bool | None = None
+    _: KW_ONLY
+    cache_path: str | None = None
+    files_per_partition: int | None = None
+    output_filetype: str | None = None
+    survivor: str | None = "first"
+    score_field: str | None = None
+    source_priority: Sequence[str] | None = None
+    merge_empty: bool = False
 
     bytes_per_document = 64.0
 

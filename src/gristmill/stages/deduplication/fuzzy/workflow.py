@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import UsageError
-from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Stage, Steps
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
 from gristmill.stages.deduplication.fuzzy.accuracy import (
     ComparedPairs,
     estimated_precision,
@@ -26,6 +27,7 @@ from gristmill.stages.deduplication.fuzzy.shingle_store import CandidateShingles
 from gristmill.stages.deduplication.fuzzy.signatures import BandWriter, MinHashes
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
 from gristmill.stages.deduplication.sorted_runs import RunFiles
+from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.resources import Resources
 
 Verify = Literal["pairs", "cluster", "signature"]
@@ -36,6 +38,7 @@ _PAIR_RANGE_BYTES = 4 << 20
 DEFAULT_THRESHOLD = 0.8
 
 
+@dataclass(eq=False, repr=False)
 class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
     """Keeps one document of every group of near-duplicates.
 
@@ -82,7 +85,12 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         merge_empty: Whether empty and missing texts count as duplicates of each other.
         device: Where signatures are made: "cpu", "cuda", or "auto", which takes GPUs where the executor has some and
             torch is installed. The result is the same.
-        **lsh_options: Options of other engines whose names begin with `lsh_`; have no effect.
+        normalize_text: Accepted; words are always compared in lower case.
+        cache_kwargs: Accepted; intermediate files use the options of `write_kwargs`.
+        use_async_memory: For GPUs; has no effect.
+        lsh_num_output_partitions: Accepted; the number of buckets follows from the amount of data.
+        lsh_rmm_pool_size: For GPUs; has no effect.
+        lsh_spill_memory_limit: For GPUs; has no effect.
 
     Example:
         >>> workflow = FuzzyDeduplicationWorkflow(input_path="crawl/", output_path="unique/", perform_removal=True)
@@ -95,91 +103,70 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
     ids_folder = "FuzzyDuplicateIds"
     id_generator_file = "fuzzy_id_generator.json"
 
-    def __init__(
-        self,
-        cache_path: str | None = None,
-        output_path: str | None = None,
-        input_path: str | Sequence[str] | None = None,
-        input_filetype: str | None = None,
-        input_blocksize: int | str | None = None,
-        input_file_extensions: Sequence[str] | None = None,
-        read_kwargs: Mapping[str, Any] | None = None,
-        write_kwargs: Mapping[str, Any] | None = None,
-        text_field: str = "text",
-        perform_removal: bool = False,
-        seed: int = 42,
-        char_ngrams: int | None = None,
-        num_bands: int | None = None,
-        minhashes_per_band: int | None = None,
-        use_64_bit_hash: bool | None = None,
-        bands_per_iteration: int | None = None,
-        env_vars: Mapping[str, Any] | None = None,
-        *,
-        threshold: float = DEFAULT_THRESHOLD,
-        word_ngrams: int = 5,
-        verify: Verify | None = "pairs",
-        assign_id: bool | None = None,
-        id_field: str | None = None,
-        files_per_partition: int | None = None,
-        output_filetype: str | None = None,
-        survivor: str = "first",
-        score_field: str | None = None,
-        source_priority: Sequence[str] | None = None,
-        merge_empty: bool = False,
-        device: Device = "auto",
-        **lsh_options: Any,
-    ) -> None:
-        if output_path is None:
-            raise UsageError("FuzzyDeduplicationWorkflow needs an output_path.")
-        unknown = [name for name in lsh_options if not name.startswith("lsh_")]
-        if unknown:
-            raise UsageError(f"FuzzyDeduplicationWorkflow has no option {unknown[0]!r}.", option=unknown[0])
-        super().__init__(
-            input_path=input_path,
-            output_path=output_path,
-            cache_path=cache_path,
-            input_filetype=input_filetype,
-            input_blocksize=input_blocksize,
-            input_file_extensions=input_file_extensions,
-            files_per_partition=files_per_partition,
-            output_filetype=output_filetype,
-            text_field=text_field,
-            id_field=id_field,
-            assign_id=assign_id,
-            perform_removal=perform_removal,
-            survivor=survivor,
-            score_field=score_field,
-            source_priority=source_priority,
-            merge_empty=merge_empty,
-            read_kwargs=read_kwargs,
-            write_kwargs=write_kwargs,
-            gpu_only={
-                "use_64_bit_hash": use_64_bit_hash,
-                "bands_per_iteration": bands_per_iteration,
-                "env_vars": env_vars,
-                **lsh_options,
-            },
-        )
-        if not 0 < threshold <= 1:
-            raise UsageError(f"threshold={threshold!r}: a Jaccard similarity lies above 0 and at most at 1.")
-        if verify not in ("pairs", "cluster", "signature", None):
-            raise UsageError(f"verify={verify!r}: give 'pairs', 'cluster', 'signature' or None.")
-        for option, value in (("word_ngrams", word_ngrams), ("char_ngrams", char_ngrams)):
+    without_effect = (
+        "use_64_bit_hash",
+        "bands_per_iteration",
+        "env_vars",
+        "normalize_text",
+        "cache_kwargs",
+        "use_async_memory",
+        "lsh_num_output_partitions",
+        "lsh_rmm_pool_size",
+        "lsh_spill_memory_limit",
+    )
+
+    cache_path: str | None = None
+    output_path: str = ""
+    input_path: str | Sequence[str] | None = None
+    input_filetype: str | None = None
+    input_blocksize: int | str | None = None
+    input_file_extensions: Sequence[str] | None = None
+    read_kwargs: Mapping[str, Any] | None = None
+    write_kwargs: Mapping[str, Any] | None = None
+    text_field: str = "text"
+    perform_removal: bool = False
+    seed: int = 42
+    char_ngrams: int | None = None
+    num_bands: int | None = None
+    minhashes_per_band: int | None = None
+    use_64_bit_hash: bool | None = None
+    bands_per_iteration: int | None = None
+    env_vars: Mapping[str, Any] | None = None
+    _: KW_ONLY
+    threshold: float = DEFAULT_THRESHOLD
+    word_ngrams: int = 5
+    verify: Verify | None = "pairs"
+    assign_id: bool | None = None
+    id_field: str | None = None
+    files_per_partition: int | None = None
+    output_filetype: str | None = None
+    survivor: str | None = "first"
+    score_field: str | None = None
+    source_priority: Sequence[str] | None = None
+    merge_empty: bool = False
+    device: Device = "auto"
+    normalize_text: bool | None = None
+    cache_kwargs: Mapping[str, Any] | None = None
+    use_async_memory: bool | None = None
+    lsh_num_output_partitions: int | None = None
+    lsh_rmm_pool_size: int | str | None = None
+    lsh_spill_memory_limit: int | str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.threshold <= 1:
+            raise UsageError(f"threshold={self.threshold!r}: a Jaccard similarity lies above 0 and at most at 1.")
+        if self.verify not in ("pairs", "cluster", "signature", None):
+            raise UsageError(f"verify={self.verify!r}: give 'pairs', 'cluster', 'signature' or None.")
+        for option, value in (("word_ngrams", self.word_ngrams), ("char_ngrams", self.char_ngrams)):
             if value is not None and not 1 <= value <= 1000:
                 raise UsageError(f"{option}={value!r}: give a whole number from 1 to 1000.")
-        if device not in get_args(Device):
-            raise UsageError(f"device={device!r}: give one of {', '.join(get_args(Device))}.")
-        self.device = device
-        self.threshold = threshold
-        self.seed = seed
-        self.word_ngrams = word_ngrams
-        self.char_ngrams = char_ngrams
-        self.verify = verify
-        self.banding = _banding(threshold, num_bands, minhashes_per_band)
-        if bands_per_iteration is not None and not 1 <= bands_per_iteration <= self.banding.bands:
-            raise UsageError(
-                f"bands_per_iteration={bands_per_iteration}: it lies between 1 and the {self.banding.bands} bands."
-            )
+        if self.device not in get_args(Device):
+            raise UsageError(f"device={self.device!r}: give one of {', '.join(get_args(Device))}.")
+        self.banding = _banding(self.threshold, self.num_bands, self.minhashes_per_band)
+        rounds = self.bands_per_iteration
+        if rounds is not None and not 1 <= rounds <= self.banding.bands:
+            raise UsageError(f"bands_per_iteration={rounds}: it lies between 1 and the {self.banding.bands} bands.")
 
     # The shingles of candidates are kept; on web text these are about a fifth of all documents.
     bytes_per_text_byte = 0.25

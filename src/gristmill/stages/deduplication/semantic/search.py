@@ -21,7 +21,7 @@ from gristmill.stages.deduplication.semantic.neighbours import (
 from gristmill.stages.deduplication.sorted_runs import RunFiles, open_run
 
 if TYPE_CHECKING:
-    from gristmill.stages.deduplication.deduplication_workflow import Steps
+    from gristmill.stages.deduplication.workflow_steps import Steps
 
 MEMBERS_RANGE_BYTES = 64 << 20
 DEFAULT_MAX_EPS = 0.1

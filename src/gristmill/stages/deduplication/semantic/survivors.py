@@ -8,21 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.kernels.vector_search import chain_ends
 from gristmill.stages.deduplication.document_keys import Keys
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS
+from gristmill.stages.deduplication.semantic.chains import SLICE, chain_pairs
 from gristmill.stages.deduplication.semantic.vectors import vectors_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
-
-Integers = npt.NDArray[np.int64]
-_SLICE = 1 << 14
 
 
 class SemanticSurvivors(RangeReader):
     """Gives the removal list: the documents whose nearest preferred one has a cosine of at least 1 - `eps`.
 
-    That one may itself go for a third; the survivor is the one at the end, and the similarity is that with it.
+    That one may itself go for a third; the survivor is the one at the end, and the similarity is that with it. No chain
+    of pairs may lead from one range into another: see `find_ends`.
 
     Args:
         vectors: The vectors of all documents.
@@ -41,44 +39,23 @@ class SemanticSurvivors(RangeReader):
         table = self.runs.read(low, high)
         if not table.num_rows:
             return
-        near = np.flatnonzero(column(table, "similarity") >= 1.0 - self.eps)
-        documents, others = column(table, "document")[near], column(table, "other")[near]
-        order = np.argsort(documents, kind="stable")
-        near, documents, others = near[order], documents[order], others[order]
-        ends = chain_ends(_parents(documents, others))
-        survivors = others[ends]
-        alike = column(table, "similarity")[near]
-        indirect = np.flatnonzero(ends != np.arange(len(ends)))
-        hashes, other_hashes = column(table, "hash")[near], column(table, "other_hash")[near][ends]
-        if len(indirect):
-            alike[indirect] = cosines(self._vectors, hashes[indirect], other_hashes[indirect])
-        for start in range(0, len(near), _SLICE):
-            part = slice(start, start + _SLICE)
-            yield pa.table(
-                [
-                    documents[part],
-                    survivors[part],
-                    table.column("id").take(pa.array(near[part])),
-                    table.column("other_id").take(pa.array(near[ends[part]])),
-                    alike[part],
-                ],
-                schema=REMOVALS,
-            )
-
-
-def _parents(documents: Keys, others: Keys) -> Integers:
-    """For each document the place of the one it goes for, among the sorted documents; its own where that one stays."""
-    if not len(documents):
-        return np.empty(0, np.int64)
-    places = np.minimum(np.searchsorted(documents, others), len(documents) - 1).astype(np.int64)
-    return np.where(documents[places] == others, places, np.arange(len(documents)))
+        table = chain_pairs(table, eps=self.eps)
+        for start in range(0, table.num_rows, SLICE):
+            part = table.slice(start, SLICE)
+            alike = column(part, "similarity").copy()
+            indirect = np.flatnonzero(np.isnan(alike))
+            if len(indirect):
+                hashes, other_hashes = column(part, "hash")[indirect], column(part, "other_hash")[indirect]
+                alike[indirect] = cosines(self._vectors, hashes, other_hashes)
+            columns = [part.column(name) for name in ("document", "other", "id", "other_id")]
+            yield pa.table([*columns, alike], schema=REMOVALS)
 
 
 def cosines(runs: RunFiles, ones: Keys, others: Keys) -> npt.NDArray[np.float64]:
     """The cosines of pairs of vectors, each given by its hash."""
     result = np.empty(len(ones))
-    for start in range(0, len(result), _SLICE):
-        part = slice(start, start + _SLICE)
+    for start in range(0, len(result), SLICE):
+        part = slice(start, start + SLICE)
         first, second = _look_up(runs, ones[part]), _look_up(runs, others[part])
         product = np.einsum("ij,ij->i", first, second)
         lengths = np.einsum("ij,ij->i", first, first) * np.einsum("ij,ij->i", second, second)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gristmill.stages.deduplication.deduplication_workflow import Stage
+from gristmill.errors import MissingExtraError
 from gristmill.stages.deduplication.semantic.vectors import WithText
 from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
+from gristmill.stages.deduplication.workflow_steps import Stage
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -159,6 +161,14 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         return [self.text_field, self.id_field or "id", *self.rule.columns]
 
     def _first_stages(self) -> list[Stage]:
+        missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise MissingExtraError(
+                f"Embedding texts needs the package {missing[0]!r}, which is not installed: pip install "
+                "'gristmill[semantic]'. Or take embeddings from a column: --embedding-field "
+                "(SemanticDeduplicationWorkflow).",
+                module=missing[0],
+            )
         from gristmill.stages.text.embedders import EmbeddingCreatorStage
 
         embedder = EmbeddingCreatorStage(

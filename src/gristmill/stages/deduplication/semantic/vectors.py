@@ -73,8 +73,7 @@ def embedding_matrix(column: pa.Array | pa.ChunkedArray) -> tuple[Matrix, npt.ND
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        lists = [None if text is None else _parsed(text) for text in array.to_pylist()]
-        array = pa.array(lists, pa.large_list(pa.float64()))
+        array = _of_json(array.to_pylist())
     if pa.types.is_null(array.type):
         return np.empty((0, 1)), np.empty(0, np.int64)
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -110,11 +109,25 @@ def _without_empty(valid: Any, lengths: Any, array: Any) -> tuple[Any, Any, Any]
     return valid[filled], lengths[filled], array.filter(pa.array(filled))
 
 
+def _of_json(texts: list[str | None]) -> pa.Array:
+    """Lists written as JSON."""
+    lists = [None if text is None else _parsed(text) for text in texts]
+    try:
+        return pa.array(lists, pa.large_list(pa.float64()))
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        wrong = next(one for one in lists if not (one is None or _is_numbers(one)))
+        raise InputError(f"An embedding is not a list of numbers but {str(wrong)[:60]}.") from None
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(one is None or type(one) in (int, float) for one in value)
+
+
 def _parsed(text: str) -> Any:
     try:
         return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"An embedding is not a list of numbers but {text[:60]!r}.") from error
+    except orjson.JSONDecodeError:
+        raise InputError(f"An embedding is not a list of numbers but {text[:60]!r}.") from None
 
 
 class WithText(DocumentStage):

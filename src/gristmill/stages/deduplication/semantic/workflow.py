@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import UsageError
-from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow, Stage, Steps
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
 from gristmill.stages.deduplication.forecast import Forecast
-from gristmill.stages.deduplication.key_ranges import KeyRanges, hash_cuts
+from gristmill.stages.deduplication.key_ranges import RANGE_BYTES
+from gristmill.stages.deduplication.semantic.chains import find_ends
 from gristmill.stages.deduplication.semantic.search import (
     DEFAULT_MAX_EPS,
     SearchSettings,
@@ -21,12 +22,14 @@ from gristmill.stages.deduplication.semantic.search import (
 from gristmill.stages.deduplication.semantic.survivors import SemanticSurvivors
 from gristmill.stages.deduplication.semantic.vectors import DocumentVectors
 from gristmill.stages.deduplication.sorted_runs import RunFiles
+from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 
 METRICS = ("cosine", "l2")
 DIMENSIONS = 384
 """Of how many numbers a forecast takes embeddings to be when it has seen none."""
 
 
+@dataclass(eq=False, repr=False)
 class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     """Finds documents whose embeddings point in nearly the same direction, as SemDeDup does (Abbas et al. 2023).
 
@@ -91,103 +94,88 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     ids_folder = "duplicates"
     id_generator_file = "semantic_id_generator.json"
     first_step = "vectors"
+    chain_range_bytes = RANGE_BYTES
+    """How many bytes of pairs are in memory at once to find survivors."""
 
-    def __init__(
-        self,
-        input_path: str | Sequence[str] | None,
-        output_path: str,
-        n_clusters: int | None = None,
-        cache_path: str | None = None,
-        id_field: str | None = "id",
-        embedding_field: str = "embeddings",
-        metadata_fields: Sequence[str] | None = None,
-        input_filetype: str | None = None,
-        input_file_extensions: Sequence[str] | None = None,
-        max_iter: int = 300,
-        tol: float = 1e-4,
-        random_state: int = 42,
-        init: str | None = None,
-        n_init: int | str | None = None,
-        oversampling_factor: float | None = None,
-        max_samples_per_batch: int | None = None,
-        fit_data_fraction: float | None = None,
-        distance_metric: str = "cosine",
-        which_to_keep: str = "hard",
-        ranking_strategy: None = None,
-        pairwise_batch_size: int | None = None,
-        eps: float | None = None,
-        read_kwargs: Mapping[str, Any] | None = None,
-        cache_kwargs: Mapping[str, Any] | None = None,
-        write_kwargs: Mapping[str, Any] | None = None,
-        clear_output: bool | None = None,
-        verbose: bool | None = None,
-        pairwise_compute_dtype: str | None = None,
-        kmeans_embedding_output_dtype: str | None = None,
-        *,
-        perform_removal: bool = False,
-        max_eps: float | None = None,
-        input_blocksize: int | str | None = None,
-        files_per_partition: int | None = None,
-        output_filetype: str | None = None,
-        survivor: str | None = None,
-        score_field: str | None = None,
-        source_priority: Sequence[str] | None = None,
-        text_field: str = "text",
-    ) -> None:
+    without_effect = (
+        "cache_kwargs",
+        "clear_output",
+        "fit_data_fraction",
+        "init",
+        "kmeans_embedding_output_dtype",
+        "max_samples_per_batch",
+        "metadata_fields",
+        "n_init",
+        "oversampling_factor",
+        "pairwise_batch_size",
+        "pairwise_compute_dtype",
+        "verbose",
+    )
+
+    input_path: str | Sequence[str] | None
+    output_path: str
+    n_clusters: int | None = None
+    cache_path: str | None = None
+    id_field: str | None = "id"
+    embedding_field: str = "embeddings"
+    metadata_fields: Sequence[str] | None = None
+    input_filetype: str | None = None
+    input_file_extensions: Sequence[str] | None = None
+    max_iter: int = 300
+    tol: float = 1e-4
+    random_state: int = 42
+    init: str | None = None
+    n_init: int | str | None = None
+    oversampling_factor: float | None = None
+    max_samples_per_batch: int | None = None
+    fit_data_fraction: float | None = None
+    distance_metric: str = "cosine"
+    which_to_keep: str = "hard"
+    ranking_strategy: None = None
+    pairwise_batch_size: int | None = None
+    eps: float | None = None
+    read_kwargs: Mapping[str, Any] | None = None
+    cache_kwargs: Mapping[str, Any] | None = None
+    write_kwargs: Mapping[str, Any] | None = None
+    clear_output: bool | None = None
+    verbose: bool | None = None
+    pairwise_compute_dtype: str | None = None
+    kmeans_embedding_output_dtype: str | None = None
+    _: KW_ONLY
+    perform_removal: bool = False
+    max_eps: float | None = None
+    input_blocksize: int | str | None = None
+    files_per_partition: int | None = None
+    output_filetype: str | None = None
+    survivor: str | None = None
+    score_field: str | None = None
+    source_priority: Sequence[str] | None = None
+    text_field: str = "text"
+
+    def __post_init__(self) -> None:
         kind = type(self).__name__
-        if ranking_strategy is not None:
+        if self.ranking_strategy is not None:
             raise UsageError(f"{kind}(ranking_strategy=…): give which_to_keep, or survivor='best' with a score_field.")
-        if distance_metric not in METRICS:
-            raise UsageError(f"{kind}(distance_metric={distance_metric!r}): give 'cosine' or 'l2'.")
-        if survivor is not None and which_to_keep != "hard":
-            raise UsageError(f"{kind}(which_to_keep={which_to_keep!r}, survivor={survivor!r}): give one of the two.")
-        if perform_removal and eps is None:
+        if self.distance_metric not in METRICS:
+            raise UsageError(f"{kind}(distance_metric={self.distance_metric!r}): give 'cosine' or 'l2'.")
+        if self.survivor is not None and self.which_to_keep != "hard":
+            raise UsageError(
+                f"{kind}(which_to_keep={self.which_to_keep!r}, survivor={self.survivor!r}): give one of the two."
+            )
+        if self.eps is not None and not 0 <= self.eps < 1:
+            raise UsageError(f"eps={self.eps!r}: a distance (1 - cosine) of duplicates lies from 0 to below 1.")
+        if self.perform_removal and self.eps is None:
             raise UsageError(f"{kind}(perform_removal=True, eps=None): say in eps how far apart duplicates may be.")
-        super().__init__(
-            input_path=input_path,
-            output_path=output_path,
-            cache_path=cache_path,
-            input_filetype=input_filetype,
-            input_blocksize=input_blocksize,
-            input_file_extensions=input_file_extensions,
-            files_per_partition=files_per_partition,
-            output_filetype=output_filetype,
-            text_field=text_field,
-            id_field=id_field,
-            assign_id=None,
-            perform_removal=perform_removal,
-            survivor=survivor or "first",
-            score_field=score_field,
-            source_priority=source_priority,
-            merge_empty=False,
-            read_kwargs=read_kwargs,
-            write_kwargs=write_kwargs,
-            gpu_only={
-                "cache_kwargs": cache_kwargs,
-                "clear_output": clear_output,
-                "fit_data_fraction": fit_data_fraction,
-                "init": init,
-                "kmeans_embedding_output_dtype": kmeans_embedding_output_dtype,
-                "max_samples_per_batch": max_samples_per_batch,
-                "metadata_fields": metadata_fields,
-                "n_init": n_init,
-                "oversampling_factor": oversampling_factor,
-                "pairwise_batch_size": pairwise_batch_size,
-                "pairwise_compute_dtype": pairwise_compute_dtype,
-                "verbose": verbose,
-            },
-        )
-        self.embedding_field = embedding_field
-        self.eps = eps
+        super().__post_init__()
         self.settings = SearchSettings(
-            n_clusters=n_clusters,
-            max_iter=max_iter,
-            tol=tol,
-            seed=random_state,
-            which_to_keep=which_to_keep if survivor is None else None,  # type: ignore[arg-type]
-            max_eps=max(DEFAULT_MAX_EPS, eps or 0.0) if max_eps is None else max_eps,
+            n_clusters=self.n_clusters,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            seed=self.random_state,
+            which_to_keep=self.which_to_keep if self.survivor is None else None,  # type: ignore[arg-type]
+            max_eps=max(DEFAULT_MAX_EPS, self.eps or 0.0) if self.max_eps is None else self.max_eps,
         )
-        self._check_eps(eps)
+        self._check_eps(self.eps)
 
     def with_eps(self, eps: float) -> SemanticDeduplicationWorkflow:
         """The same workflow with another `eps`; its run chooses anew among the pairs that this one has found."""
@@ -231,7 +219,7 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         if self.eps is None:
             return None
         step = f"survivors-{self.eps!r}"
-        source = KeyRanges(pairs, hash_cuts(1))
+        source = find_ends(steps, pairs, eps=self.eps, range_bytes=self.chain_range_bytes)
         steps.run(step, [source, SemanticSurvivors(vectors, eps=self.eps), steps.writer(step)], id_field=None)
         return steps.runs(step)
 
@@ -249,9 +237,6 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     # --- the forecast ---
 
     bytes_per_document = 64.0 + 2.0 * DIMENSIONS
-
-    # One row of numbers and two ids for each document that has a near one, where a third has.
-    memory_per_document = 50.0
 
     def _forecast(self, executor: BaseExecutor) -> Forecast:
         found = super()._forecast(executor)

@@ -1,0 +1,121 @@
+"""One run of a deduplication: its steps as pipelines with files between them, and what has come of them so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gristmill.backends.base import BaseExecutor
+from gristmill.errors import MissingColumnError
+from gristmill.ledger.commit import remove_partition
+from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.manifest import Manifest
+from gristmill.ledger.workflow_record import CHOICE
+from gristmill.pipeline.output import check_apart
+from gristmill.pipeline.pipeline import Pipeline
+from gristmill.pipeline.result import RunResult
+from gristmill.pipeline.workflow import WorkflowRunResult
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, runs_of
+from gristmill.stages.deduplication.source import DocumentSource, check_unchanged
+from gristmill.storage.partitions import Partition
+
+if TYPE_CHECKING:
+    from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
+
+Stage = ProcessingStage[Any, Any]
+
+
+class Steps:
+    """One run of a workflow: the folders of its steps, and what has come of them so far."""
+
+    def __init__(
+        self,
+        workflow: DeduplicationWorkflow,
+        executor: BaseExecutor,
+        source: DocumentSource,
+        *,
+        fresh: bool,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.workflow = workflow
+        self.executor = executor
+        self.source = source
+        self.fresh = fresh
+        self.options = dict(options)
+        self.partitions: list[Partition] = source.partitions()
+        self.partition_ids = [partition.id for partition in self.partitions]
+        self.result = WorkflowRunResult(workflow.name)
+        self._root = workflow._steps_path
+        self.done: dict[str, str] = {}
+        """The folders of the steps that this run has gone through."""
+
+    def path(self, step: str) -> str:
+        """The folder of a step."""
+        return f"{self._root}/{step}"
+
+    def folder(self, step: str) -> RunFolder:
+        """The record of a step."""
+        return RunFolder(self.path(step), storage_options=self.workflow.storage_options)
+
+    def begin(self) -> None:
+        """Take up what is there, or remove it when starting over."""
+        self.check_apart()
+        root = RunFolder(self._root, storage_options=self.workflow.storage_options)
+        plans = [name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
+        if self.fresh:
+            for step in plans:
+                root.remove_tree(root.join(step))
+            return
+        first = self.workflow.first_step
+        check_unchanged(self.partitions, self.folder(first), complete=any(step != first for step in plans))
+
+    def check_apart(self) -> None:
+        """Refuse an output that is mixed up with the input, before anything is written there."""
+        output = RunFolder(self.workflow.output_path, self.workflow.storage_options)
+        check_apart(output, self.partitions, self.source.searched_folders())
+
+    def check_input(self) -> None:
+        """Refuse to go on with an input that is not what the first step has read."""
+        check_unchanged(self.source.partitions(), self.folder(self.workflow.first_step), complete=True)
+
+    def clear_other_choice(self, output: str, removals: RunFiles) -> None:
+        """Clear an output for which another removal list was chosen from the same search.
+
+        The choice is recorded before anything is written, so that an output never holds a mixture of two.
+        """
+        folder = RunFolder(output, storage_options=self.workflow.storage_options)
+        place = folder.join(CHOICE)
+        choice = removals.digest.encode()
+        if folder.exists(place) and folder.read(place) != choice:
+            manifest = Manifest(folder)
+            for name in [*manifest.load(), *manifest.pending]:
+                remove_partition(folder, name)
+            folder.remove(folder.plan_file)
+        folder.write(place, choice)
+
+    def run(self, step: str, stages: Sequence[Stage], *, output: str | None = None, **options: Any) -> RunResult:
+        """Run one pipeline, and keep its tasks and its time."""
+        begun = time.monotonic()
+        id_field = self.workflow.id_field or "id"
+        given: dict[str, Any] = {**self.options, "id_field": id_field, **options}
+        pipeline = Pipeline(f"{self.workflow.name}: {step}", stages=stages)
+        try:
+            result = pipeline.run(executor=self.executor, fresh=self.fresh and output is not None, **given)
+        except MissingColumnError as error:
+            raise self.workflow._explained(error) from None
+        if output is None:
+            self.done[step] = self.path(step)
+        self.result.add_pipeline_tasks(step, list(result))
+        self.result.add_metadata(f"{step}_time", time.monotonic() - begun)
+        return result
+
+    def writer(self, step: str, kind: type[SortedRunWriter] = SortedRunWriter) -> SortedRunWriter:
+        """What a step writes sorted rows with."""
+        options = self.workflow.storage_options
+        return kind(self.path(step), storage_options=options, run_bytes=self.workflow.run_bytes)
+
+    def runs(self, step: str, **options: Any) -> RunFiles:
+        """What a finished step has left."""
+        return runs_of(self.path(step), storage_options=self.workflow.storage_options, **options)
