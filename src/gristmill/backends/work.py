@@ -39,7 +39,8 @@ class ErrorBudget:
     """How many records may be quarantined before the run fails.
 
     Args:
-        limit: A float in [0, 1] is a share of all records, an int a number, None no limit.
+        limit: A float in [0, 1] is a share of all records (but at least 10 of them, unless it is zero), an int a
+            number, None no limit.
     """
 
     def __init__(self, limit: float | int | None) -> None:
@@ -60,8 +61,8 @@ class ErrorBudget:
         """
         if self.limit is None or not self.quarantined:
             return
-        if isinstance(self.limit, int) and not isinstance(self.limit, bool):
-            allowed = self.limit
+        if not self.limit or (isinstance(self.limit, int) and not isinstance(self.limit, bool)):
+            allowed = int(self.limit)
         else:
             if not final and share_done < 0.1:
                 return

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 
-from gristmill.errors import GristmillError, RecipeError, UnknownNameError, UsageError
+from gristmill.errors import (
+    GristmillError,
+    MissingColumnError,
+    PlanningError,
+    RecipeError,
+    UnknownNameError,
+    UsageError,
+)
 
 DONE = 0
 FAILED = 1
@@ -57,6 +65,12 @@ def json_option(command: F) -> F:
     )(command)
 
 
+def note_json(ctx: click.Context, arguments: Sequence[str]) -> None:
+    """Know that `--json` is asked for also where the arguments turn out to be wrong before its turn comes."""
+    if "--json" in itertools.takewhile(lambda argument: argument != "--", arguments):
+        ctx.meta[_JSON] = True
+
+
 def print_json(value: Any) -> None:
     """Write `value` to stdout as one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False, default=str))
@@ -81,7 +95,10 @@ def edge(ctx: click.Context) -> Iterator[None]:
     """Turns every error that leaves a command into one block on stderr and an exit code."""
     try:
         yield
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
+    except click.ClickException as error:
+        _answer(ctx, "failed", error)
+        raise
+    except (click.exceptions.Exit, click.Abort):
         raise
     except KeyboardInterrupt:
         resume = " Run the same command again to resume." if ctx.meta.get(_RESUMES) else ""
@@ -90,7 +107,7 @@ def edge(ctx: click.Context) -> Iterator[None]:
         ctx.exit(INTERRUPTED)
     except GristmillError as error:
         _show(ctx, error, error_block(error))
-        ctx.exit(USAGE if isinstance(error, RecipeError) else FAILED)
+        ctx.exit(USAGE if _is_wrong_use(error) else FAILED)
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of our output has left: click ends quietly
             raise
@@ -99,6 +116,11 @@ def edge(ctx: click.Context) -> Iterator[None]:
     except Exception as error:  # the outermost edge: nobody above could explain it
         _show(ctx, error, unexpected_block(error))
         ctx.exit(FAILED)
+
+
+def _is_wrong_use(error: GristmillError) -> bool:
+    """Whether the command or the recipe could not have worked on any input."""
+    return isinstance(error, RecipeError | PlanningError) and not isinstance(error, MissingColumnError)
 
 
 def error_block(error: GristmillError) -> str:
@@ -133,6 +155,7 @@ def _show(ctx: click.Context, error: BaseException, block: str) -> None:
 def _answer(ctx: click.Context, status: str, error: BaseException | None) -> None:
     """With --json there is an answer on stdout in any case."""
     if ctx.meta.get(_JSON):
-        found = {"type": type(error).__name__, "message": str(error)} if error is not None else None
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        found = {"type": type(error).__name__, "message": message} if error is not None else None
         print_json({"status": status, "error": found})
         sys.stdout.flush()

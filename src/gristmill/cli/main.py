@@ -8,7 +8,7 @@ import importlib
 import click
 
 from gristmill import __version__
-from gristmill.cli.edge import edge
+from gristmill.cli.edge import edge, note_json
 
 COMMANDS = {
     "classifier": "classifier",
@@ -53,6 +53,11 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"There is no command {args[0]!r}.{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the options of the group; those of the command come later."""
+        note_json(ctx, args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command and turn what goes wrong into a message and an exit code."""

@@ -22,7 +22,11 @@ def command(name: str | None, as_json: bool) -> None:
     from gristmill.recipes.shipped_recipes import find_recipe, shipped_recipes
 
     if name is not None:
-        click.echo(find_recipe(name).read_text(encoding="utf-8"), nl=False)
+        text = find_recipe(name).read_text(encoding="utf-8")
+        if as_json:
+            print_json({"name": name, "text": text})
+        else:
+            click.echo(text, nl=False)
         return
     found = shipped_recipes().values()
     if as_json:

@@ -11,7 +11,7 @@ from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import OutputError, OutputExistsError, ResumeError, VerificationError
 from gristmill.ledger.alarms import AlarmLimits
 from gristmill.ledger.commit import remove_partition
-from gristmill.ledger.layout import RunFolder
+from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
 from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.plan_record import check_plan, write_plan
 from gristmill.ledger.resume import Resume, adopt_plan, decide
@@ -107,6 +107,8 @@ def open_output(
     check_apart(folder, partitions, searched)
     _check_writable(folder)
     manifest = Manifest(folder)
+    if sink.mode != "overwrite" and not _has_run_before(folder, manifest):
+        _check_strangers(folder, sink, partitions)
     previous = _previous_run(folder)
     if fresh or sink.mode == "overwrite":
         for name in [*[entry.partition for entry in manifest.scan()], *manifest.pending]:
@@ -146,6 +148,34 @@ def _previous_run(folder: RunFolder) -> dict[str, Any] | None:
         return None
 
 
+def _has_run_before(folder: RunFolder, manifest: Manifest) -> bool:
+    """Whether a run has begun here, even if it came to nothing: what lies here may then be of its making."""
+    return folder.exists(folder.plan_file) or folder.exists(folder.run_file) or manifest.is_begun()
+
+
+def _check_strangers(folder: RunFolder, sink: SinkStage, partitions: Sequence[Partition]) -> None:
+    """Refuse to replace files that no run has written."""
+    there = [name for name in folder.walk() if not name.startswith(f"{RECORD_FOLDER}/")]
+    # Asked again: another process may have begun meanwhile, and it notes its plan before it writes anything.
+    if not there or _has_run_before(folder, Manifest(folder)):
+        return
+    if sink.mode == "error":
+        raise OutputExistsError(
+            f"The output folder {folder.path} is not empty (it holds {there[0]!r}), and the writer has mode='error'. "
+            "Write to another folder, or use mode='ignore' to write beside what is there.",
+            path=sink.path,
+        )
+    ours = {folder.relative(folder.data_file(partition.id, sink.extension)) for partition in partitions}
+    replaced = sorted(ours.intersection(there))
+    if replaced:
+        more = f" and {len(replaced) - 1} more" if len(replaced) > 1 else ""
+        raise OutputExistsError(
+            f"The output folder {folder.path} holds {replaced[0]!r}{more}, written by no run, and the output would "
+            "replace it. Write to another folder, move it away, or use the writer's mode='overwrite'.",
+            path=sink.path,
+        )
+
+
 def _check_writable(folder: RunFolder) -> None:
     """Fail now, and not after the first partition, if nothing can be written."""
     probe = folder.join("_gristmill/.probe")
@@ -179,11 +209,12 @@ def check_apart(folder: RunFolder, partitions: Sequence[Partition], searched: Se
 
 
 def _check_not_an_input(folder: RunFolder, partitions: Sequence[Partition]) -> None:
-    """Refuse an output folder whose files are the input: replacing them would lose data."""
+    """Refuse an output folder in which the input lies: it could be replaced, and nobody could prove the output."""
     root = str(folder.path).rstrip("/") + "/"
     for partition in partitions:
         for piece in partition.ranges:
-            if piece.path.startswith(root) and "/" not in piece.path[len(root) :]:
+            below = piece.path.removeprefix(root)
+            if below != piece.path and not _is_passed_over(below):
                 raise OutputError(
                     f"The output folder {folder.path} holds the input file {piece.path}. Write to another folder.",
                     path=str(folder.path),
@@ -195,9 +226,14 @@ def _check_not_inside(folder: RunFolder, searched: Sequence[str]) -> None:
     here = str(folder.path).rstrip("/")
     for path in searched:
         inside = here.removeprefix(path.rstrip("/") + "/")
-        if inside != here and not any(name.startswith(("_", ".")) for name in inside.split("/")):
+        if inside != here and not _is_passed_over(inside):
             raise OutputError(
                 f"The output folder {here} lies inside the input folder {path}, so that the next run would read it as "
                 "input. Write beside the input, or name the input files by a pattern that leaves the output out.",
                 path=here,
             )
+
+
+def _is_passed_over(path: str) -> bool:
+    """Whether a part of the path has a name that readers pass over in folders."""
+    return any(name.startswith(("_", ".")) for name in path.split("/"))

@@ -114,7 +114,7 @@ class Pipeline:
             checkpoint_path: Accepted for scripts that give one; the output folder itself holds what resuming needs.
             fresh: Remove what an earlier run of this output left, and start over.
             error_budget: How many records may be quarantined: a float in [0, 1] is a share of all records (never
-                fewer than 10), an int a number, None no limit. Beyond it the run fails.
+                fewer than 10, but for 0.0), an int a number, None no limit. Beyond it the run fails.
             ignore_failures: Quarantine documents on which a stage raises, instead of failing; by default what the
                 executor's configuration says.
             id_field: The column that holds the documents' ids, for the ledger.

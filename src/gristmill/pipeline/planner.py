@@ -67,7 +67,7 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
     if twice:
         raise PlanningError(
             f"Several stages are named {', '.join(map(repr, twice))}, but reports need to tell them apart. "
-            f"Rename one: stage.with_(name={twice[0] + '_2'!r}).",
+            f"Rename one: stage.with_(name={twice[0] + '_2'!r}), in a recipe 'with: {{name: {twice[0]}_2}}'.",
             names=twice,
         )
     for place, stage in enumerate(flat):

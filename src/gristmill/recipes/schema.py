@@ -63,8 +63,11 @@ def parameters_of(made: Callable[..., Any]) -> dict[str, Parameter]:
     """
     called = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
     hints = _hints(called, getattr(made, "__mro__", ()))
+    made_anew = _factories(made)
     return {
-        parameter.name: Parameter(parameter.name, hints.get(parameter.name, Any), parameter.default)
+        parameter.name: Parameter(
+            parameter.name, hints.get(parameter.name, Any), made_anew.get(parameter.name, parameter.default)
+        )
         for parameter in inspect.signature(made).parameters.values()
         if not parameter.name.startswith("_")
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
@@ -155,6 +158,14 @@ def describe_type(annotation: Any) -> str:
         if _is_own_dataclass(origin):
             return "a mapping of " + ", ".join(parameters_of(origin))
     return f"a Python object ({getattr(kind, '__name__', kind)})"
+
+
+def _factories(made: Any) -> dict[str, Any]:
+    """The defaults that a dataclass makes anew for each object, which its signature does not show."""
+    if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
+        return {}
+    fields = dataclasses.fields(made)
+    return {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
 
 
 def _plural(words: str) -> str:

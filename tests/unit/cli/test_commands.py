@@ -28,6 +28,7 @@ def test_recipes_as_json() -> None:
     found = {recipe["name"]: recipe for recipe in json.loads(run("recipes", "--json").stdout)}
     assert found["english"]["required"] == ["input_path", "output_path"]
     assert found["english"]["defaults"] == {"text_field": "text"}
+    assert json.loads(run("recipes", "english", "--json").stdout)["text"] == run("recipes", "english").stdout
 
 
 def test_a_recipe_is_printed_to_be_copied() -> None:
@@ -175,3 +176,11 @@ def test_an_output_that_cannot_be_made_is_explained_once(tmp_path: Path) -> None
     assert result.exit_code == 1
     assert result.output.count("Check") <= 1
     assert ".." not in result.output
+
+
+def test_json_that_is_not_jsonl_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text('[{"id": 1, "text": "fine"}]\n')
+    result = run("run", "english", tmp_path / "in.json", tmp_path / "out", "--workers", 0)
+    assert result.exit_code == 3
+    assert "'jsonl_reader' could read nothing: all 1 records are in quarantine" in " ".join(result.output.split())
+    assert "one whole object on each line" in " ".join(run("quarantine", tmp_path / "out").stdout.split())

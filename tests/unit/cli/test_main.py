@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gristmill.cli.edge import common_options, edge, error_block, json_option, marks_resumable
 from gristmill.cli.main import COMMANDS, LazyGroup, cli
-from gristmill.errors import InputNotFoundError, RecipeError, StageFailedError
+from gristmill.errors import InputNotFoundError, MissingColumnError, PlanningError, RecipeError, StageFailedError
 
 
 def run(*arguments: str) -> Result:
@@ -64,6 +64,8 @@ def failing(error: Callable[[], BaseException], *arguments: str) -> Result:
     [
         (lambda: InputNotFoundError("No such file."), 1, "Error: No such file.\n"),
         (lambda: RecipeError("Wrong recipe."), 2, "Error: Wrong recipe.\n"),
+        (lambda: PlanningError("No reader."), 2, "Error: No reader.\n"),
+        (lambda: MissingColumnError("No column 'text'."), 1, "Error: No column 'text'.\n"),
         (lambda: OSError(13, "Permission denied", "x"), 1, "Error: [Errno 13] Permission denied: 'x'\n"),
         (KeyboardInterrupt, 130, "Interrupted. Run the same command again to resume.\n"),
     ],
@@ -98,6 +100,22 @@ def test_json_answers_in_any_case() -> None:
         "error": {"type": "InputNotFoundError", "message": "No such file."},
     }
     assert json.loads(failing(KeyboardInterrupt, "--json").stdout) == {"status": "interrupted", "error": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--json"], "RECIPE"),
+        (["verify", "out", "--color", "--json"], "--color"),
+        (["vrify", "--json"], "verify"),
+    ],
+)
+def test_json_answers_wrong_use_too(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    answer = json.loads(result.stdout)
+    assert answer["status"] == "failed"
+    assert words in answer["error"]["message"]
 
 
 def test_an_interrupt_before_the_run_promises_nothing() -> None:

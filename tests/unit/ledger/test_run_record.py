@@ -115,3 +115,8 @@ def test_stages_without_effect_or_with_too_much_are_alarms() -> None:
     )
     assert find_alarms(stages, limits=AlarmLimits(max_dropped_share=None, no_effect_rows=None)) == []
     assert len(find_alarms(stages, limits=AlarmLimits(max_dropped_share=0.0))) == 3
+
+
+def test_an_input_of_which_nothing_can_be_read_raises_an_alarm() -> None:
+    stages = {"reader": StageCount(created=3, quarantined={"not_an_object": 2, "nul_byte": 1}), "writer": StageCount()}
+    assert find_alarms(stages) == ["Stage 'reader' could read nothing: all 3 records are in quarantine."]

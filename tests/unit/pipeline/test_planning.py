@@ -11,7 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, StageDefinitionError, UsageError
+from gristmill.errors import (
+    MissingColumnError,
+    OutputError,
+    OutputExistsError,
+    PlanningError,
+    ResourcesError,
+    StageDefinitionError,
+    UsageError,
+)
 from gristmill.pipeline import Pipeline
 from gristmill.pipeline.planner import draft, expand
 from gristmill.stages.base import CompositeStage, ProcessingStage
@@ -284,3 +292,40 @@ def test_planning_opens_each_parquet_file_once(
     shown = Pipeline("job", stages=stages).explain(here())
     assert ("Input: 4 partitions" in shown) == (not cut)
     assert opened == {"0.parquet": 1, "1.parquet": 1, "2.parquet": 1, "broken.parquet": 1}
+
+
+def _copy(folder: Path, mode: Any = "ignore", output: str = "out") -> Pipeline:
+    return Pipeline("job", stages=[JsonlReader(str(folder / "in")), JsonlWriter(str(folder / output), mode=mode)])
+
+
+def test_files_that_no_run_has_written_are_not_replaced(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": 1, "text": "new"}])
+    write_lines(tmp_path / "out" / "a.jsonl", [{"id": 1, "text": "mine"}])
+    mine = (tmp_path / "out" / "a.jsonl").read_bytes()
+    with pytest.raises(OutputExistsError, match=r"holds 'a\.jsonl', written by no run"):
+        _copy(tmp_path).run(executor=here(), fresh=True)
+    assert (tmp_path / "out" / "a.jsonl").read_bytes() == mine
+    assert _copy(tmp_path, "overwrite").run(executor=here()).report.rows_written == 1
+    assert b"new" in (tmp_path / "out" / "a.jsonl").read_bytes()
+
+
+def test_a_writer_that_wants_an_empty_folder_gets_one(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": 1, "text": "new"}])
+    write_lines(tmp_path / "out" / "other.jsonl", [{"id": 1, "text": "mine"}])
+    with pytest.raises(OutputExistsError, match=r"not empty \(it holds 'other\.jsonl'\)"):
+        _copy(tmp_path, "error").run(executor=here())
+    assert _copy(tmp_path, "error", "new").run(executor=here()).report.rows_written == 1
+
+
+def test_an_output_above_the_input_is_refused(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": 1, "text": "new"}])
+    with pytest.raises(OutputError, match=r"holds the input file .*a\.jsonl"):
+        _copy(tmp_path, output=".").run(executor=here())
+
+
+@pytest.mark.parametrize(
+    "make", [lambda fields: JsonlReader("in/", fields=fields), lambda f: JsonlWriter("out/", fields=f)]
+)
+def test_one_text_is_no_list_of_fields(make: Any) -> None:
+    with pytest.raises(UsageError, match=r"give a list of column names: fields=\['id'\]"):
+        make("id")

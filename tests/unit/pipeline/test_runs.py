@@ -78,7 +78,7 @@ def test_a_share_never_means_fewer_than_ten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "fails"), [(0, True), (2, True), (3, False), (None, False), (1.0, False), (0.0, False)]
+    ("budget", "fails"), [(0, True), (2, True), (3, False), (None, False), (1.0, False), (0.0, True), (0.001, False)]
 )
 def test_budgets_are_shares_or_numbers(tmp_path: Path, budget: Any, fails: bool) -> None:
     _bad(tmp_path, 10, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -155,3 +156,11 @@ def test_every_problem_is_reported() -> None:
 )
 def test_types_in_words(annotation: Any, words: str) -> None:
     assert describe_type(annotation) == words
+
+
+def test_a_default_that_is_made_anew_is_shown_as_it_is_made() -> None:
+    @dataclasses.dataclass
+    class Made:
+        options: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    assert parameters_of(Made)["options"].default == {}

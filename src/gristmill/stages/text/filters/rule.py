@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from gristmill.errors import UsageError
 from gristmill.kernels.text_column import Mask, text_column
 from gristmill.stages.text.filters.doc_filter import DocumentFilter
 from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
@@ -32,6 +33,11 @@ class ColumnFilter(DocumentFilter):
 
     def __init__(self, name: str, *, lower: float | None = None, upper: float | None = None) -> None:
         super().__init__()
+        if lower is not None and upper is not None and lower > upper:
+            raise UsageError(
+                f"{type(self).__name__} would keep scores from {lower} up to {upper}, so nothing at all. Set both "
+                "bounds; one that is not given has its default."
+            )
         self._name = name
         self.lower = lower
         self.upper = upper

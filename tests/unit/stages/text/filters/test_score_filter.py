@@ -81,6 +81,7 @@ def test_a_filter_decides_on_a_column_that_is_there(decide: Any) -> None:
         (lambda: ScoreFilter(WORDS, text_field=None), "text_field must name a column"),
         (lambda: ScoreFilter(WORDS, invert="no"), "must be True or False"),  # type: ignore[arg-type]
         (lambda: Score(WORDS, None), "score_field must name a column"),
+        (lambda: WordCountFilter(max_words=2), "from 50 up to 2, so nothing at all"),
     ],
 )
 def test_fields_that_cannot_work_are_refused(make: Callable[[], Any], words: str) -> None:

@@ -11,6 +11,7 @@ from gristmill.errors import NotSupportedError, UsageError
 from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.ends import ReaderStage
+from gristmill.stages.text.io.field_names import field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
@@ -45,7 +46,7 @@ class JsonlReaderStage(ReaderStage):
         max_record_bytes: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.fields = None if fields is None else tuple(fields)
+        self.fields = field_names(fields)
         self.batch_bytes = batch_bytes
         self.max_record_bytes = max_record_bytes
         self.storage_options = None if storage_options is None else dict(storage_options)
@@ -96,7 +97,7 @@ class JsonlReaderStage(ReaderStage):
                     int(block.rows[index]),
                     self.name,
                     cause,
-                    "",
+                    _hint(raw),
                     block.file.path,
                     int(block.offsets[index]),
                     end - start,
@@ -106,13 +107,22 @@ class JsonlReaderStage(ReaderStage):
         return batch
 
 
+def _hint(raw: bytes) -> str:
+    """What a record that is no object looks like, where that is a common mistake."""
+    text = raw.strip()
+    if text.startswith(b"[") or text == b"{":
+        return "JSONL has one whole object on each line; this looks like JSON laid out in another way"
+    return ""
+
+
 class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
     """Reads JSONL files: plain, .gz, .zst or .bz2, from any place fsspec knows.
 
     Every value is kept as it is written; a record that cannot be read is quarantined and the rest goes on.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
+            are passed over.
         files_per_partition: So many whole files to a partition.
         blocksize: Partitions of about this size; a large file is split at line ends. With neither of the two, every
             file is a partition, and files above 128 MB are split.

@@ -10,6 +10,7 @@ import numpy as np
 from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.ends import ReaderStage
+from gristmill.stages.text.io.field_names import field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.jsonl import check_reader_options
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage, Paths, plain_paths
@@ -41,7 +42,7 @@ class ParquetReaderStage(ReaderStage):
         batch_bytes: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.fields = None if fields is None else tuple(fields)
+        self.fields = field_names(fields)
         self.batch_bytes = batch_bytes
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.schema: Any = None
@@ -84,7 +85,8 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
     Files may lack columns that others have; types that contradict each other are an error that names both files.
 
     Args:
-        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
+            are passed over.
         files_per_partition: So many whole files to a partition.
         blocksize: Partitions of about this size; a large file is split at its row groups.
         fields: Only these columns.

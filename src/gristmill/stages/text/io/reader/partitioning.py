@@ -10,6 +10,7 @@ from gristmill.errors import MissingColumnError, UsageError, did_you_mean
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.ends import SourceColumns, SourceStage
 from gristmill.stages.resources import Resources
+from gristmill.stages.text.io.field_names import field_names
 from gristmill.stages.text.io.reader.peek import jsonl_columns, parquet_columns
 from gristmill.storage.files import list_files
 from gristmill.storage.parquet_blocks import Footers
@@ -62,7 +63,7 @@ class FilePartitioningStage(SourceStage):
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.limit = limit
         self.format = format or _format_of(self.file_extensions)
-        self.fields = None if fields is None else tuple(fields)
+        self.fields = field_names(fields)
         self._footers = Footers(storage_options=self.storage_options)
 
     def num_workers(self) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from gristmill.errors import NotSupportedError, UsageError, did_you_mean
 from gristmill.stages.base import Spec
 from gristmill.stages.ends import SinkStage
+from gristmill.stages.text.io.field_names import field_names
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
@@ -22,8 +23,8 @@ class BaseWriter(SinkStage):
         path: The folder.
         write_kwargs: `compression`, and `storage_options` of the file system.
         fields: Only these columns, in this order.
-        mode: What to do about earlier output: "ignore" goes on where it stopped, "overwrite" starts over, "error"
-            refuses.
+        mode: What to do about what is in the folder: "ignore" goes on where an earlier run stopped and refuses to
+            replace files of other origin, "overwrite" starts over and replaces them, "error" wants an empty folder.
         compression: How files are compressed.
     """
 
@@ -54,7 +55,7 @@ class BaseWriter(SinkStage):
                 f"{type(self).__name__}(mode={mode!r}): mode is one of {', '.join(get_args(Mode))}.{hint}", mode=mode
             )
         self.path = str(path)
-        self.fields = None if fields is None else tuple(fields)
+        self.fields = field_names(fields)
         self.mode = mode
         self.compression = settings.get("compression", compression)
         options = settings.get("storage_options", storage_options)

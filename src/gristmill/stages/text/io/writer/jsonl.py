@@ -35,6 +35,8 @@ class _JsonlPart:
 class JsonlWriter(BaseWriter):
     """Writes documents as JSONL.
 
+    NaN and the infinities, which Parquet has and JSON has not, are written as null.
+
     Example:
         >>> pipeline.add_stage(JsonlWriter(path="clean/", compression="zstd"))
     """
