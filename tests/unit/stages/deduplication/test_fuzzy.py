@@ -161,12 +161,18 @@ def test_no_duplicates_at_all(tmp_path: Path) -> None:
         ({"char_ngrams": 0}, "char_ngrams"),
         ({"bands_per_iteration": 0}, "bands_per_iteration"),
         ({"bands_per_iteration": 99}, "bands_per_iteration"),
-        ({"treshold": 0.7}, "treshold"),
     ],
 )
 def test_wrong_options_are_refused_at_once(options: dict[str, object], found: str) -> None:
     with pytest.raises(UsageError, match=found):
         FuzzyDeduplicationWorkflow(input_path="in", output_path="out", **options)  # type: ignore[arg-type]
+
+
+def test_options_of_other_engines_are_accepted_and_unknown_ones_are_not() -> None:
+    workflow = FuzzyDeduplicationWorkflow("cache", "out", "in", lsh_rmm_pool_size="auto", use_64_bit_hash=True)
+    assert any("lsh_rmm_pool_size, use_64_bit_hash: only for GPUs" in note for note in workflow._notes())
+    with pytest.raises(TypeError, match="treshold"):
+        FuzzyDeduplicationWorkflow(input_path="in", output_path="out", treshold=0.7)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
