@@ -326,6 +326,13 @@ class RunFolder:
             raise InputNotFoundError(
                 f"There is no {self.path}. Give the folder that a writer was told to write to.", path=self.path
             )
+        if self.exists(self.join(f"{RECORD_FOLDER}/deduplication.json")):
+            raise InputNotFoundError(
+                f"{self.path} holds a list of duplicates, and no documents that a run has written. Run the "
+                "deduplication without --list-only (perform_removal=True), or remove what is listed "
+                "(TextDuplicatesRemovalWorkflow).",
+                path=self.path,
+            )
         raise InputNotFoundError(
             f"{self.path} is not the output of a run: there is no {RECORD_FOLDER}/ in it. Give the folder that a "
             "writer was told to write to.",

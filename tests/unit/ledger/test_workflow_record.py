@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gristmill.errors import InputNotFoundError
+from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.run_record import seal_of
 from gristmill.ledger.verify import verify
 from gristmill.ledger.workflow_record import WORKFLOW_FILE
@@ -108,6 +110,11 @@ def test_a_list_without_its_files_is_no_proof(outputs: dict[str, Path], tmp_path
     assert "ExactDuplicateIds is missing" in told
     assert "exact_id_generator.json is not the one" in told
     assert "notes.txt does not belong" in told
+
+
+def test_a_list_is_not_taken_for_the_documents(outputs: dict[str, Path]) -> None:
+    with pytest.raises(InputNotFoundError, match="holds a list of duplicates, and no documents"):
+        RunFolder(outputs["exact"]).require_run()
 
 
 def test_steps_in_another_folder_are_proved_too(tmp_path: Path) -> None:
