@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,10 @@ class Shelf(DirFileSystem):
 
 
 class Borrower(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Takes a file away from the store as soon as it sees a certain document, if a place for it is there."""
+    """Takes a file away from the store as soon as it sees a certain document, if a place for it is there.
+
+    Documents of later files wait for that, so that the file is gone when its turn comes, whichever worker is faster.
+    """
 
     name = "borrower"
 
@@ -73,8 +77,12 @@ class Borrower(ProcessingStage[DocumentBatch, DocumentBatch]):
         self._place = place
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        if "1-3" in task.column("id").to_pylist() and os.path.isdir(self._place) and os.path.exists(self._file):
+        names = task.column("id").to_pylist()
+        if "1-3" in names and os.path.isdir(self._place) and os.path.exists(self._file):
             os.rename(self._file, os.path.join(self._place, os.path.basename(self._file)))
+        later = any(int(name.split("-")[0]) > 1 for name in names)
+        while later and os.path.isdir(self._place) and os.path.exists(self._file):
+            time.sleep(0.01)
         return task
 
 

@@ -39,12 +39,15 @@ from gristmill.stages.resources import Resources
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.tasks import DocumentBatch
+from tests.pace import slowness
 
 # Workers cannot import this file; its stages are sent by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 SHARED = Path(f"/dev/shm/gristmill-{os.getuid()}")
+PATIENCE_S = 600.0
+"""How long a test waits for what must happen, on a machine however busy."""
 
 
 # --- stages ---
@@ -154,12 +157,13 @@ class Slow(ProcessingStage):
 
 
 class Diary(ProcessingStage):
-    """Writes down when its hooks are called and in which process."""
+    """Writes down when its hooks are called and in which process; works once `crew` workers have set up."""
 
     name = "diary"
 
-    def __init__(self, folder: str, fail_on: str | None = None) -> None:
+    def __init__(self, folder: str, *, crew: int = 1, fail_on: str | None = None) -> None:
         self.folder = folder
+        self.crew = crew
         self.fail_on = fail_on
 
     def _note(self, what: str) -> None:
@@ -176,7 +180,7 @@ class Diary(ProcessingStage):
         self._note("teardown")
 
     def process(self, task):
-        time.sleep(0.05)
+        wait_until(lambda: len(notes(Path(self.folder), "setup")) >= self.crew)
         if self.fail_on in task.column("id").to_pylist():
             raise RuntimeError("no more")
         return task
@@ -276,6 +280,18 @@ def set_aside(out: Path) -> dict[str, str]:
     return {json.loads(entry.record.raw)["id"]: entry.record.cause for entry in read_quarantine(str(out))}
 
 
+def notes(folder: Path, what: str) -> list[list[str]]:
+    path = folder / what
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def workers_of(pid: int) -> list[int]:
     return [found for found in process_tree(pid) if found != pid]
 
@@ -343,7 +359,10 @@ def test_initial_tasks_pass_through_workers() -> None:
 
 
 class Assassin:
-    """Kills a random busy worker again and again while a run goes on, each time after some tasks were finished."""
+    """Kills a random busy worker again and again while a run goes on, each time after some tasks were finished.
+
+    It comes at random moments; at the latest when as many tasks again are finished, however fast the run is.
+    """
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -351,6 +370,8 @@ class Assassin:
         self.living: dict[int, int] = {}
         self.busy: set[int] = set()
         self.killed = 0
+        self._chance = random.Random(1)
+        self._lock = threading.Lock()
         self._over = threading.Event()
 
     def __call__(self, event: Any) -> None:
@@ -360,6 +381,7 @@ class Assassin:
             self.busy.add(event.worker)
         elif isinstance(event, TaskFinished):
             self.finished += 1
+            self._strike(self.every)
         elif isinstance(event, WorkerStopped):
             self.living.pop(event.worker, None)
 
@@ -371,12 +393,15 @@ class Assassin:
         self._over.set()
 
     def _work(self) -> None:
-        chance = random.Random(1)
-        while not self._over.wait(0.01 + chance.random() / 20):
+        while not self._over.wait(0.01 + self._chance.random() / 20):
+            self._strike(0)
+
+    def _strike(self, overdue: int) -> None:
+        with self._lock:
             pids = [pid for worker, pid in list(self.living.items()) if worker in self.busy]
-            if pids and self.finished >= self.every * self.killed:
+            if pids and self.finished >= self.every * self.killed + overdue:
                 with contextlib.suppress(ProcessLookupError):  # it may have ended since it was last heard of
-                    os.kill(chance.choice(pids), signal.SIGKILL)
+                    os.kill(self._chance.choice(pids), signal.SIGKILL)
                     self.killed += 1
 
 
@@ -392,11 +417,16 @@ def test_killed_workers_change_nothing(stages: list[type[ProcessingStage]], sour
 
 def test_documents_that_kill_hang_and_crash_are_found_and_the_rest_is_there(source: Path, tmp_path: Path) -> None:
     deeds = {"0-7": "kill", "0-8": "hang", "1-30": "segfault", "2-0": "hang", "3-59": "kill"}
-    out = tmp_path / "out"
-    trap = Trap(deeds).with_(time_limit_s=0.6)
-    run(pipeline(source, out, trap, read_kwargs={"batch_bytes": "4KB"}))
     causes = {"kill": "SIGKILL", "hang": "time limit", "segfault": "SIGSEGV"}
-    assert set_aside(out) == {name: causes[deed] for name, deed in deeds.items()}
+    wanted = {name: causes[deed] for name, deed in deeds.items()}
+    # On a busy machine a worker may stand still for so long that it seems to hang: then it gets more time.
+    for limit_s in (0.6, 3.0, 15.0):
+        out = tmp_path / f"out{limit_s}"
+        trap = Trap(deeds).with_(time_limit_s=limit_s)
+        run(pipeline(source, out, trap, read_kwargs={"batch_bytes": "4KB"}))
+        if set_aside(out) == wanted:
+            break
+    assert set_aside(out) == wanted
     assert ids(out) == {f"{file}-{row}" for file in range(4) for row in range(60)} - set(deeds)
 
 
@@ -519,21 +549,17 @@ def test_what_cannot_be_sent_is_named(source: Path, tmp_path: Path) -> None:
 # --- the life of workers ---
 
 
-def notes(folder: Path, what: str) -> list[list[str]]:
-    path = folder / what
-    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def test_hooks_are_called_once_per_node_and_once_per_worker(source: Path, tmp_path: Path) -> None:
-    stages = [Diary(str(tmp_path)).with_(num_workers=3), Upper()]
+    stages = [Diary(str(tmp_path), crew=3).with_(num_workers=3), Upper()]
     run(pipeline(source, tmp_path / "out", *stages, blocksize="2KB"))
     assert len(notes(tmp_path, "node")) == 1
     assert len(notes(tmp_path, "setup")) == 3
     assert sorted(notes(tmp_path, "teardown")) == sorted(notes(tmp_path, "setup"))
 
 
-def test_teardown_is_called_after_an_error(source: Path, tmp_path: Path) -> None:
-    stages = [Diary(str(tmp_path), fail_on="1-50").with_(num_workers=2)]
+def test_teardown_is_called_after_an_error(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gristmill.backends.local.engine._STOP_S", PATIENCE_S)
+    stages = [Diary(str(tmp_path), crew=2, fail_on="1-50").with_(num_workers=2)]
     with pytest.raises(StageFailedError, match="no more"):
         run(pipeline(source, tmp_path / "out", *stages, blocksize="2KB"))
     assert sorted(notes(tmp_path, "teardown")) == sorted(notes(tmp_path, "setup"))
@@ -544,7 +570,7 @@ def test_gpu_slots_are_shared_and_named(source: Path, tmp_path: Path, monkeypatc
     quarter, pair = tmp_path / "quarter", tmp_path / "pair"
     quarter.mkdir()
     pair.mkdir()
-    small = Diary(str(quarter)).with_(resources=Resources(cpus=0.1, gpus=0.25))
+    small = Diary(str(quarter), crew=4).with_(resources=Resources(cpus=0.1, gpus=0.25))
     run(pipeline(source, tmp_path / "a", small, blocksize="1KB"), num_gpus=1)
     assert len(notes(quarter, "setup")) == 4
     assert {devices for _, devices in notes(quarter, "setup")} == {"0"}
@@ -689,7 +715,7 @@ def test_settings_that_cannot_work_are_refused(source: Path, tmp_path: Path) -> 
 
 SCRIPT = """
     import sys, time, os
-    from gristmill.backends.local import LocalExecutor
+    from gristmill.backends.local import LocalExecutor, engine
     from gristmill.pipeline import Pipeline
     from gristmill.stages.base import ProcessingStage
     from gristmill.stages.text.io.reader import JsonlReader
@@ -712,11 +738,14 @@ SCRIPT = """
 
         def process(self, task):
             time.sleep(float(os.environ["SECONDS"]))
+            while any(text.startswith(os.environ["HOLD"]) for text in task.column("id").to_pylist()):
+                time.sleep(1)
             frame = task.to_pandas()
             frame["text"] = [self.how(text) for text in frame["text"]]
             return task
 
     source, out, sys_folder, cpus, mode = sys.argv[1:]
+    engine._STOP_S *= float(os.environ["PATIENCE"])
     suffix = "!"
     stages = [
         JsonlReader(source, blocksize="2KB", read_kwargs={"batch_bytes": "1KB"}),
@@ -730,10 +759,30 @@ SCRIPT = """
 
 
 class Program(subprocess.Popen[bytes]):
-    """The script in a process of its own."""
+    """The script in a process of its own.
+
+    Args:
+        tmp_path: Where the script and its notes lie.
+        source: Its input.
+        out: Its output.
+        seconds: How long it works on a batch.
+        hold: It never gets through with documents whose id begins so.
+        patience: How many times longer than others its workers may take to leave.
+        cpus: Its number of workers.
+        mode: Its mode of execution.
+    """
 
     def __init__(
-        self, tmp_path: Path, source: Path, out: Path, *, seconds: float = 0, cpus: int = 2, mode: str = "streaming"
+        self,
+        tmp_path: Path,
+        source: Path,
+        out: Path,
+        *,
+        seconds: float = 0,
+        hold: str = "none",
+        patience: float = 1,
+        cpus: int = 2,
+        mode: str = "streaming",
     ) -> None:
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(SCRIPT))
@@ -741,8 +790,8 @@ class Program(subprocess.Popen[bytes]):
         self.stderr_file = tmp_path / "errors"
         with open(self.stderr_file, "wb") as errors:
             command = [sys.executable, script, source, out, tmp_path / "notes", str(cpus), mode]
-            env = {**os.environ, "PYTHONPATH": SOURCE, "SECONDS": str(seconds)}
-            super().__init__(command, env=env, stderr=errors)
+            settings = {"SECONDS": str(seconds), "HOLD": hold, "PATIENCE": str(patience)}
+            super().__init__(command, env={**os.environ, "PYTHONPATH": SOURCE, **settings}, stderr=errors)
 
 
 @pytest.fixture
@@ -759,13 +808,6 @@ def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
         one.wait()
 
 
-def wait_until(condition: Callable[[], bool], *, seconds: float = 200) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
@@ -778,7 +820,7 @@ def test_stages_of_the_main_script_with_closures_and_lambdas(source: Path, tmp_p
     for count in (0, 2):
         out = tmp_path / f"out{count}"
         made = program(source, out, cpus=count)
-        assert made.wait(250) == 0, made.stderr_file.read_text()
+        assert made.wait(PATIENCE_S) == 0, made.stderr_file.read_text()
         found.append(committed(out))
     assert found[0] == found[1]
     assert b"DOCUMENT 3 OF 0" in found[0]["part0.b0000.jsonl"]
@@ -788,42 +830,45 @@ def _interrupted(made: Program, pids: list[int]) -> float:
     """Seconds from Ctrl-C until the program and all its workers are gone."""
     begun = time.monotonic()
     made.send_signal(signal.SIGINT)
-    made.wait(60)
-    wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
+    made.wait(PATIENCE_S)
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
     return time.monotonic() - begun
 
 
-@pytest.mark.parametrize("seconds", [0.05, 30], ids=["between batches", "in a long call"])
-def test_an_interrupt_ends_everything_in_two_seconds(
-    seconds: float, source: Path, tmp_path: Path, program: Any
-) -> None:
+@pytest.mark.parametrize("seconds", [0.05, 600], ids=["between batches", "in a long call"])
+def test_an_interrupt_ends_everything_in_two_seconds(seconds: float, tmp_path: Path, program: Any) -> None:
+    """Two seconds on an idle machine; as many times more as programs take longer to start and to end just then."""
+    source = lines(tmp_path / "long", rows=6000)
     notes = tmp_path / "notes"
-    spent = []
-    # Another program may take the processors for a while, hardly three times in a row; what is slow by itself is.
-    while not spent or (spent[-1] >= 2.0 and len(spent) < 3):
+    spent: list[tuple[float, float]] = []
+    torn_down = False
+    # Another program may take the processors for a while, hardly every time; what is slow by itself is.
+    while len(spent) < 4 and not (torn_down and spent[-1][0] < spent[-1][1]):
         for note in notes.glob("*"):
             note.unlink()
-        made = program(source, tmp_path / f"out{len(spent)}", seconds=seconds)
+        patience = slowness() if spent else 1.0
+        made = program(source, tmp_path / f"out{len(spent)}", seconds=seconds, patience=patience)
         wait_until(lambda: len(list(notes.glob("setup-*"))) == 2)
         time.sleep(0.2)
         pids = workers_of(made.pid)
         assert len(pids) >= 3
-        spent.append(_interrupted(made, pids))
+        spent.append((_interrupted(made, pids), 2.0 * max(patience, slowness())))
         assert "KeyboardInterrupt" in made.stderr_file.read_text()
         assert not list(SHARED.glob(f"*-{made.pid}-*"))
-    assert spent[-1] < 2.0, spent
-    assert {p.name[9:] for p in notes.glob("teardown-*")} == {p.name[6:] for p in notes.glob("setup-*")}
+        torn_down = {p.name[9:] for p in notes.glob("teardown-*")} == {p.name[6:] for p in notes.glob("setup-*")}
+    assert spent[-1][0] < spent[-1][1], spent
+    assert torn_down
 
 
 def test_an_interrupt_is_heard_while_workers_are_still_to_come(source: Path, tmp_path: Path, program: Any) -> None:
     """From the moment there is a nursery until the first worker is set up; at whatever moment it comes."""
     spent = []
     for delay_s in (0.0, 0.1, 0.3):
-        made = program(source, tmp_path / f"out{delay_s}", seconds=30)
+        made = program(source, tmp_path / f"out{delay_s}", seconds=600)
         wait_until(lambda: workers_of(made.pid))  # noqa: B023 (called at once)
         time.sleep(delay_s)
         pids = workers_of(made.pid)
-        spent.append(_interrupted(made, pids))
+        spent.append(_interrupted(made, pids) / slowness())
         assert made.returncode == -signal.SIGINT, made.stderr_file.read_text()
         assert not list(SHARED.glob(f"*-{made.pid}-*"))
     assert min(spent) < 2.0, spent
@@ -834,9 +879,9 @@ def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(
     mode: str, source: Path, tmp_path: Path, program: Any
 ) -> None:
     whole = program(source, tmp_path / "whole", cpus=0)
-    assert whole.wait(250) == 0
+    assert whole.wait(PATIENCE_S) == 0
     out = tmp_path / "out"
-    made = program(source, out, seconds=0.05, mode=mode)
+    made = program(source, out, seconds=0.05, hold="3-", mode=mode)
     staging = out / "_gristmill" / "staging"
     if mode == "streaming":
         wait_until(lambda: len(list(out.glob("*.jsonl"))) >= 2)
@@ -846,11 +891,11 @@ def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(
     assert pids
     made.kill()
     made.wait()
-    wait_until(lambda: all(is_gone(pid) for pid in pids), seconds=5)
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
     before = set(committed(out))
     assert len(before) < len(committed(tmp_path / "whole"))
     again = program(source, out, mode=mode)
-    assert again.wait(250) == 0
+    assert again.wait(PATIENCE_S) == 0
     assert committed(out) == committed(tmp_path / "whole")
     assert not list(SHARED.glob(f"*-{made.pid}-*"))
     assert not list(staging.glob("*"))
@@ -878,4 +923,4 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_intact_output(tmp_path:
         run(pipeline(source, tmp_path / "whole", Slow(0), read_kwargs={}), num_cpus=0)
         assert after == committed(tmp_path / "whole")
     finally:
-        subprocess.run(["umount", disk], check=True)
+        subprocess.run(["umount", "-l", disk], check=True)
