@@ -54,6 +54,12 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
         """Where the weights are."""
         return next(self.parameters()).device
 
+    @property
+    def uses_first_token_only(self) -> bool:
+        """Whether the head looks at no other vector of the backbone; the last layer need not compute them then."""
+        cls = type(self)
+        return cls.logits is Deberta.logits and cls.forward is Deberta.forward and bool(self.pooling == "cls")
+
     def logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The values of all classes before the softmax."""
         ids, mask = batch[INPUT_ID_FIELD], batch[ATTENTION_MASK_FIELD]

@@ -3,19 +3,50 @@
 The attention is that of He et al., "DeBERTa", arXiv:2006.03654, with the log buckets of DeBERTaV3, arXiv:2111.09543.
 Content-to-position and position-to-content scores depend only on the distance of two tokens, so they are computed for
 each distance once and read along diagonals, instead of being gathered for each pair of tokens.
+
+Documents are computed without their padding where that is faster: what concerns a single token is done for the tokens
+of all documents at once, and attention for one document after the other. Where a classifier looks at the first token
+alone, the last layer computes no other.
 """
 
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
+# What is taken out of a model and out of each of its layers. One without them, of a version that names them otherwise,
+# runs as it is.
+_OF_MODEL = attrgetter(
+    "embeddings",
+    "encoder.position_buckets",
+    "encoder.max_relative_positions",
+    "encoder.rel_embeddings.num_embeddings",
+    "encoder.get_rel_embedding",
+)
+_OF_LAYER = attrgetter(
+    "attention.self.num_attention_heads",
+    "attention.self.attention_head_size",
+    "attention.self.pos_att_type",
+    "attention.self.share_att_key",
+    "attention.self.query_proj.bias",
+    "attention.self.key_proj.bias",
+    "attention.self.value_proj.bias",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "intermediate.intermediate_act_fn",
+    "output.dense",
+    "output.LayerNorm",
+)
 # Pairs of tokens whose scores are computed together.
 _SCORES_AT_ONCE = 512 * 512
+# Numbers in the vectors of a document from which it is worth the calls of an attention of its own.
+_NUMBERS_ALONE = 16_384
 
 
 def distance_buckets(length: int, *, buckets: int, max_distance: int) -> torch.Tensor:
@@ -33,21 +64,24 @@ def distance_buckets(length: int, *, buckets: int, max_distance: int) -> torch.T
 
 
 class _Layer(nn.Module):  # type: ignore[misc]
-    """One layer; all projections of a token in one multiplication, the scale of the scores folded into the weights."""
+    """One layer; all projections of a token in one multiplication, the scale of the scores folded into the weights.
 
-    def __init__(self, layer: nn.Module, relative: torch.Tensor) -> None:
+    Args:
+        layer: The layer of transformers.
+        relative: The vectors of the relative positions.
+        first_only: Whether `first` will be called instead of `forward`; then queries are projected on their own.
+    """
+
+    def __init__(self, layer: nn.Module, relative: torch.Tensor, *, first_only: bool = False) -> None:
         super().__init__()
         own = layer.attention.self
         self.heads = own.num_attention_heads
         self.size = own.attention_head_size
         kinds = own.pos_att_type
         scale = 1 / math.sqrt(self.size * (1 + ("c2p" in kinds) + ("p2c" in kinds)))
-        parts = (own.query_proj, own.key_proj, own.value_proj)
-        factors = (scale, 1.0, 1.0)
-        weight = torch.cat([part.weight * factor for part, factor in zip(parts, factors, strict=True)])
-        bias = torch.cat([part.bias * factor for part, factor in zip(parts, factors, strict=True)])
-        self.project = nn.Linear(weight.shape[1], weight.shape[0])
-        self.project.weight, self.project.bias = nn.Parameter(weight), nn.Parameter(bias)
+        parts = [(own.query_proj, scale), (own.key_proj, 1.0), (own.value_proj, 1.0)]
+        self.query: Any = _joined(parts[:1]) if first_only else None
+        self.project = _joined(parts[1:] if first_only else parts)
         shared = own.share_att_key
         key: Any = own.key_proj if shared else getattr(own, "pos_key_proj", None)
         query: Any = own.query_proj if shared else getattr(own, "pos_query_proj", None)
@@ -64,7 +98,13 @@ class _Layer(nn.Module):  # type: ignore[misc]
         return positions.view(-1, self.heads, self.size).permute(1, 0, 2).contiguous()
 
     def forward(self, hidden: torch.Tensor, mask: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
-        """`places` says for each distance from -length to length - 1 on which relative position it is."""
+        """The new vectors of documents with their padding.
+
+        Args:
+            hidden: The vectors, by document and token.
+            mask: Which tokens are real, in three dimensions; None when all are.
+            places: For each distance from -length to length - 1 the relative position that it is on.
+        """
         rows, length, width = hidden.shape
         # Heads first: then a product with all positions is one batched multiplication per head.
         three = self.project(hidden).view(rows * length, 3, self.heads, self.size).permute(1, 2, 0, 3).contiguous()
@@ -75,7 +115,44 @@ class _Layer(nn.Module):  # type: ignore[misc]
         for part in _parts(rows, length):
             own = None if mask is None else mask[part]
             found.append(self._attend(query[:, part], key[:, part], value[:, part], own, keys, queries))
-        context = torch.cat(found).reshape(rows, length, width)
+        return self._rest(torch.cat(found).reshape(rows, length, width), hidden)
+
+    def packed(self, hidden: torch.Tensor, lengths: list[int], places: torch.Tensor) -> torch.Tensor:
+        """The new vectors of the tokens of all documents, one document after the other, without padding."""
+        three = self.project(hidden).view(len(hidden), 3, self.heads, self.size).permute(1, 2, 0, 3).contiguous()
+        keys, queries = self._positions(places)
+        found = []
+        for document in three.split(lengths, dim=2):
+            bias = _bias_alone(document[0], document[1], keys, queries)
+            # All of four dimensions: torch has a fused attention for these alone.
+            bias = None if bias is None else bias.unsqueeze(0)
+            query, key, value = document.unsqueeze(1)
+            context = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+            found.append(context[0].transpose(0, 1).reshape(-1, hidden.shape[1]))
+        return self._rest(torch.cat(found), hidden)
+
+    def first(self, hidden: torch.Tensor, mask: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
+        """The new vector of the first token of each document; the arguments are those of `forward`."""
+        rows, length, _ = hidden.shape
+        begin = hidden[:, :1]
+        query = self.query(begin).view(rows, self.heads, 1, self.size)
+        pair = self.project(hidden).view(rows, length, 2, self.heads, self.size).permute(2, 0, 3, 1, 4)
+        key, value = pair[0], pair[1]
+        keys, queries = self._positions(places)
+        bias = None
+        if keys is not None:
+            # From distance 0 on, which is that of the first token, they fall.
+            bias = torch.matmul(query, keys[:, :, length - 1 : 2 * length - 1])
+        if queries is not None:
+            other = (key * queries[:, :, 1 : length + 1].transpose(1, 2).flip(1)).sum(-1).unsqueeze(2)
+            bias = other if bias is None else bias + other
+        if mask is not None:
+            bias = _masked(bias, mask[:, None], query)
+        context = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+        return self._rest(context.transpose(1, 2).reshape(begin.shape), begin)
+
+    def _rest(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """What follows the attention, token by token."""
         hidden = self.attention_norm(self.attention_dense(context) + hidden)
         return self.norm(self.outer(self.activation(self.inner(hidden))) + hidden)
 
@@ -109,11 +186,50 @@ class _Layer(nn.Module):  # type: ignore[misc]
         if bias is not None:
             bias = bias.view(heads, rows, length, length)
         if mask is not None:
-            lowest = torch.finfo(query.dtype).min
-            empty = torch.zeros((), dtype=query.dtype, device=query.device)
-            bias = torch.where(mask, empty if bias is None else bias, lowest).expand(heads, rows, length, length)
+            bias = _masked(bias, mask, query).expand(heads, rows, length, length)
         context = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
         return context.permute(1, 2, 0, 3)
+
+
+def _joined(parts: list[tuple[nn.Linear, float]]) -> nn.Linear:
+    """One layer that gives the outputs of several, each times a factor, one after the other."""
+    weight = torch.cat([part.weight * factor for part, factor in parts])
+    made = nn.Linear(weight.shape[1], weight.shape[0])
+    made.weight = nn.Parameter(weight)
+    made.bias = nn.Parameter(torch.cat([part.bias * factor for part, factor in parts]))
+    return made
+
+
+def _masked(bias: torch.Tensor | None, mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """The bias, with the lowest number where the mask is not set."""
+    empty = torch.zeros((), dtype=query.dtype, device=query.device)
+    return torch.where(mask, empty if bias is None else bias, torch.finfo(query.dtype).min)
+
+
+def _bias_alone(
+    query: torch.Tensor, key: torch.Tensor, keys: torch.Tensor | None, queries: torch.Tensor | None
+) -> torch.Tensor | None:
+    """What distances add to the scores of one document, of shape (heads, query, key).
+
+    Args:
+        query: The queries, by head and token.
+        key: The keys, likewise.
+        keys: The keys of the distances, or None; for as many tokens or more.
+        queries: The queries of the distances, or None.
+    """
+    length = query.shape[1]
+    # Rows i of c2p, and rows j of p2c, that is [i, j] and [j, i].
+    rows = None if keys is None else diagonals(torch.bmm(query, _near(keys, length)), length - 1)
+    other = None if queries is None else diagonals(torch.bmm(key, _near(queries, length)), length).transpose(1, 2)
+    if rows is None or other is None:
+        return other if rows is None else rows
+    return rows + other
+
+
+def _near(positions: torch.Tensor, length: int) -> torch.Tensor:
+    """The vectors of the distances from -length to length - 1, of those for longer documents, in either order."""
+    longest = positions.shape[2] // 2
+    return positions[:, :, longest - length : longest + length]
 
 
 def _parts(rows: int, length: int) -> list[slice]:
@@ -138,10 +254,30 @@ def faster(network: nn.Module) -> nn.Module:
     """The network with every DeBERTa inside it exchanged for `DebertaEncoder`, for inference on a CPU."""
     for name, child in list(network.named_children()):
         if DebertaEncoder.supports(child):
-            setattr(network, name, DebertaEncoder(child).eval())
+            setattr(network, name, DebertaEncoder(child, first_only=takes_first_token(network)).eval())
         else:
             faster(child)
     return network
+
+
+def _has_known_parts(model: Any) -> bool:
+    try:
+        _OF_MODEL(model)
+        parts = [_OF_LAYER(layer) for layer in model.encoder.layer]
+    except AttributeError:
+        return False
+    return bool(parts)
+
+
+def takes_first_token(network: nn.Module) -> bool:
+    """Whether a network is known to use nothing of its encoder but the vectors of the first tokens."""
+    declared = getattr(network, "uses_first_token_only", None)
+    if declared is not None:
+        return bool(declared)
+    return (
+        type(network).__name__ == "DebertaV2ForSequenceClassification"
+        and type(getattr(network, "pooler", None)).__name__ == "ContextPooler"
+    )
 
 
 class DebertaEncoder(nn.Module):  # type: ignore[misc]
@@ -149,9 +285,10 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
 
     Args:
         model: A `DebertaV2Model`; its weights are shared where they are used unchanged.
+        first_only: Give the vector of the first token of each document alone.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, first_only: bool = False) -> None:
         super().__init__()
         config = model.config
         self.config = config
@@ -162,7 +299,11 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
         self.span = encoder.rel_embeddings.num_embeddings // 2
         with torch.no_grad():
             relative = encoder.get_rel_embedding()[: 2 * self.span]
-            self.layers = nn.ModuleList(_Layer(layer, relative) for layer in encoder.layer)
+            ends = [first_only and layer is encoder.layer[-1] for layer in encoder.layer]
+            self.layers = nn.ModuleList(
+                _Layer(layer, relative, first_only=end) for layer, end in zip(encoder.layer, ends, strict=True)
+            )
+        self.first_only = first_only
 
     @staticmethod
     def supports(model: nn.Module) -> bool:
@@ -173,10 +314,14 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
             and bool(getattr(config, "relative_attention", False))
             and not getattr(config, "conv_kernel_size", 0)
             and getattr(model, "z_steps", 0) <= 1
+            and _has_known_parts(model)
         )
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> BaseModelOutput:
-        """The vectors of all tokens; those of padding mean nothing. Other arguments of transformers are not used."""
+        """The vectors of all tokens, or of the first ones; those of padding mean nothing.
+
+        Other arguments of transformers are not used.
+        """
         hidden = self.embeddings(input_ids=input_ids, mask=attention_mask)
         length = input_ids.shape[1]
         buckets = distance_buckets(length, buckets=self.buckets, max_distance=self.max_distance).to(input_ids.device)
@@ -184,6 +329,36 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
         mask = None
         if torch.onnx.is_in_onnx_export() or not bool(attention_mask.all()):
             mask = (attention_mask > 0)[:, None, :]
-        for layer in self.layers:
-            hidden = layer(hidden, mask, places)
+        full = self.layers[:-1] if self.first_only else self.layers
+        lengths = self._lengths_alone(attention_mask)
+        if lengths is None:
+            for layer in full:
+                hidden = layer(hidden, mask, places)
+        else:
+            hidden = self._packed(full, hidden, attention_mask > 0, lengths, places)
+        if self.first_only:
+            hidden = self.layers[-1].first(hidden, mask, places)
         return BaseModelOutput(last_hidden_state=hidden)
+
+    def _lengths_alone(self, mask: torch.Tensor) -> list[int] | None:
+        """The tokens of each document, if padding is on the right and documents are long enough to compute alone."""
+        if torch.onnx.is_in_onnx_export():
+            return None
+        real = mask > 0
+        if int(real.sum()) * self.config.hidden_size < _NUMBERS_ALONE * len(mask):
+            return None
+        if not bool(real[:, 0].all()) or bool((real[:, 1:] & ~real[:, :-1]).any()):
+            return None
+        lengths: list[int] = real.sum(1).tolist()
+        return lengths
+
+    def _packed(
+        self, layers: Any, hidden: torch.Tensor, mask: torch.Tensor, lengths: list[int], places: torch.Tensor
+    ) -> torch.Tensor:
+        """The vectors after some layers that leave out the padding."""
+        tokens = hidden[mask]
+        for layer in layers:
+            tokens = layer.packed(tokens, lengths, places)
+        result = tokens.new_zeros(hidden.shape)
+        result[mask] = tokens
+        return result

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, DebertaV2Model
+
+from gristmill.stages.text.classifiers.deberta import Deberta
+from gristmill.stages.text.models import deberta_encoder
+from gristmill.stages.text.models.deberta_encoder import DebertaEncoder, diagonals, faster
+from gristmill.stages.text.models.int8 import with_int8_layers
+from tests.unit.stages.text.models.tiny import deberta_config
+
+# Random weights of this size give attention that differs from token to token, and errors of rounding below the limit.
+SIZE = {"initializer_range": 0.2}
+CONFIGS = {
+    "v3": {},
+    "v2 with keys of its own": {"share_att_key": False, "norm_rel_ebd": "none"},
+    "no buckets": {"position_buckets": -1},
+    "no buckets and few distances": {"position_buckets": -1, "max_relative_positions": 16},
+    "many buckets": {"position_buckets": 32},
+    "content to position": {"pos_att_type": ["c2p"]},
+    "position to content": {"pos_att_type": ["p2c"]},
+    "neither": {"pos_att_type": []},
+    "positions in the input": {"position_biased_input": True},
+    "token types and narrow embeddings": {"type_vocab_size": 2, "embedding_size": 16},
+}
+LENGTHS = [41, 30, 17, 3, 1]
+ALWAYS, NEVER = 0, 10**9
+
+
+def inputs(lengths: list[int], *, side: str = "right") -> tuple[torch.Tensor, torch.Tensor]:
+    """Random tokens, and which of them are real."""
+    width = max(lengths)
+    ids = torch.randint(3, 60, (len(lengths), width), generator=torch.Generator().manual_seed(1))
+    places = torch.arange(width)
+    mask = torch.stack([places < n if side == "right" else places >= width - n for n in lengths]).to(torch.int64)
+    return ids * mask, mask
+
+
+def model_of(**changes: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return DebertaV2Model(deberta_config(**SIZE, **changes)).eval()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_vectors_equal_those_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(**CONFIGS[name])
+    ids, mask = inputs(LENGTHS)
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        for alone in (NEVER, ALWAYS):
+            monkeypatch.setattr(deberta_encoder, "_NUMBERS_ALONE", alone)
+            found = DebertaEncoder(model)(ids, mask).last_hidden_state
+            assert ((found - expected) * mask[:, :, None]).abs().max() < 1e-5
+            first = DebertaEncoder(model, first_only=True)(ids, mask).last_hidden_state
+            assert first.shape == (len(LENGTHS), 1, expected.shape[2])
+            assert (first[:, 0] - expected[:, 0]).abs().max() < 1e-5
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 40), st.integers(0, 30), st.integers(1, 3))
+def test_bias_of_one_document_equals_the_plain_definition(length: int, more: int, heads: int) -> None:
+    random = torch.Generator().manual_seed(length)
+    query, key = torch.randn(2, heads, length, 4, generator=random)
+    longest = length + more
+    vectors = torch.randn(2, heads, 4, 2 * longest, generator=random)
+    both = deberta_encoder._bias_alone(query, key, vectors[0], vectors[1])
+    only_keys = deberta_encoder._bias_alone(query, key, vectors[0], None)
+    only_queries = deberta_encoder._bias_alone(query, key, None, vectors[1])
+    assert deberta_encoder._bias_alone(query, key, None, None) is None
+    assert both is not None
+    assert only_keys is not None
+    assert only_queries is not None
+    # Keys are in falling order of their distance, queries in rising order.
+    distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+    of_keys = torch.einsum("hid,hdij->hij", query, vectors[0][:, :, longest - 1 - distance])
+    of_queries = torch.einsum("hjd,hdij->hij", key, vectors[1][:, :, longest + distance])
+    assert torch.allclose(only_keys, of_keys, atol=1e-5)
+    assert torch.allclose(only_queries, of_queries, atol=1e-5)
+    assert torch.allclose(both, of_keys + of_queries, atol=1e-5)
+
+
+def test_diagonals_start_one_earlier_in_every_row() -> None:
+    scores = torch.arange(24.0).view(1, 3, 8)
+    assert diagonals(scores, 2).tolist() == [[[2, 3, 4], [9, 10, 11], [16, 17, 18]]]
+
+
+@pytest.mark.parametrize("hole", [False, True])
+def test_masks_of_another_form_take_the_padded_way(hole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deberta_encoder, "_NUMBERS_ALONE", ALWAYS)
+    monkeypatch.setattr(deberta_encoder._Layer, "packed", None)
+    model = model_of()
+    ids, mask = inputs([9, 9, 9] if hole else [9, 5, 2], side="left")
+    if hole:
+        mask[1, 4] = 0
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        found = DebertaEncoder(model)(ids, mask).last_hidden_state
+    assert ((found - expected) * mask[:, :, None]).abs().max() < 1e-5
+
+
+def test_the_last_layer_of_a_first_token_classifier_computes_no_other_token() -> None:
+    torch.manual_seed(0)
+    network = faster(AutoModelForSequenceClassification.from_config(deberta_config(num_labels=3)).eval())
+    seen: list[torch.Size] = []
+    network.deberta.layers[-1].inner.register_forward_hook(lambda _layer, given, _out: seen.append(given[0].shape))
+    ids, mask = inputs([7, 4])
+    with torch.no_grad():
+        assert network(input_ids=ids, attention_mask=mask).logits.shape == (2, 3)
+    assert seen == [torch.Size([2, 1, 32])]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_head_over_all_tokens_gets_them_all(pooling: str) -> None:
+    torch.manual_seed(0)
+    base = deberta_config(**SIZE).to_dict()
+    labels = {"0": "a", "1": "b", "2": "c"}
+    network = Deberta({"base_config": base, "fc_dropout": 0.1, "id2label": labels, "pooling": pooling}).eval()
+    ids, mask = inputs(LENGTHS)
+    batch = {"input_ids": ids, "attention_mask": mask}
+    with torch.no_grad():
+        expected = network(batch)
+        found = faster(network)(batch)
+        eight = with_int8_layers(network)(batch)
+    assert network.model.first_only == (pooling == "cls")
+    assert (found - expected).abs().max() < 1e-5
+    assert (eight - expected).abs().max() < 0.03
+
+
+class OtherLogits(Deberta):
+    def logits(self, batch: Any) -> torch.Tensor:
+        hidden = self.model(**batch).last_hidden_state
+        return self.fc(hidden[:, 1])  # type: ignore[no-any-return]
+
+
+class OtherForward(Deberta):
+    def forward(self, batch: Any) -> torch.Tensor:
+        hidden = self.model(**batch).last_hidden_state
+        return self.fc(hidden[:, 1])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [OtherLogits, OtherForward])
+def test_a_subclass_with_hooks_of_its_own_gets_all_tokens(kind: type[Deberta]) -> None:
+    torch.manual_seed(0)
+    config = {"base_config": deberta_config(**SIZE).to_dict(), "fc_dropout": 0.1, "id2label": {"0": "a", "1": "b"}}
+    network = kind(config).eval()
+    ids, mask = inputs([9, 5])
+    batch = {"input_ids": ids, "attention_mask": mask}
+    with torch.no_grad():
+        expected = network(batch)
+        assert (faster(network)(batch) - expected).abs().max() < 1e-5
+    assert not network.model.first_only
+
+
+def test_models_of_other_kinds_stay_as_they_are() -> None:
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    bert = BertModel(BertConfig(vocab_size=9, **small))
+    absolute = DebertaV2Model(deberta_config(relative_attention=False, position_biased_input=True))
+    convolving = DebertaV2Model(deberta_config(conv_kernel_size=3))
+    renamed = DebertaV2Model(deberta_config())
+    layer = renamed.encoder.layer[1].attention
+    layer.renamed = layer.self
+    del layer.self
+    network = faster(nn.ModuleList([bert, absolute, convolving, renamed]))
+    assert list(network) == [bert, absolute, convolving, renamed]
