@@ -18,7 +18,15 @@ pytest.importorskip("transformers")
 
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.resources import Resources
-from tests.unit.stages.text.models.tiny import LABELS, batch_of, make_classifier, make_sequence_classifier, run, texts
+from tests.unit.stages.text.models.tiny import (
+    LABELS,
+    batch_of,
+    deberta_config,
+    make_classifier,
+    make_sequence_classifier,
+    run,
+    texts,
+)
 
 
 def parameters(function: Any) -> list[tuple[str, Any]]:
@@ -106,6 +114,41 @@ def test_the_classifier_stage_has_the_published_signature() -> None:
     assert issubclass(Deberta, nn.Module)
     assert issubclass(Deberta, PyTorchModelHubMixin)
     assert list(inspect.signature(Deberta.__init__).parameters)[:2] == ["self", "config"]
+
+
+def test_the_network_is_first_token_dropout_linear_and_softmax() -> None:
+    import torch
+
+    from gristmill.stages.text.classifiers.base import Deberta
+
+    torch.manual_seed(0)
+    network = Deberta({"base_config": deberta_config().to_dict(), "fc_dropout": 0.5, "id2label": {"0": "a", "1": "b"}})
+    network.eval()
+    batch = {"input_ids": torch.tensor([[1, 7, 2], [1, 2, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
+    with torch.no_grad():
+        first = network.model(**batch).last_hidden_state[:, 0]
+        expected = torch.softmax(first @ network.fc.weight.T + network.fc.bias, dim=1)
+        assert torch.allclose(network(batch), expected, atol=1e-6)
+
+
+def test_labels_are_text_and_scores_lists_only_if_asked_for(tmp_path: Path) -> None:
+    from gristmill.stages.text.classifiers.base import DistributedDataClassifier
+
+    folder = str(make_classifier(tmp_path / "quality"))
+    plain = run(DistributedDataClassifier(model_identifier=folder).decompose(), batch_of(texts(3)))
+    assert plain.get_columns() == ["text", "id", "preds"]
+    scored = run(DistributedDataClassifier(model_identifier=folder, score_field="p").decompose(), batch_of(texts(3)))
+    rows = scored.to_pandas()
+    assert all(isinstance(label, str) for label in rows["preds"])
+    assert rows["p"].map(len).tolist() == [len(LABELS)] * 3
+    assert [LABELS[max(range(len(p)), key=p.__getitem__)] for p in rows["p"].map(list)] == rows["preds"].tolist()
+
+
+def test_the_embedding_stage_is_a_model_stage() -> None:
+    from gristmill.stages.text.embedders.base import EmbeddingModelStage
+    from gristmill.stages.text.models.model import ModelStage
+
+    assert issubclass(EmbeddingModelStage, ModelStage)
 
 
 def test_the_composite_is_the_published_dataclass() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +112,10 @@ def test_padding_goes_to_the_side_that_was_asked_for(model: Path, side: Any) -> 
     frame.setup()
     batch = frame.process(batch_of(["a", "the a of"]))
     given = next(iter(stage.yield_next_batch(batch.to_pandas())))
-    padding = [0, 0]
-    assert (
-        given["input_ids"][0].tolist()[2 if side == "right" else 0 :][-2 if side == "right" else None : 5][:2]
-        is not None
-    )
+    assert set(given) == {"input_ids", "attention_mask"}
+    assert all(isinstance(tensor, torch.Tensor) for tensor in given.values())
     row = given["input_ids"][0].tolist()
-    assert (row[-2:] if side == "right" else row[:2]) == padding
+    assert (row[-2:] if side == "right" else row[:2]) == [0, 0]
     mask = given["attention_mask"][0].tolist()
     assert mask == ([1, 1, 1, 0, 0] if side == "right" else [0, 0, 1, 1, 1])
 
@@ -235,11 +234,43 @@ def test_gradients_are_off_while_the_model_runs(model: Path) -> None:
     run([TokenizerStage(str(model)), Watching(str(model))], batch_of(["a"]))
 
 
-def test_teardown_lets_go_of_the_model(model: Path) -> None:
+def test_only_one_batch_is_held_at_a_time(model: Path) -> None:
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    class Watching(Labels):
+        def _model_forward(self, model_input_batch: Any) -> Any:
+            assert [old for old in seen if old() is not None] == []
+            seen.extend(weakref.ref(tensor) for tensor in model_input_batch.values())
+            return super()._model_forward(model_input_batch)
+
+    run([TokenizerStage(str(model)), Watching(str(model), model_inference_batch_size=3)], batch_of(texts(9)))
+    assert len(seen) == 6
+
+
+def test_a_batch_is_unpacked_only_if_asked_for() -> None:
+    class Network:
+        def __call__(self, *arguments: Any, **named: Any) -> Any:
+            return arguments, named
+
+    batch = {"input_ids": torch.ones(1, 2), "attention_mask": torch.ones(1, 2)}
+    for unpack, expected in ((True, ((), batch)), (False, ((batch,), {}))):
+        stage = ModelStage("a/b", unpack_inference_batch=unpack)
+        stage.model = Network()
+        assert stage._model_forward(batch) == expected
+
+
+def test_teardown_lets_go_of_the_model(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
     stage = Labels(str(model))
     stage.setup()
+    network = weakref.ref(stage.model)
+    collect = gc.collect
+    monkeypatch.setattr(gc, "collect", lambda: called.append("collect") or collect())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: called.append("empty_cache"))
     stage.teardown()
     assert stage.model is None
+    assert network() is None
+    assert called == ["collect", "empty_cache"]
 
 
 def test_offline_errors_say_what_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
