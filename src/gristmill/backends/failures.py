@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,18 @@ from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
 
 _HERE = str(Path(__file__).resolve().parents[1])
+_PYTHON = sysconfig.get_paths()["stdlib"]
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of `error` without the frames of Gristmill's own machinery around user code."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """The traceback of `error` without the frames of Gristmill's own machinery around user code.
+
+    An error of ours explains itself, so its frames end where user code called us.
+    """
+    frames: list[traceback.FrameSummary] = list(traceback.extract_tb(error.__traceback__))
+    if isinstance(error, GristmillError):
+        while frames and not _is_users(frames[-1]):
+            frames.pop()
     ours = tuple(f"{_HERE}/{place}" for place in ("backends", "pipeline", "stages/function_decorators.py"))
     own = [not str(Path(frame.filename)).startswith(ours) for frame in frames]
     shown = [frame for frame, keep in zip(frames, own, strict=True) if keep]
@@ -26,10 +34,16 @@ def user_traceback(error: BaseException) -> str:
     return "".join([*(lines if shown else []), *traceback.format_exception_only(error)]).rstrip()
 
 
+def _is_users(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame is of code that is neither ours nor Python's own."""
+    file = str(Path(frame.filename))
+    of_python = file.startswith(_PYTHON) and "-packages" not in file  # site-packages may lie within
+    return not of_python and not file.startswith((_HERE, "<frozen"))
+
+
 def _told(error: BaseException) -> tuple[str, str | None]:
     """What to say about an error, and its traceback; none for one of ours from code of ours, which explains itself."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, GristmillError) and all(str(Path(frame.filename)).startswith(_HERE) for frame in frames):
+    if isinstance(error, GristmillError) and not any(map(_is_users, traceback.extract_tb(error.__traceback__))):
         return str(error), None
     trace = user_traceback(error)
     return f"{type(error).__name__}: {error}\n\n{trace}", trace

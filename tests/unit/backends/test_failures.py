@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from gristmill.backends.failures import failed_stage, raised_in
-from gristmill.errors import MissingColumnError
+from gristmill.errors import MissingColumnError, StageDefinitionError
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.tasks import DocumentBatch
 from gristmill.tasks.base import Lineage
 from gristmill.tasks.columns import TableColumns
+from gristmill.tasks.pandas_door import to_table
 
 
 @pytest.fixture
@@ -48,6 +50,16 @@ def test_an_error_that_passed_through_other_code_shows_it(batch: DocumentBatch) 
         == f"Stage {stage.name!r} failed in setup(): MissingColumnError: {caught.value}\n\n{early.traceback}"
     )
     assert "test_failures.py" in early.traceback
+    assert "score_filter.py" not in early.traceback, "what we do in there explains nothing"
+
+
+def test_an_error_of_ours_that_passed_through_python_alone_needs_no_traceback(batch: DocumentBatch) -> None:
+    frame = pd.DataFrame({"body": ["a"], "made": [object()]})
+    with pytest.raises(StageDefinitionError, match="cannot be written as JSON") as caught:
+        to_table(frame)
+    assert caught.value.__traceback__ is not None
+    ours = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    assert failed_stage(ScoreFilter(WordCountFilter()), batch, ours).traceback is None
 
 
 @pytest.mark.parametrize(
