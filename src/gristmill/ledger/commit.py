@@ -16,7 +16,7 @@ import xxhash
 
 from gristmill.errors import ConservationError, OutputError
 from gristmill.ledger.identity import IdLookup, index_hashes
-from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import COMMITTED, PENDING, FileEntry, Manifest, ManifestEntry, source_of
 from gristmill.ledger.quarantine import quarantine_lines
 from gristmill.ledger.store import changes_table, decision_table, parquet_bytes, scores_table
@@ -132,19 +132,6 @@ def remove_partition(folder: RunFolder, partition_id: str) -> bool:
         folder.remove(path)
     folder.remove(folder.manifest_file(partition_id))
     return True
-
-
-def remove_run(folder: RunFolder) -> int:
-    """Remove everything a run has written, and nothing else; returns how many partitions went.
-
-    Files that no record names stay where they are, so that a wrong path cannot cost somebody else's data.
-    """
-    manifest = Manifest(folder)
-    known = [*manifest.load(), *manifest.pending]
-    for partition_id in known:
-        remove_partition(folder, partition_id)
-    folder.remove_tree(folder.join(RECORD_FOLDER))
-    return len(known)
 
 
 def check_conservation(partition_id: str, trail: Trail, stage_order: Sequence[str], *, rows_written: int) -> int:

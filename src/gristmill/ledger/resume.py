@@ -42,11 +42,6 @@ class Resume:
     rows_read: int = 0
     quarantined: int = 0
 
-    @property
-    def todo(self) -> set[str]:
-        """Ids of the partitions to process."""
-        return {*self.changed, *self.damaged, *self.new}
-
     def judge(self, entry: ManifestEntry, partition: Partition, sizes: Mapping[str, int] | None) -> None:
         """Sort a committed entry in; `sizes` are those of the files in the output, if they are to be looked at."""
         if entry.fingerprint != partition.fingerprint():

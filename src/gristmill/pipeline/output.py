@@ -73,7 +73,7 @@ class OutputState:
                 partitions=other,
             )
 
-    def close(self, status: str) -> None:
+    def close(self) -> None:
         """Remove the work in progress."""
         if self.plan.settings.staging is not None:
             self.folder.remove_tree(self.plan.settings.staging)

@@ -208,7 +208,7 @@ def run_pipeline(
             events.emit(RunFinished(status, error))
         finally:
             if state is not None:
-                state.close(status)
+                state.close()
     report = _report(pipeline, prepared, work, state, time.monotonic() - begun)
     if state is not None:
         del work, prepared  # of very many partitions only the results need to fit into memory

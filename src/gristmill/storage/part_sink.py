@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
@@ -30,19 +30,6 @@ class WrittenFile:
     size: int
     rows: int
     hash: str
-
-
-class PartSink(Protocol):
-    """Appends pieces to one output file; it appears at its path on `close` and never half written."""
-
-    def append(self, data: Any, /, *, rows: int | None = None) -> None:
-        """Add encoded JSONL bytes or an Arrow table."""
-
-    def close(self) -> WrittenFile:
-        """Publish the file."""
-
-    def abort(self) -> None:
-        """Throw away what was appended."""
 
 
 class HashedFile:

@@ -13,7 +13,7 @@ import pytest
 
 from gristmill.errors import ConservationError, OutputError
 from gristmill.kernels.hashing import hash_column
-from gristmill.ledger.commit import commit_partition, remove_partition, remove_run
+from gristmill.ledger.commit import commit_partition, remove_partition
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.plan_record import plan_digest, write_plan
@@ -215,13 +215,6 @@ def test_removing_a_partition_leaves_the_others(tmp_path: Path) -> None:
     assert not remove_partition(folder, "part-0")
     assert list(Manifest(folder).load()) == ["part-1"]
     assert not [name for name in folder.walk() if "part-0" in name]
-
-
-def test_removing_a_run_leaves_what_is_not_its_own(tmp_path: Path) -> None:
-    folder = make_run(tmp_path, 2)
-    (tmp_path / "notes.txt").write_text("mine")
-    assert remove_run(folder) == 2
-    assert list(folder.walk()) == ["notes.txt"]
 
 
 def test_a_removal_that_is_cut_off_does_not_count_as_output(tmp_path: Path) -> None:
