@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 VARIABLE = "GRISTMILL_TEST_EXECUTOR"
 
 THEIR_WARNINGS = (
@@ -26,6 +28,11 @@ THEIR_WARNINGS = (
 def other_executor() -> str | None:
     """The executor that takes the place of the local one; None: none does."""
     return os.environ.get(VARIABLE) or None
+
+
+only_in_one_process = pytest.mark.skipif(
+    other_executor() is not None, reason="looks at what stages leave in the memory of the process of the test"
+)
 
 
 def plain_executor() -> Any:

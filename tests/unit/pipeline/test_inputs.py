@@ -31,6 +31,7 @@ from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
+from tests.other_engine import only_in_one_process
 from tests.pace import processor_seconds
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, write_lines
 
@@ -411,6 +412,7 @@ def test_path_objects_are_accepted(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "out") == read_rows(tmp_path / "o2") == [{"text": "a"}]
 
 
+@only_in_one_process
 def test_memory_urls_work_at_both_ends(tmp_path: Path) -> None:
     import fsspec
 

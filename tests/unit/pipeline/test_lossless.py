@@ -20,6 +20,7 @@ from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
+from tests.other_engine import only_in_one_process
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_lines, write_lines
 
 VALUES = [
@@ -245,6 +246,7 @@ def test_parquet_of_changing_types_is_read_back(tmp_path: Path, one: str, other:
     assert [_plain(row) for row in read_rows(tmp_path / "out")] == expected
 
 
+@only_in_one_process
 def test_pandas_frames_have_ordinary_types(tmp_path: Path) -> None:
     seen: dict[str, str] = {}
 

@@ -188,8 +188,8 @@ def test_a_column_removed_by_fields_of_the_reader_is_missing(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("resources", "words"),
     [
-        (Resources(gpus=1), "GPU"),
-        (Resources(gpu_memory_gb=8), "GPU"),
+        (Resources(gpus=1_000), "GPU"),
+        (Resources(gpu_memory_gb=100_000), "GPU"),
         (Resources(cpus=100_000), "100000 CPUs"),
     ],
 )
