@@ -20,6 +20,7 @@ CORE_VENV_STAMP := $(CORE_VENV)/.installed
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --root-user-action=ignore
 QUICK_TESTS := $(wildcard tests/unit tests/contract tests/docs)
 INTEGRATION_TESTS := $(wildcard tests/integration)
+RAY_TESTS := $(wildcard tests/integration/ray)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -90,8 +91,10 @@ test-core: $(CORE_VENV_STAMP)
 test-quick: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(QUICK_TESTS)
 
+# The files beside each other, each of them in one process; then Ray, which keeps all processors busy itself.
 test-integration: $(TEST_STAMP)
-	$(BIN)/python -m pytest -m "not cluster" $(INTEGRATION_TESTS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(INTEGRATION_TESTS) --ignore=$(RAY_TESTS)
+	$(BIN)/python -m pytest -m "not cluster" $(RAY_TESTS)
 
 # Whole clusters of Ray are started and killed, which takes minutes: not a part of 'make test'.
 test-cluster: $(TEST_STAMP)
