@@ -22,6 +22,7 @@ from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
 from gristmill.storage.part_sink import HashedFile
 from gristmill.tasks import DocumentBatch
+from tests.other_engine import only_in_one_process
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, write_lines
 
 
@@ -235,6 +236,7 @@ class Meanwhile(ProcessingStage[DocumentBatch, DocumentBatch]):
         return task
 
 
+@only_in_one_process
 @pytest.mark.parametrize("at", ["0-0", "2-0"])
 def test_another_pipeline_in_the_same_folder_is_noticed(tmp_path: Path, at: str) -> None:
     """At the first batch nothing is committed that could stop it; at the last one there is."""
@@ -369,6 +371,7 @@ def test_alarms_are_shown_on_the_command_line(tmp_path: Path) -> None:
     assert "Note: Stage 'word_count' dropped 100.0% of 200 rows" in done.output, done.output
 
 
+@only_in_one_process
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_disk_or_quota_that_is_used_up_says_what_to_do_and_the_next_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int

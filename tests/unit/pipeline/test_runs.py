@@ -33,6 +33,7 @@ from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, Pa
 from gristmill.stages.text.modifiers import Modify
 from gristmill.stages.text.modules import AddId
 from gristmill.tasks import DocumentBatch, EmptyTask, FileGroupTask, Task
+from tests.other_engine import only_in_one_process
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, run_lines, write_lines
 
 ROWS = [{"id": number, "text": f"text {number}"} for number in range(10)]
@@ -175,6 +176,7 @@ def test_a_failing_stage_names_file_and_row_with_the_users_traceback(tmp_path: P
     assert result.report.stages[1].quarantined == {"RuntimeError": 1}
 
 
+@only_in_one_process
 def test_batches_reach_process_batch_together(tmp_path: Path) -> None:
     sizes: list[int] = []
 
