@@ -29,6 +29,8 @@ from tests.integration.trust_host import Host
 from tests.integration.trust_job import Deadly, make_input
 
 FILES = 12
+PATIENCE_S = 600.0
+"""How long a test waits for what must happen, on a machine however busy."""
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +101,8 @@ def _committed(output: Path) -> int:
     return sum(name.endswith(".json") for name in os.listdir(manifest)) if manifest.is_dir() else 0
 
 
-def _wait_for(condition: Callable[[], bool], *, at_most_s: float = 60.0) -> bool:
-    end = time.monotonic() + at_most_s
+def _wait_for(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         if condition():
             return True
@@ -125,25 +127,29 @@ def test_killed_drivers_and_workers(host: Host, many: Path, tmp_path: Path, segm
     expected = contents(whole)
     dice = random.Random(segments)
     output = tmp_path / "out"
-    kills = 0
-    for target in (2, 5, 9):
-        driver = host.start(many, output, workers=2, segments=segments)
+    worker_deaths = 0
+    for target in (2, 5, 8):
+        # However fast it is, it does not get to the end before it is killed: its last stage lets no more files through.
+        hold = f"{'picky' if segments == 1 else 'apart'}:{target + 3}"
+        before = _committed(output)
+        driver = host.start(many, output, workers=2, segments=segments, hold=hold)
         ended = f"driver {target} ended early"
         if target == 5:
-            assert _wait_for(lambda: _committed(output) >= target - 1 and bool(_workers(driver.pid))), ended  # noqa: B023
+            # They are at work by now, not still being set up.
+            assert _wait_for(lambda: _committed(output) > before), ended  # noqa: B023
             for worker in _workers(driver.pid):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     worker.kill()
-                    kills += 1
+                    worker_deaths += 1
         assert _wait_for(lambda: _committed(output) >= target), ended  # noqa: B023
         time.sleep(dice.random() * 0.03)
         left = psutil.Process(driver.pid).children(recursive=True)
-        kills += driver.kill() == -signal.SIGKILL
-        assert not psutil.wait_procs(left, timeout=20)[1], "processes outlived their driver"
+        assert driver.kill() == -signal.SIGKILL
+        assert not psutil.wait_procs(left, timeout=PATIENCE_S)[1], "processes outlived their driver"
     told = host.run(many, output, workers=2, segments=segments)
     assert told["code"] == 0, told
-    assert kills >= 3
-    assert_same(output, expected, kills)
+    assert worker_deaths
+    assert_same(output, expected, worker_deaths)
 
 
 def test_random_moments(host: Host, many: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ class Host:
             cwd=ROOT,
         )
         self._runs = 0
+        self._living: set[int] = set()
         assert self._answer() == {"ready": True}
 
     def _answer(self) -> dict[str, Any]:
@@ -58,17 +59,26 @@ class Host:
         self._runs += 1
         report = self.folder / f"driver-{self._runs}.json"
         answer = self._ask(do="start", source=str(source), output=str(output), report=str(report), **options)
+        self._living.add(int(answer["pid"]))
         return Driver(self, int(answer["pid"]), report)
 
     def run(self, source: Path, output: Path, **options: Any) -> dict[str, Any]:
         """Run it and give what it reports: `code` and, unless it was killed, `error`, `operations`, `counts`."""
         return self.start(source, output, **options).wait()
 
+    def wait(self, pid: int) -> int:
+        """Wait for the end of a driver; its exit code."""
+        code = int(self._ask(do="wait", pid=pid)["code"])
+        self._living.discard(pid)
+        return code
+
     def close(self) -> None:
-        """End the host."""
+        """End the host, and the drivers that a failed test left behind."""
+        for pid in self._living:
+            os.kill(pid, signal.SIGKILL)
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(20)
+        self.process.wait(200)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -83,7 +93,7 @@ class Driver:
 
     def wait(self) -> dict[str, Any]:
         """Wait for its end; what it reports."""
-        code = self.host._ask(do="wait", pid=self.pid)["code"]
+        code = self.host.wait(self.pid)
         told = json.loads(self.report.read_text()) if self.report.exists() else {}
         return {"code": code, **told}
 
@@ -178,6 +188,8 @@ def _drive(request: dict[str, Any]) -> dict[str, Any]:
 
 def _child(request: dict[str, Any]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "hold" in request:
+        os.environ["GRISTMILL_TEST_HOLD"] = request["hold"]
     if request.get("file_limit"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], request["file_limit"]))
     log = os.open(request["report"] + ".log", os.O_WRONLY | os.O_CREAT)
