@@ -329,3 +329,9 @@ def test_an_output_above_the_input_is_refused(tmp_path: Path) -> None:
 def test_one_text_is_no_list_of_fields(make: Any) -> None:
     with pytest.raises(UsageError, match=r"give a list of column names: fields=\['id'\]"):
         make("id")
+
+
+@pytest.mark.parametrize("paths", [None, 5])
+def test_what_is_no_path_is_refused(paths: Any) -> None:
+    with pytest.raises(UsageError, match=rf"file_paths={paths}: give a file, a folder"):
+        JsonlReader(paths)

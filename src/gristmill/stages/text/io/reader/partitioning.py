@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from gristmill.errors import MissingColumnError, UsageError, did_you_mean
@@ -124,7 +124,13 @@ def _format_of(extensions: Sequence[str] | None) -> Format:
 
 
 def plain_paths(file_paths: Paths) -> str | list[str]:
-    """Paths as text; recipes and plans hold plain values only."""
+    """Paths as text; recipes and plans hold plain values only.
+
+    Raises:
+        UsageError: It is no path and no list of paths.
+    """
     if isinstance(file_paths, str | os.PathLike):
         return os.fspath(file_paths)
+    if not isinstance(file_paths, Iterable):
+        raise UsageError(f"file_paths={file_paths!r}: give a file, a folder, a glob, a URL, or a list of these.")
     return [os.fspath(path) if isinstance(path, os.PathLike) else path for path in file_paths]
