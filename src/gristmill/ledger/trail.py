@@ -253,6 +253,11 @@ def _settled(trail: Trail) -> Trail:
             block.rows = block.rows[~back]
             counts.created -= int(back.sum())
             counts.dropped[block.reason] -= int(back.sum())
+        if not counts.untracked and UNTRACKED in counts.dropped:  # all that came back is known, so the rest is gone
+            counts.dropped[stage] = counts.dropped.pop(UNTRACKED) + counts.dropped.get(stage, 0)
+            for block in trail.decisions:
+                if block.stage == stage and block.reason == UNTRACKED:
+                    block.reason = stage
         counts.dropped = {reason: number for reason, number in counts.dropped.items() if number}
     trail.decisions = [block for block in trail.decisions if len(block.rows)]
     return trail

@@ -123,7 +123,7 @@ def test_documents_that_none_of_several_tasks_gives_back_are_dropped_and_copies_
     result = run_lines(tmp_path, ROWS, [pack, hand_on, unpack, even])
     back = {stage.name: stage for stage in result.report.stages}["unpack"]
     assert (back.rows_in, back.rows_out, back.created, back.untracked) == (20, 21, 3, 0)
-    assert back.dropped == {"untracked": 2}
+    assert back.dropped == {"unpack": 2}
     ledger = Ledger(str(tmp_path / "out"))
     assert [ledger.why(f"d{row}").fates[0].verdicts[0].stage for row in (18, 19, 17)] == ["unpack", "unpack", "even"]
     assert ledger.why("d16").status == "kept"
