@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,10 +42,23 @@ class _Shell:
         self.lineage = batch._lineage
 
 
+class _Sealed:
+    """A task of a class that only the user's script or notebook knows, as bytes that the driver hands on unopened."""
+
+    __slots__ = ("data", "lineage")
+
+    def __init__(self, task: Task[Any]) -> None:
+        import cloudpickle
+
+        self.data = cloudpickle.dumps(task)
+        self.lineage = task._lineage
+
+
 def pack(task: Task[Any], folder: SharedFolder, name: str) -> Parcel:
     """Put the documents of `task` into `folder` and give what must be sent."""
     if not isinstance(task, DocumentBatch):
-        return Parcel(task, nbytes=1024)
+        # In another process a name in __main__ means something else, so such a class goes by value.
+        return Parcel(_Sealed(task) if type(task).__module__ == "__main__" else task, nbytes=1024)
     segment = folder.write_table(task.columns.transport(), name)
     return Parcel(_Shell(task), segment, task._rows, segment.nbytes)
 
@@ -53,6 +67,8 @@ def unpack(parcel: Parcel) -> Task[Any]:
     """The task again; its documents are mapped, not copied."""
     if not isinstance(parcel.task, _Shell):
         task: Task[Any] = parcel.task
+        if isinstance(task, _Sealed):
+            task = pickle.loads(task.data)  # noqa: S301 (written by a worker of this run)
         return task
     assert parcel.segment is not None
     shell = parcel.task
