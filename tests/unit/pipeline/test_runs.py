@@ -383,6 +383,7 @@ def test_modes_of_the_writer(tmp_path: Path) -> None:
         JsonlWriter(str(tmp_path), mode="append")  # type: ignore[arg-type]
 
 
+@only_in_one_process
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     _three_files(tmp_path)
     calls: list[int] = []
@@ -485,6 +486,7 @@ def test_rows_that_do_not_add_up_fail_the_run(tmp_path: Path) -> None:
     assert read_lines(tmp_path / "out") == []
 
 
+@only_in_one_process
 def test_rows_lost_between_stages_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gristmill.backends.parts import PartitionOutput
 
@@ -497,6 +499,7 @@ def test_rows_lost_between_stages_fail_the_run(tmp_path: Path, monkeypatch: pyte
     assert run_json(tmp_path / "out")["status"] == "failed"
 
 
+@only_in_one_process
 def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gristmill.backends.parts import PartitionOutput
 
@@ -508,6 +511,7 @@ def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         run_lines(tmp_path, ROWS)
 
 
+@only_in_one_process
 def test_setup_and_teardown_are_called_once_also_after_an_error(tmp_path: Path) -> None:
     calls: list[str] = []
 

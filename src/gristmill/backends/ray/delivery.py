@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gristmill.backends.parts import Leaf
+from gristmill.backends.ray.levels import Levels
 from gristmill.backends.ray.parcels import Receipt, unpack_leaf
 from gristmill.backends.work import Work
 
@@ -16,6 +17,7 @@ class Delivery:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._open: dict[int, set[tuple[int, ...]]] = {}
+        self._levels = Levels(work.events, len(work.plan.segments))
 
     def take(self, receipt: Receipt) -> None:
         """Deliver what the receipt holds.
@@ -27,6 +29,7 @@ class Delivery:
             self._deliver(unpack_leaf(leaf, parcel))
         for event in receipt.events:
             self._work.events.emit(event)
+        self._levels.take(receipt)
         if receipt.error is not None:
             raise receipt.error
 

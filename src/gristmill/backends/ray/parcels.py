@@ -59,17 +59,26 @@ class Parcel:
 
 @dataclass(slots=True)
 class Receipt:
-    """What a worker tells the driver: ends of tasks, figures, or the error that ends the run."""
+    """What a worker tells the driver: ends of tasks, figures, or the error that ends the run.
+
+    Attributes:
+        leaves: Ends of tasks.
+        events: What was done.
+        error: The error that ends the run.
+        memory: Bytes that the worker holds; 0 where it has not looked.
+    """
 
     leaves: list[tuple[Leaf, Parcel | None]] = field(default_factory=list)
     events: list[TaskFinished] = field(default_factory=list)
     error: GristmillError | None = None
+    memory: int = 0
 
     def add(self, other: Receipt) -> None:
         """Take over what `other` holds."""
         self.leaves.extend(other.leaves)
         self.events.extend(other.events)
         self.error = self.error or other.error
+        self.memory = other.memory or self.memory
 
     def __sizeof__(self) -> int:
         documents = sum(parcel.nbytes for _, parcel in self.leaves if parcel is not None)

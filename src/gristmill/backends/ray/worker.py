@@ -18,6 +18,7 @@ from gristmill.backends.calls import Hints
 from gristmill.backends.failures import raised_in
 from gristmill.backends.parts import Leaf
 from gristmill.backends.plan import RunSettings, Segment
+from gristmill.backends.ray.levels import held_memory
 from gristmill.backends.ray.parcels import Parcel, Receipt, pack, pack_leaf, task_id, task_leaves, unpack
 from gristmill.backends.recovery import Place
 from gristmill.backends.runner import SegmentRunner
@@ -27,6 +28,8 @@ from gristmill.tasks.base import Task
 
 _ASK_S = 600.0
 """How long a worker waits for the watch: it is quick, but its machine may be very busy."""
+_MEASURE_S = 1.0
+"""How long a look at the memory of a worker is good for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class SegmentWorker:
         self.number = -1
         self.born = time.monotonic()
         self.failure: GristmillError | None = None
+        self._measured_at = float("-inf")
         self._lock = threading.RLock()
         self._ended = False
         try:
@@ -188,6 +192,7 @@ class SegmentWorker:
                 f"{traceback.format_exc()}",
                 task=first.task_id,
             )
+        receipt.memory = self._memory()
         counts = self.runner.call_counts
         seconds = time.perf_counter() - begun - waited
         receipt.events.append(
@@ -196,6 +201,13 @@ class SegmentWorker:
             )
         )
         yield receipt
+
+    def _memory(self) -> int:
+        """The memory of this process, or 0: looking takes a millisecond or two, which is too much for every task."""
+        if time.monotonic() - self._measured_at < _MEASURE_S:
+            return 0
+        self._measured_at = time.monotonic()
+        return held_memory()
 
 
 class _Places:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from gristmill.backends.ray.delivery import Delivery
 from gristmill.backends.ray.parcels import Receipt, pack, pack_leaf, task_id, unpack
 from gristmill.errors import StageFailedError
 from gristmill.ledger.trail import Trail
+from gristmill.observe.events import EventStream
 from gristmill.tasks.base import Lineage, Step
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
@@ -60,10 +61,8 @@ class _Work:
 
     def __init__(self) -> None:
         self.leaves: list[Leaf] = []
-        self.events = self
-
-    def emit(self, event: Any) -> None:
-        pass
+        self.events = EventStream()
+        self.plan = SimpleNamespace(segments=[None])
 
     def deliver(self, leaf: Leaf) -> None:
         self.leaves.append(leaf)
