@@ -34,8 +34,9 @@ def find_ends(steps: Steps, pairs: RunFiles, *, eps: float, range_bytes: int = R
 
     Gives the ranges in which `chain_pairs` finds the end of every chain.
     """
+    cuts = document_cuts(pairs, range_count(pairs.size, range_bytes))
     for number in range(1, 66):
-        source = KeyRanges(pairs, document_cuts(pairs, range_count(pairs.size, range_bytes)))
+        source = KeyRanges(pairs, cuts)
         if source.count == 1:
             return source
         step = f"chains-{eps!r}-{number}"
