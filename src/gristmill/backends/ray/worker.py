@@ -203,7 +203,7 @@ class SegmentWorker:
         yield receipt
 
     def _memory(self) -> int:
-        """The memory of this process, or 0: looking takes a millisecond or two, which is too much for every task."""
+        """The memory of this process, or 0 where it was told a moment ago."""
         if time.monotonic() - self._measured_at < _MEASURE_S:
             return 0
         self._measured_at = time.monotonic()
