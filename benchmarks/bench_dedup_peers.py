@@ -8,7 +8,7 @@ runs before and after those of the peers. Goals: at least 35 times as fast as da
 faster than rensa, whose pipeline compares signatures only, holds everything in memory and records nothing.
 
 The interpreters may also be named by DATATROVE_PYTHON and RENSA_PYTHON; rensa's is datatrove's unless given. A peer
-without an interpreter is left out. Takes about five minutes for 200 MB on two processors and writes
+without an interpreter is left out. Takes about ten minutes for 200 MB on two processors and writes
 results/dedup_peers.json.
 """
 
