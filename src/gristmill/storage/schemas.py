@@ -9,6 +9,7 @@ files contradict each other the column becomes JSON text as well, because the va
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -126,7 +127,7 @@ def merge_schemas(schemas: Iterable[tuple[str, pa.Schema]], *, exact: Exact | No
 
 
 def _check_names(schema: pa.Schema, source: str) -> None:
-    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    twice = next((name for name, times in Counter(schema.names).items() if times > 1), None)
     if twice is not None:
         first, second, *_ = (field.type for field in schema if field.name == twice)
         raise SchemaConflictError(
