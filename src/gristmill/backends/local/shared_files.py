@@ -126,7 +126,7 @@ class SharedFolder:
     """The shared-memory files of one run.
 
     The driver creates it; workers attach to its `paths` and write; the driver adopts what they announce, hands it on
-    and releases it. `nbytes` is what has been written or adopted and not released here.
+    and releases it. Only the driver counts: `nbytes` is what it has written or adopted and not released.
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]], *, lock: int | None = None) -> None:
@@ -192,7 +192,7 @@ class SharedFolder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes written or adopted here and not released."""
+        """Bytes written or adopted here and not released; of an attached folder, only what it adopted."""
         return sum(self._held.values())
 
     def write_table(self, table: pa.Table, name: str) -> SharedSegment:
@@ -223,7 +223,8 @@ class SharedFolder:
                 full = error
                 continue
             segment = SharedSegment(path, nbytes)
-            self.adopt(segment)
+            if self._owner is not None:
+                self.adopt(segment)  # a worker's is adopted by whom it announces it to, and never released by itself
             return segment
         raise OutputError(
             f"There is no room for {table.nbytes:,} bytes of data between processes in {' or '.join(self.paths)}. "
@@ -236,11 +237,6 @@ class SharedFolder:
         """Count a segment that another process wrote; releasing it is now up to this one."""
         with self._mutex:
             self._held[segment.path] = segment.nbytes
-
-    def hand_over(self, segment: SharedSegment) -> None:
-        """Stop counting a segment, because the process it was announced to has adopted it."""
-        with self._mutex:
-            self._held.pop(segment.path, None)
 
     @staticmethod
     def read_table(segment: SharedSegment) -> pa.Table:

@@ -78,8 +78,8 @@ def test_bytes_are_counted(folder: SharedFolder) -> None:
     assert folder.nbytes == second.nbytes
     worker = SharedFolder.attach(folder.paths)
     third = worker.write_table(TABLE, "c")
+    assert (worker.nbytes, folder.nbytes) == (0, second.nbytes), "a worker would count for as long as it lives"
     folder.adopt(third)
-    worker.hand_over(third)
     assert (worker.nbytes, folder.nbytes) == (0, second.nbytes + third.nbytes)
     worker.close()
     assert os.path.exists(third.path), "only the creator removes the folder"
