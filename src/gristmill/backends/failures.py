@@ -60,22 +60,24 @@ def raised_in(stage: ProcessingStage[Any, Any], error: BaseException, *, doing: 
 def failed_stage(
     stage: ProcessingStage[Any, Any], task: Task[Any], error: BaseException, *, row: int | None = None
 ) -> StageFailedError:
-    """The error for an exception that `stage` raised while it worked on `task`."""
+    """The error for an exception that `stage` raised while it worked on `task`.
+
+    Its `can_be_ignored` says whether `ignore_failures` would have set documents aside instead.
+    """
     if isinstance(error, StageFailedError):
         return error
     file, number = _origin(task, row)
     place = f" on row {number} of {_counted_from(task, file)}" if number is not None else f" on {file}"
     told, trace = _told(error)
-    aside = ""
-    if isinstance(task, DocumentBatch):  # a file that cannot be read is no document that could be set aside
-        aside = " To set such documents aside instead, run with ignore_failures (--ignore-failures)."
     return StageFailedError(
         f"Stage {stage.name!r} failed{place}: {told}\n\n"
-        f"Committed output is intact: fix the cause and run the same command again to go on.{aside}",
+        f"Committed output is intact: fix the cause and run the same command again to go on.",
         stage=stage.name,
         file=file,
         row=number,
         traceback=trace,
+        # A file that cannot be read is no document that could be set aside.
+        can_be_ignored=isinstance(task, DocumentBatch),
     )
 
 

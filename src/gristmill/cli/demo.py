@@ -53,6 +53,7 @@ def command(
         memory_budget=memory_budget,
         show=not quiet,
         fresh=fresh,
+        ignore_failures=False,
     )
     if as_json:
         print_json(values)

@@ -116,7 +116,7 @@ class Pipeline:
             error_budget: How many records may be quarantined: a float in [0, 1] is a share of all records (never
                 fewer than 10, but for 0.0), an int a number, None no limit. Beyond it the run fails.
             ignore_failures: Quarantine documents on which a stage raises, instead of failing; by default what the
-                executor's configuration says.
+                executor's configuration says. With False an error does not advise it either.
             id_field: The column that holds the documents' ids, for the ledger.
             url_field: The column that holds their URLs, for the ledger.
             scores: `decisive` records the score that decided; `all` every score of every document.
@@ -140,7 +140,8 @@ class Pipeline:
             return run_pipeline(self, executor, initial_tasks, options, list(listeners), progress=progress)
         except StageFailedError as error:
             # Its message has the traceback of the stage; the way through the engine would only stand before it.
-            raise error.with_traceback(None) from None
+            shown = _advised(error) if ignore_failures is None else error
+            raise shown.with_traceback(None) from None
 
     def replay(self, executor: BaseExecutor | str | None = None, **options: Any) -> ReplayReport:
         """Process the quarantined records of this pipeline's output again, after a fix, and merge the result.
@@ -153,3 +154,11 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline(name={self.name!r}, stages=[{', '.join(stage.name for stage in self.stages)}])"
+
+
+def _advised(error: StageFailedError) -> StageFailedError:
+    """The error with the way to go on without the documents it is about, where there is one."""
+    if not error.facts.get("can_be_ignored"):
+        return error
+    advice = "To set such documents aside instead, run with --ignore-failures (ignore_failures=True)."
+    return type(error)(f"{error.message} {advice}", **error.facts)

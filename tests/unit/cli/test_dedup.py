@@ -10,7 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from gristmill.backends.local import LocalExecutor
 from gristmill.cli.main import cli
+from gristmill.errors import StageFailedError
+from gristmill.stages.deduplication import ExactDeduplicationWorkflow
+from gristmill.stages.deduplication.exact.steps import ContentHashes
 from tests.unit.stages.deduplication.jobs import documents, kept_ids, write_files
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away into the deep dark forest "
@@ -74,6 +78,30 @@ def test_a_file_that_is_something_else_by_its_name(tmp_path: Path) -> None:
     assert "is neither JSONL nor Parquet by its name" in result.output
     assert CliRunner().invoke(cli, [*arguments, "--input-filetype", "jsonl"]).exit_code == 0
     assert kept_ids(tmp_path) == ["d0"]
+
+
+def test_a_failing_step_advises_only_what_the_command_offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("of no use")
+
+    write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT])})
+    monkeypatch.setattr(ContentHashes, "process", fails)
+    result = dedup(tmp_path, "exact")
+    assert result.exit_code == 1
+    assert "fix the cause and run the same command again" in result.output
+    assert "ignore" not in result.output
+
+
+def test_a_document_that_cannot_be_compared_is_never_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT, TEXT])})
+    lenient = LocalExecutor(config={"num_cpus": 0, "ignore_failures": True})
+    workflow = ExactDeduplicationWorkflow(str(tmp_path / "out"), str(tmp_path / "in"), perform_removal=True)
+    assert "ignore_failures: without effect" in " ".join(workflow.run(executor=lenient).metadata["notes"])
+    monkeypatch.setattr(ContentHashes, "process", lambda *_: 1 / 0)
+    with pytest.raises(StageFailedError, match="ZeroDivisionError"):
+        workflow.run(executor=lenient, fresh=True)
 
 
 def test_json_has_the_facts(tmp_path: Path) -> None:

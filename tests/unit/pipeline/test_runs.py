@@ -170,7 +170,11 @@ def test_a_failing_stage_names_file_and_row_with_the_users_traceback(tmp_path: P
     assert caught.value.file.endswith("a.jsonl")
     assert "cannot do it" in str(caught.value)
     assert "raise RuntimeError" in str(caught.value)
+    assert str(caught.value).endswith("run with --ignore-failures (ignore_failures=True).")
     assert run_json(tmp_path / "out")["status"] == "failed"
+    with pytest.raises(StageFailedError) as caught:
+        run_lines(tmp_path, ROWS, [picky], ignore_failures=False)
+    assert "ignore_failures" not in str(caught.value), "who said no is not advised to do it"
     result = run_lines(tmp_path, ROWS, [picky], ignore_failures=True)
     assert [row["id"] for row in read_rows(tmp_path / "out")] == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert result.report.stages[1].quarantined == {"RuntimeError": 1}

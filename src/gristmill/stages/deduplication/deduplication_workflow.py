@@ -170,6 +170,8 @@ class DeduplicationWorkflow(WorkflowBase):
         options = {"error_budget": error_budget, "listeners": listeners, "progress": progress, "url_field": None}
         steps = Steps(self, as_executor(executor), self._source(initial_tasks), fresh=fresh, options=options)
         notes = self._notes()
+        if steps.executor.config.get("ignore_failures"):
+            notes.append("ignore_failures: without effect here; a document that is not compared may be a duplicate.")
         for listener in listeners:
             for note in notes:
                 listener(Notice(note))

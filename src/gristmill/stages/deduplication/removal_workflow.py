@@ -230,7 +230,9 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
             )
             writer: Stage = SortedRunWriter(steps, storage_options=storage)
             pipeline = Pipeline("ids to remove", stages=[reader, IdHashes(self.duplicate_id_field), writer])
-            ids = pipeline.run(executor=chosen, fresh=fresh, id_field=None, url_field=None, **options)
+            # An id that is set aside would let its document stay.
+            strict = {**options, "ignore_failures": False, "id_field": None, "url_field": None}
+            ids = pipeline.run(executor=chosen, fresh=fresh, **strict)
             result.add_pipeline_tasks("ids", ids)
             listed = runs_of(steps, storage_options=storage)
         own = [] if self._assigned else [self.id_field]

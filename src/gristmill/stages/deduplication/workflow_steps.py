@@ -99,7 +99,8 @@ class Steps:
         """Run one pipeline, and keep its tasks and its time."""
         begun = time.monotonic()
         id_field = self.workflow.id_field or "id"
-        given: dict[str, Any] = {**self.options, "id_field": id_field, **options}
+        # A document that is set aside in one step and not in the others would stay without having been compared.
+        given: dict[str, Any] = {**self.options, "ignore_failures": False, "id_field": id_field, **options}
         pipeline = Pipeline(f"{self.workflow.name}: {step}", stages=stages)
         try:
             result = pipeline.run(executor=self.executor, fresh=self.fresh and output is not None, **given)
