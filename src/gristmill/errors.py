@@ -141,3 +141,7 @@ class NotSupportedError(UsageError, NotImplementedError):
 
 class OutputExistsError(OutputError, FileExistsError):
     """The output folder already holds the output of a run, and must not."""
+
+
+class ModelLoadError(GristmillError, ValueError):
+    """The files of a model are there but cannot be used; says which folder and why."""

@@ -19,6 +19,7 @@ from gristmill.stages.text.classifiers.guard_stages import (
     PostProcessAegisResponsesStage,
 )
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
+from gristmill.stages.text.models.loading import load_tokenizer
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import fetch_model, model_folder
 from gristmill.stages.text.models.tokenizer import TokenizerStage
@@ -107,7 +108,6 @@ class AegisModelStage(BudgetedModelStage):
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load all parts onto the GPU, or the CPU, from local files."""
         import torch
-        from transformers import AutoTokenizer
 
         from gristmill.stages.text.classifiers.guard_models import GuardModel
         from gristmill.stages.text.models.devices import choose_device, faster_type, limit_threads
@@ -117,7 +117,7 @@ class AegisModelStage(BudgetedModelStage):
         base, adapter, *judge = (model_folder(part, cache_dir=self.cache_dir) for part in self._parts())
         dtype = (faster_type(device.type) if self.autocast else None) or torch.float32
         self.model = GuardModel(base, adapter, *judge, dtype=dtype).to(device).eval()
-        self._tokenizer = AutoTokenizer.from_pretrained(str(base), local_files_only=True)
+        self._tokenizer = load_tokenizer(base)
 
     def process_model_output(
         self, outputs: torch.Tensor, model_input_batch: dict[str, torch.Tensor] | None = None

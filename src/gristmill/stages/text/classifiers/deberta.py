@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
-from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModel
 
-from gristmill.errors import UsageError
+from gristmill.errors import ModelLoadError, UsageError
 from gristmill.stages.text.classifiers.token_bag import TokenBag
-from gristmill.stages.text.models.devices import quiet_loading
+from gristmill.stages.text.models.loading import load_network, load_settings, load_tensors, reading
 from gristmill.stages.text.models.sources import model_folder, read_config, weight_files
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_FIELD
 
@@ -110,15 +109,19 @@ def load_classifier(folder: Path, *, cache_dir: str | None = None) -> tuple[nn.M
     config = read_config(folder)
     weight_files(folder)
     if "base_model" not in config and "base_config" not in config:
-        with quiet_loading():
-            model = AutoModelForSequenceClassification.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32
-            )
+        model = load_network("AutoModelForSequenceClassification", folder, dtype=torch.float32)
         return SequenceClassifier(model).eval(), labels_of({"id2label": model.config.id2label})
+    absent = [name for name in ("id2label", "fc_dropout") if name not in config]
+    if absent:
+        raise ModelLoadError(
+            f"{folder / 'config.json'} has no {absent[0]!r}, which a classifier on a base model needs; it has "
+            f"{', '.join(map(repr, config))}.",
+            identifier=str(folder),
+        )
     labels = labels_of(config)
     if "base_config" not in config:
         config = {**config, "base_model": str(model_folder(config["base_model"], cache_dir=cache_dir))}
-    with skipping_base_weights():
+    with skipping_base_weights(), reading(folder, "configuration"):
         network = Deberta(config)
     return load_weights(network, folder), labels
 
@@ -127,16 +130,18 @@ def load_weights(network: nn.Module, folder: Path) -> nn.Module:
     """The network with the weights in `folder`, in float32, ready for inference.
 
     Raises:
-        UsageError: The weights are not those of this network.
+        ModelLoadError: The weights are damaged, or not those of this network.
     """
-    state = {name: tensor for path in weight_files(folder) for name, tensor in load_file(path).items()}
+    state = load_tensors(folder)
     # Buffers such as position ids are saved by some versions of transformers and made anew by others.
-    missing, unexpected = network.load_state_dict(state, strict=False)
+    with reading(folder, "weights"):
+        missing, unexpected = network.load_state_dict(state, strict=False)
     unexpected = [name for name in unexpected if not name.endswith("position_ids")]
     if missing or unexpected:
-        raise UsageError(
+        raise ModelLoadError(
             f"The weights in {folder} do not fit the network of its config.json: missing {missing[:4]}, "
-            f"unexpected {unexpected[:4]}."
+            f"unexpected {unexpected[:4]}.",
+            identifier=str(folder),
         )
     return network.float().eval()
 
@@ -160,11 +165,13 @@ def make_backbone(config: Mapping[str, Any]) -> nn.Module:
     stored = config.get("base_config")
     if stored is not None:
         options = {key: value for key, value in stored.items() if key not in ("model_type", "dtype", "torch_dtype")}
-        made: nn.Module = AutoModel.from_config(AutoConfig.for_model(stored["model_type"], **options))
+        made: nn.Module = AutoModel.from_config(
+            AutoConfig.for_model(stored["model_type"], **options), trust_remote_code=False
+        )
         return made
     if _weights_follow.get():
-        return AutoModel.from_config(AutoConfig.from_pretrained(config["base_model"]))
-    return AutoModel.from_pretrained(config["base_model"], use_safetensors=True)
+        return AutoModel.from_config(load_settings(Path(config["base_model"])), trust_remote_code=False)
+    return AutoModel.from_pretrained(config["base_model"], use_safetensors=True, trust_remote_code=False)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ from gristmill.stages.text.classifiers.base import (
 )
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import weight_files
 from gristmill.stages.text.models.tokens import PaddingSide
 
 if TYPE_CHECKING:
@@ -98,16 +97,11 @@ class FineWebModelStage(BudgetedModelStage):
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the regression model onto the GPU, or the CPU, from local files."""
         import torch
-        from transformers import AutoModelForSequenceClassification
 
-        from gristmill.stages.text.models.devices import place, quiet_loading
+        from gristmill.stages.text.models.devices import place
+        from gristmill.stages.text.models.loading import load_network
 
-        folder = self.model_path
-        weight_files(folder)
-        with quiet_loading():
-            network = AutoModelForSequenceClassification.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32
-            ).eval()
+        network = load_network("AutoModelForSequenceClassification", self.model_path, dtype=torch.float32)
         self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def process_model_output(

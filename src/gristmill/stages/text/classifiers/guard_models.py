@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
-from transformers import AutoModelForCausalLM
 
+from gristmill.stages.text.classifiers.deberta import load_weights
 from gristmill.stages.text.classifiers.lora import merge_adapter
-from gristmill.stages.text.models.devices import quiet_loading
+from gristmill.stages.text.models.loading import load_network, reading
+from gristmill.stages.text.models.sources import read_config
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_FIELD
 
 # What an answer needs: "unsafe", a line end and a list of categories.
@@ -41,6 +42,14 @@ class PoisoningNet(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
         return torch.sigmoid(self.hidden_layer_2(self.dropout(values)))
 
 
+def load_judge(folder: Path) -> nn.Module:
+    """The network over the hidden state in a model folder, with all of its weights."""
+    config = read_config(folder)
+    with reading(folder, "configuration"):
+        network = PoisoningNet(**{name: config[name] for name in ("input_dim", "dropout") if name in config})
+    return load_weights(network, folder)
+
+
 class GuardModel(nn.Module):  # type: ignore[misc]
     """A guard language model: its answer to a prompt, or with a judge the probability of poisoning.
 
@@ -53,12 +62,8 @@ class GuardModel(nn.Module):  # type: ignore[misc]
 
     def __init__(self, base: Path, adapter: Path, judge: Path | None = None, *, dtype: torch.dtype) -> None:
         super().__init__()
-        with quiet_loading():
-            network = AutoModelForCausalLM.from_pretrained(
-                str(base), local_files_only=True, use_safetensors=True, dtype=dtype
-            )
-        self.network = merge_adapter(network, adapter)
-        self.judge = None if judge is None else PoisoningNet.from_pretrained(str(judge), local_files_only=True).float()
+        self.network = merge_adapter(load_network("AutoModelForCausalLM", base, dtype=dtype), adapter)
+        self.judge = None if judge is None else load_judge(judge)
 
     @property
     def device(self) -> torch.device:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.classifiers.guard_prompt import GuardPrompt, check_template, read_answer
+from gristmill.stages.text.models.loading import load_tokenizer
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import CONFIG_FILES, fetch_model, model_folder
 from gristmill.tasks.document import DocumentBatch
@@ -90,9 +91,7 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             folder = model_folder(model, cache_dir=self.cache_dir)
             if not (folder / "tokenizer_config.json").is_file():
                 continue  # an adapter without a tokenizer of its own
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            tokenizer = load_tokenizer(folder)
             if tokenizer.chat_template:
                 return tokenizer
         return None

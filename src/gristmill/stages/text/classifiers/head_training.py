@@ -19,6 +19,7 @@ from gristmill.stages.text.classifiers.training import (
     silent,
     train_network,
 )
+from gristmill.stages.text.models.loading import load_network, load_tokenizer
 from gristmill.stages.text.models.sources import fetch_model, read_config
 
 # What is tried for the encoder's vectors, from strong regularisation to weak. Tokens always count as much as the linear
@@ -61,19 +62,14 @@ def train_head(
         seed: Fixes the parts, and the order of the texts in that training.
         progress: Told about every batch and step.
     """
-    from transformers import AutoModel, AutoTokenizer
-
     from gristmill.stages.text.classifiers.deberta import Deberta, base_config_of
-    from gristmill.stages.text.models.devices import keep_freed_memory, quiet_loading
+    from gristmill.stages.text.models.devices import keep_freed_memory
 
     keep_freed_memory()
     folder = fetch_model(encoder, cache_dir=cache_dir)
     read_config(folder)
-    with quiet_loading():
-        backbone = AutoModel.from_pretrained(
-            str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32
-        ).eval()
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    backbone = load_network("AutoModel", folder, dtype=torch.float32)
+    tokenizer = load_tokenizer(folder)
     window = min(window, max_seq_length)
     ids = tokenizer(data.texts, truncation=True, max_length=max_seq_length)["input_ids"]
     vectors = mean_vectors(backbone, tokenizer, [row[:window] for row in ids], progress)

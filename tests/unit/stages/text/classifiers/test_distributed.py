@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from gristmill.errors import ModelNotFoundError, UsageError
+from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError
 from gristmill.stages.text.classifiers import (
     AegisClassifier,
     ContentTypeClassifier,
@@ -126,7 +126,7 @@ def test_weights_that_do_not_fit_are_refused(model: Path, tmp_path: Path) -> Non
     del state["fc.bias"]
     save_file(state, str(folder / "model.safetensors"))
     stage = ClassifierModelStage(str(folder))
-    with pytest.raises(UsageError, match=r"fc\.bias"):
+    with pytest.raises(ModelLoadError, match=r"fc\.bias"):
         stage.setup()
 
 

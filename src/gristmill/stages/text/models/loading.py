@@ -1,0 +1,139 @@
+"""Loads tokenizers and networks from local folders: no code of the model's, no pickles, no weights left to chance."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import GristmillError, ModelLoadError
+from gristmill.stages.text.models.sources import TOKENIZER_FILES, listing, missing_extra, names_code, weight_files
+
+# Without an explicit no, transformers asks on the terminal whether to run the code of a model repository.
+_NO_CODE = {"local_files_only": True, "trust_remote_code": False}
+
+# Parts of encoders that many published models leave out, because nothing here looks at them.
+_UNUSED = ("pooler.", "position_ids")
+
+
+@contextlib.contextmanager
+def reading(folder: Path, what: str) -> Iterator[None]:
+    """Turn what the libraries raise about the files in `folder` into an error that names them.
+
+    Args:
+        folder: The model folder.
+        what: What is read from it, for the message.
+
+    Raises:
+        ModelLoadError: The files are damaged, incomplete, of an unknown kind, or want code of their own.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (GristmillError, MemoryError):
+        raise
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        raise _not_usable(folder, what, error) from error
+    except RuntimeError as error:
+        # Memory that ran out is also told by this class, and is no fault of the files.
+        if "size mismatch" not in str(error):
+            raise
+        raise _not_usable(folder, what, error) from error
+
+
+def load_tokenizer(folder: Path, **options: Any) -> Any:
+    """The tokenizer in a model folder.
+
+    Raises:
+        ModelLoadError: There is none that can be used.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise missing_extra("transformers") from error
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ModelLoadError(
+            f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:3])} or the like). It holds: {listing(folder)}. "
+            "Copy the tokenizer's files of the model there, for instance with "
+            "transformers' tokenizer.save_pretrained(folder).",
+            identifier=str(folder),
+        )
+    with reading(folder, "tokenizer"):
+        return AutoTokenizer.from_pretrained(str(folder), **_NO_CODE, **options)
+
+
+def load_network(kind: str, folder: Path, **options: Any) -> Any:
+    """The network in a model folder, ready for inference, with all of its weights.
+
+    Args:
+        kind: The class of transformers, such as `AutoModel`.
+        folder: The model folder.
+        **options: More options for its `from_pretrained`.
+
+    Raises:
+        ModelNotFoundError: There are no safetensors.
+        ModelLoadError: The files cannot be used, or lack weights that would be left at random values.
+    """
+    import transformers
+
+    from gristmill.stages.text.models.devices import quiet_loading
+
+    weight_files(folder)
+    with reading(folder, "network"), quiet_loading():
+        network, found = getattr(transformers, kind).from_pretrained(
+            str(folder), use_safetensors=True, output_loading_info=True, **_NO_CODE, **options
+        )
+    absent = sorted(name for name in found["missing_keys"] if not any(part in name for part in _UNUSED))
+    if absent:
+        raise ModelLoadError(
+            f"The weights in {folder} lack {len(absent)} of the network's, such as {', '.join(absent[:3])}, so that "
+            f"its results would be random. It was loaded as {kind}: give a model that was trained as one.",
+            identifier=str(folder),
+        )
+    return network.eval()
+
+
+def load_settings(folder: Path) -> Any:
+    """The configuration of a network as an object of transformers.
+
+    Raises:
+        ModelLoadError: It cannot be used.
+    """
+    from transformers import AutoConfig
+
+    with reading(folder, "configuration"):
+        return AutoConfig.from_pretrained(str(folder), **_NO_CODE)
+
+
+def load_tensors(folder: Path) -> dict[str, Any]:
+    """All weights of a model folder by name.
+
+    Raises:
+        ModelNotFoundError: There are no safetensors.
+        ModelLoadError: One of the files is damaged.
+    """
+    from safetensors.torch import load_file
+
+    state: dict[str, Any] = {}
+    for path in weight_files(folder):
+        with reading(folder, f"file {path.name}"):
+            state.update(load_file(path))
+    return state
+
+
+def _not_usable(folder: Path, what: str, error: BaseException) -> ModelLoadError:
+    if names_code(folder):
+        advice = (
+            "Its configuration asks for code of its own (auto_map), which is never run: use a model of a kind that "
+            "transformers knows."
+        )
+    else:
+        advice = "Fetch the model again, or give the folder of another one."
+    said = " ".join(str(error).split())
+    return ModelLoadError(
+        f"The {what} of the model in {folder} cannot be used ({type(error).__name__}: {said[:300]}). It holds: "
+        f"{listing(folder)}. {advice}",
+        identifier=str(folder),
+    )
