@@ -70,7 +70,7 @@ def test_code_of_a_model_never_runs_and_nobody_is_asked(
     folder = make_classifier(tmp_path / "model", self_contained=where != "network")
     mark = tmp_path / "ran"
     (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nclass E: pass\n")
-    every = {name: "evil.E" for name in ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification")}
+    every = dict.fromkeys(("AutoConfig", "AutoModel", "AutoModelForSequenceClassification"), "evil.E")
     if where == "network":
         folder = make_sequence_classifier(folder)
         rewrite(folder, "config.json", lambda c: c.update(auto_map=every, model_type="evil"))
