@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import GristmillError, StageFailedError
+from gristmill.errors import GristmillError, MissingColumnError, StageFailedError
 from gristmill.ledger.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage
 from gristmill.storage.partitions import is_whole_file
@@ -16,6 +16,10 @@ from gristmill.tasks.document import DocumentBatch
 
 _HERE = str(Path(__file__).resolve().parents[1])
 _PYTHON = sysconfig.get_paths()["stdlib"]
+_OTHER_COLUMN = (
+    " Set the stage's field parameter to the right column; where only some documents have it, name it in the reader's "
+    "fields, with all others that you need."
+)
 
 
 def user_traceback(error: BaseException) -> str:
@@ -69,6 +73,8 @@ def failed_stage(
     file, number = _origin(task, row)
     place = f" on row {number} of {_counted_from(task, file)}" if number is not None else f" on {file}"
     told, trace = _told(error)
+    if isinstance(error, MissingColumnError):
+        told += _OTHER_COLUMN
     return StageFailedError(
         f"Stage {stage.name!r} failed{place}: {told}\n\n"
         f"Committed output is intact: fix the cause and run the same command again to go on.",

@@ -13,7 +13,7 @@ from gristmill.backends.grouping import attribute, join_outputs
 from gristmill.backends.lineages import children, lineage_of
 from gristmill.backends.plan import RunSettings
 from gristmill.backends.slicing import around, by_time, with_gaps
-from gristmill.errors import ConservationError, StageFailedError, UsageError
+from gristmill.errors import ConservationError, GristmillError, StageFailedError, UsageError
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.trail import StageTime, Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
@@ -306,15 +306,11 @@ def _method(stage: Stage) -> str:
     return "process_batch" if isinstance(stage, OneByOne) else "process"
 
 
-def _invalid(stage: Stage, task: Task[Any]) -> UsageError:
+def _invalid(stage: Stage, task: Task[Any]) -> GristmillError:
     attributes, columns = stage.input_spec_for_task(task)
-    there = task.get_columns() if isinstance(task, DocumentBatch) else []
-    missing = [column for column in columns if column not in there]
-    return UsageError(
-        f"Task {task.task_id!r} failed validation for stage {stage.name!r}: "
-        + (
-            f"it has no column {', '.join(map(repr, missing))}; it has {there}."
-            if missing
-            else f"it needs {attributes}."
-        )
-    )
+    if isinstance(task, DocumentBatch):
+        for column in columns:
+            if not task.columns.has(column):
+                return task.columns.missing(column)
+    needed = ", ".join([*attributes, *(f"column {column!r}" for column in columns)]) or "something else"
+    return UsageError(f"Task {task.task_id!r} failed validation for stage {stage.name!r}: it needs {needed}.")

@@ -146,27 +146,37 @@ def _spec(stage: Stage) -> tuple[list[str], list[str]]:
     return needed, provided
 
 
-def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> None:
+def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[str]:
     """Follow the columns from the source through the stages.
+
+    Returns:
+        Notes about columns that were not seen and may yet turn up; where they do not, the stage fails.
 
     Raises:
         MissingColumnError: A stage reads a column that is not there when its turn comes.
     """
+    notes: list[str] = []
     if found is None:
-        return
+        return notes
     known = list(found.names)
     for stage in stages:
         if isinstance(stage, ReaderStage):
             continue
         needed, provided = _spec(stage)
         for name in needed:
-            if name not in known:
-                hint = "" if found.complete else " If only some records have it, name it in the reader's fields."
+            if name not in known and not found.complete:
+                notes.append(
+                    f"{stage.name} needs the column {name!r}, which none of the {found.looked_at} has that planning "
+                    f"has looked at; they have {', '.join(map(repr, known)) or 'none'}.{did_you_mean(name, known)} "
+                    "Batches without it make the stage fail."
+                )
+                known.append(name)
+            elif name not in known:
                 raise MissingColumnError(
                     f"Stage {stage.name!r} needs the column {name!r}, but there are only "
                     f"{', '.join(map(repr, known)) or 'none'} (from {found.looked_at}).{did_you_mean(name, known)} "
                     f"Set the stage's field parameter to the right column, or add a stage before it that gives "
-                    f"{name!r}.{hint}",
+                    f"{name!r}.",
                     stage=stage.name,
                     column=name,
                     available=known,
@@ -174,7 +184,8 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> None:
         stage.check_columns(known)
         known.extend(name for name in provided if name not in known)
         if not provided and not needed and type(stage).outputs is ProcessingStage.outputs:
-            return  # a stage that declares nothing may add any column
+            break  # a stage that declares nothing may add any column
+    return notes
 
 
 def fuse_stages(stages: Sequence[Stage]) -> list[Stage]:

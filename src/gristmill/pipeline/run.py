@@ -92,8 +92,9 @@ def prepare(
         url_field=options.url_field,
     )
     partitions, root = _roots(sketch, initial_tasks)
+    unseen: list[str] = []
     if sketch.source is not None:
-        check_columns(sketch.stages, sketch.source.columns(partitions, wanted_columns(sketch.stages[1:])))
+        unseen = check_columns(sketch.stages, sketch.source.columns(partitions, wanted_columns(sketch.stages[1:])))
     settings = RunSettings(
         id_field=options.id_field,
         url_field=options.url_field,
@@ -111,7 +112,7 @@ def prepare(
         share_workers=not executor.one_stage_at_a_time,
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
-    plan = replace(plan, notes=(*plan.notes, note)) if note else plan
+    plan = replace(plan, notes=(*plan.notes, *unseen, *([note] if note else [])))
     return Prepared(sketch, partitions, root, plan.described(description))
 
 

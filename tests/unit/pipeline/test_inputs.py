@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,12 +24,15 @@ from gristmill.errors import (
     OutputError,
     PlanningError,
     SchemaConflictError,
+    StageFailedError,
     UsageError,
 )
 from gristmill.ledger.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
+from gristmill.stages.text.io.reader import peek
+from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
 from tests.other_engine import only_in_one_process
@@ -244,6 +248,49 @@ def test_a_rare_key_is_found_late(tmp_path: Path) -> None:
     assert result.report.rows_written == 4001
     assert read_lines(tmp_path / "out")[-1] == '{"id": -1, "text": "HERE"}'
     assert read_lines(tmp_path / "out")[0] == json.dumps(lines[0])
+
+
+def test_a_key_that_planning_has_not_seen_is_left_to_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much planning looks through is a number of bytes, so that the verdict is the same on every machine."""
+    monkeypatch.setattr(peek, "_PEEK_BYTES", 1 << 12)
+    monkeypatch.setattr(peek, "_SEARCH_BYTES", 1 << 14)
+    lines = [{"id": number, "filler": "x" * 1000} for number in range(40)]
+    write_lines(tmp_path / "in" / "a.jsonl", [*lines, {"id": -1, "text": "here"}])
+    result = _run(tmp_path, Modify(str.upper))
+    (note,) = result.report.notes
+    assert re.search(r"needs the column 'text', which none of the \d+ records has that planning has looked at", note)
+    assert read_lines(tmp_path / "out")[-1] == '{"id": -1, "text": "HERE"}'
+    write_lines(tmp_path / "in" / "b.jsonl", lines)
+    with pytest.raises(
+        StageFailedError, match=r"There is no column 'text'; this batch has 'id', 'filler'. Set the sta"
+    ):
+        _run(tmp_path, Modify(str.upper))
+    monkeypatch.setattr(peek, "_SEARCH_BYTES", 1 << 20)
+    write_lines(tmp_path / "in" / "a.jsonl", lines)
+    with pytest.raises(MissingColumnError, match="from all 80 records"):
+        _run(tmp_path, Modify(str.upper))
+
+
+def test_a_large_input_is_searched_in_many_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peek, "_PEEK_BYTES", 1 << 12)
+    monkeypatch.setattr(peek, "_SEARCH_BYTES", 1 << 16)
+    for number in range(64):
+        write_lines(tmp_path / "in" / f"{number:02d}.jsonl", [{"of_" + str(number): "x" * 1000}] * 10)
+    source = JsonlReader(str(tmp_path / "in")).decompose()[0]
+    assert isinstance(source, FilePartitioningStage)
+    found = source.columns(source.partitions(), ["of_62"])
+    assert found is not None
+    assert "of_62" not in found.names
+    assert not found.complete
+    found = source.columns(source.partitions(), ["of_32"])
+    assert found is not None
+    assert "of_32" in found.names, "half way through the input, far beyond the bytes that are looked at"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8, 13])
+def test_the_places_of_a_search_lie_far_apart_and_leave_nothing_out(count: int) -> None:
+    assert sorted(peek._spread(count)) == list(range(count))
+    assert [*peek._spread(10)][:3] == [0, 8, 4]
 
 
 def test_planning_errors_come_within_a_second_and_touch_nothing(tmp_path: Path) -> None:
