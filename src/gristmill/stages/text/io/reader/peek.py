@@ -58,13 +58,9 @@ class _Search:
     """What a look at some partitions has shown."""
 
     def __init__(
-        self,
-        wanted: Sequence[str],
-        storage_options: Mapping[str, Any] | None,
-        *,
-        known: Mapping[str, None] | None = None,
+        self, wanted: Sequence[str], storage_options: Mapping[str, Any] | None, *, known: Iterable[str] = ()
     ) -> None:
-        self.names: dict[str, None] = dict(known or {})
+        self.names: dict[str, None] = dict.fromkeys(known)
         self.records = 0
         self.seen = 0
         self._wanted = wanted
