@@ -46,8 +46,32 @@ def feature_buckets(data: Any, start: int, end: int, bits: int, out: Any) -> int
 
 
 @kernel
-def linear_scores(data: Any, offsets: Any, bits: int, weights: Any, rarity: Any, bias: Any) -> Any:
-    """The score of every class for each text: its normalised features times the weights."""
+def bucket_table(buckets: Any) -> Any:
+    """Where each of some different buckets stands, as a table of places from 0 on for `linear_scores`; -1 is free.
+
+    A bucket is looked for from the place that its last bits name, and then in the places after it. At least half of
+    the places are free, so that a search is short.
+    """
+    size = 2
+    while size < 2 * len(buckets):
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    for row in range(len(buckets)):
+        place = buckets[row] & (size - 1)
+        while table[place] >= 0:
+            place = (place + 1) & (size - 1)
+        table[place] = row
+    return table
+
+
+@kernel
+def linear_scores(
+    data: Any, offsets: Any, bits: int, buckets: Any, table: Any, weights: Any, rarity: Any, bias: Any
+) -> Any:
+    """The score of every class for each text: its normalised features times the weights.
+
+    The rows of `weights` and `rarity` belong to `buckets`; features in other buckets do not count.
+    """
     rows = len(offsets) - 1
     classes = weights.shape[1]
     scores = np.empty((rows, classes), np.float32)
@@ -55,22 +79,33 @@ def linear_scores(data: Any, offsets: Any, bits: int, weights: Any, rarity: Any,
     for row in range(rows):
         longest = max(longest, offsets[row + 1] - offsets[row])
     scratch = np.empty(longest + 2, np.int64)
+    times = np.zeros(len(buckets), np.int32)
+    logarithms = 1 + np.log(np.maximum(np.arange(256), 1)).astype(np.float32)
+    last = len(table) - 1
     for row in range(rows):
         count = feature_buckets(data, offsets[row], offsets[row + 1], bits, scratch)
-        found = np.sort(scratch[:count])
+        known = 0
+        for number in range(count):
+            bucket = scratch[number]
+            place = bucket & last
+            while table[place] >= 0 and buckets[table[place]] != bucket:
+                place = (place + 1) & last
+            feature = table[place]
+            if feature >= 0:
+                if times[feature] == 0:
+                    scratch[known] = feature
+                    known += 1
+                times[feature] += 1
         total = np.zeros(classes, np.float32)
         square = np.float32(0)
-        place = 0
-        while place < count:
-            stop = place + 1
-            while stop < count and found[stop] == found[place]:
-                stop += 1
-            bucket = found[place]
-            value = (1 + np.log(np.float32(stop - place))) * rarity[bucket]
+        for number in range(known):
+            feature = scratch[number]
+            often = times[feature]
+            times[feature] = 0
+            value = (logarithms[often] if often < 256 else 1 + np.log(np.float32(often))) * rarity[feature]
             square += value * value
-            for number in range(classes):
-                total[number] += value * weights[bucket, number]
-            place = stop
+            for label in range(classes):
+                total[label] += value * weights[feature, label]
         scale = 1 / np.sqrt(square) if square > 0 else np.float32(0)
         for number in range(classes):
             scores[row, number] = total[number] * scale + bias[number]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.errors import InputError, ModelNotFoundError, UsageError, did_you_mean
-from gristmill.kernels.linear_text import linear_scores
+from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import check_filter_by, label_filter, vectors
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 CONFIG_NAME, WEIGHTS_NAME = "linear.json", "linear.npz"
 SHIPPED_PREFIX = "shipped:"
-_FORMAT = 1
+_FORMAT = 2
 
 Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -39,22 +40,30 @@ class LinearModel:
 
     Attributes:
         labels: The labels by class number.
-        bits: The number of buckets is 2 to this power.
-        weights: Buckets × classes.
-        rarity: How much each bucket counts.
+        bits: Words and pairs are hashed into 2 to this power buckets.
+        buckets: Those that count, in order.
+        weights: Buckets that count × classes.
+        rarity: How much each of these buckets counts.
         bias: One value per class.
     """
 
     labels: list[str]
     bits: int
+    buckets: Integers
     weights: Floats
     rarity: Floats
     bias: Floats
+    _table: Integers = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._table = bucket_table(self.buckets)
 
     def probabilities(self, texts: pa.Array | Sequence[str]) -> Floats:
         """The probability of each class for each text; a missing text counts as an empty one."""
         column = text_column(texts if isinstance(texts, pa.Array | pa.ChunkedArray) else list(texts))
-        scores = linear_scores(column.data, column.offsets, self.bits, self.weights, self.rarity, self.bias)
+        scores = linear_scores(
+            column.data, column.offsets, self.bits, self.buckets, self._table, self.weights, self.rarity, self.bias
+        )
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         result: Floats = scores / scores.sum(axis=1, keepdims=True)
         return result
@@ -66,6 +75,7 @@ class LinearModel:
         facts = {"format": _FORMAT, "labels": self.labels, "bits": self.bits}
         np.savez_compressed(
             place / WEIGHTS_NAME,
+            buckets=self.buckets.astype(np.uint32),
             weights=self.weights.astype(np.float16),
             rarity=self.rarity.astype(np.float16),
             bias=self.bias,
@@ -94,14 +104,19 @@ class LinearModel:
             )
         facts = json.loads((place / CONFIG_NAME).read_text(encoding="utf-8"))
         if facts.get("format") != _FORMAT:
-            raise InputError(f"{place / CONFIG_NAME} has format {facts.get('format')!r}; this version reads {_FORMAT}.")
+            raise InputError(
+                f"{place / CONFIG_NAME} has format {facts.get('format')!r}; this version reads {_FORMAT}. "
+                "Train the classifier again."
+            )
         with np.load(place / WEIGHTS_NAME, allow_pickle=False) as arrays:
+            buckets = np.ascontiguousarray(arrays["buckets"], np.int64)
             weights, rarity, bias = (
                 np.ascontiguousarray(arrays[key], np.float32) for key in ("weights", "rarity", "bias")
             )
-        if weights.shape != (1 << facts["bits"], len(facts["labels"])):
-            raise InputError(f"{place / WEIGHTS_NAME} does not belong to {CONFIG_NAME}: its shape is {weights.shape}.")
-        return cls(list(facts["labels"]), int(facts["bits"]), weights, rarity, bias)
+        shapes = [array.shape for array in (weights, rarity, bias)]
+        if shapes != [(len(buckets), len(facts["labels"])), (len(buckets),), (len(facts["labels"]),)]:
+            raise InputError(f"{place / WEIGHTS_NAME} does not belong to {CONFIG_NAME}: its shapes are {shapes}.")
+        return cls(list(facts["labels"]), int(facts["bits"]), buckets, weights, rarity, bias)
 
 
 def shipped_models() -> list[str]:
@@ -188,7 +203,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def warm_up(self) -> None:
         """Compile the kernel, or load it from the cache."""
-        nothing = LinearModel([""], 1, *(np.zeros(shape, np.float32) for shape in ((2, 1), 2, 1)))
+        nothing = LinearModel([""], 1, np.arange(1), *(np.zeros(shape, np.float32) for shape in ((1, 1), 1, 1)))
         nothing.probabilities([""])
 
     def teardown(self) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from gristmill.errors import UsageError
 from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts
 from gristmill.stages.text.classifiers.linear import LinearModel
-from gristmill.stages.text.classifiers.logistic import Features, fit_logistic
+from gristmill.stages.text.classifiers.logistic import Features, fit_logistic, telling_reach
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done."""
@@ -27,13 +27,20 @@ def silent(what: str, done: float) -> None:
 
 
 def train_linear(
-    data: LabelledTexts, *, bits: int = 18, strength: float = 20.0, steps: int = 60, progress: Progress = silent
+    data: LabelledTexts,
+    *,
+    bits: int = 32,
+    min_texts: int = 2,
+    strength: float = 10.0,
+    steps: int = 60,
+    progress: Progress = silent,
 ) -> LinearModel:
     """A linear classifier, fitted by L-BFGS to the regularised logistic loss.
 
     Args:
         data: What to learn from.
-        bits: The number of hashed features is 2 to this power.
+        bits: Words and pairs are hashed into 2 to this power buckets: 32 keep them apart, fewer make a smaller model.
+        min_texts: Words and pairs that fewer texts have do not count, unless none is in as many.
         strength: How much the data count against the regularisation (the C of logistic regression).
         steps: The most steps of the optimiser.
         progress: Told about every step.
@@ -42,23 +49,25 @@ def train_linear(
     from gristmill.kernels.text_column import text_column
 
     column = text_column(data.texts)
-    ends, buckets, values = linear_features(column.data, column.offsets, bits)
-    size, rows, classes = 1 << bits, len(data), len(data.labels)
+    ends, hashed, values = linear_features(column.data, column.offsets, bits)
+    rows, classes = len(data), len(data.labels)
+    buckets, places, texts = np.unique(hashed, return_inverse=True, return_counts=True)
+    counts = texts >= min(min_texts, texts.max(initial=1))
     # Smoothed rarity (Spärck Jones, 1972), as usual for TF-IDF.
-    rarity = (np.log((1 + rows) / (1 + np.bincount(buckets, minlength=size))) + 1).astype(np.float32)
-    values = values * rarity[buckets]
-    row_of = np.repeat(np.arange(rows), np.diff(ends))
+    rarity = (np.log((1 + rows) / (1 + texts)) + 1).astype(np.float32)
+    kept = counts[places]
+    row_of = np.repeat(np.arange(rows), np.diff(ends))[kept]
+    values = values[kept] * rarity[places[kept]]
     norms = np.sqrt(np.bincount(row_of, values.astype(np.float64) ** 2, minlength=rows))
     values = (values / np.maximum(norms, 1e-12)[row_of]).astype(np.float32)
-    features = Features.of(ends, buckets, values)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=rows))])
+    features = Features.of(ends, places[kept], values)
     fitted = fit_logistic(
         features, data.classes, classes, strength=strength, steps=steps,
+        reach=telling_reach(features, data.classes, classes),
         on_step=lambda calls: progress("fitting", min(calls / (1.25 * steps), 1.0)),
     )  # fmt: skip
-    # Only the buckets that occur were fitted; the others stay zero.
-    full = np.zeros((size, classes), np.float32)
-    full[features.present] = fitted.sparse.numpy()
-    return LinearModel(data.labels, bits, full, rarity, fitted.bias.numpy())
+    return LinearModel(data.labels, bits, buckets[counts], fitted.sparse.numpy(), rarity[counts], fitted.bias.numpy())
 
 
 def train_deberta(

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from gristmill.cli.main import cli
 from gristmill.errors import InputError, InputNotFoundError, ModelNotFoundError, UsageError
 from gristmill.kernels.linear_features import linear_features
-from gristmill.kernels.linear_text import linear_scores
+from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts, read_labelled
 from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel
+from gristmill.stages.text.classifiers.logistic import Features, telling_reach
 from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_linear
 from tests.unit.stages.text.classifiers.topics import topics
 from tests.unit.stages.text.models.tiny import batch_of, make_classifier, run
@@ -56,25 +57,62 @@ def test_features_equal_the_slow_reference(texts: list[str]) -> None:
         assert dict(zip(buckets[part].tolist(), values[part].tolist(), strict=True)) == pytest.approx(expected)
 
 
-@given(st.lists(st.text(max_size=40), min_size=1, max_size=5))
-def test_scores_equal_the_slow_reference(texts: list[str]) -> None:
+@given(st.lists(st.text("ab é", max_size=40), min_size=1, max_size=5), st.sets(st.integers(0, 63)))
+def test_scores_equal_the_slow_reference(texts: list[str], counting: set[int]) -> None:
+    buckets = np.array(sorted(counting), np.int64)
     rng = np.random.default_rng(0)
-    weights = rng.normal(size=(1024, 3)).astype(np.float32)
-    rarity, bias = rng.uniform(1, 3, 1024).astype(np.float32), rng.normal(size=3).astype(np.float32)
+    weights = rng.normal(size=(len(buckets), 3)).astype(np.float32)
+    rarity, bias = rng.uniform(1, 3, len(buckets)).astype(np.float32), rng.normal(size=3).astype(np.float32)
     column = text_column(texts)
-    scores = linear_scores(column.data, column.offsets, 10, weights, rarity, bias)
+    scores = linear_scores(column.data, column.offsets, 6, buckets, bucket_table(buckets), weights, rarity, bias)
     for row, text in enumerate(texts):
-        vector = np.zeros(1024)
-        for bucket, value in plain_features(text, 10).items():
-            vector[bucket] = value * rarity[bucket]
+        vector = np.zeros(len(buckets))
+        for bucket, value in plain_features(text, 6).items():
+            if bucket in counting:
+                place = sorted(counting).index(bucket)
+                vector[place] = value * rarity[place]
         norm = np.linalg.norm(vector) or 1.0
         assert np.allclose(scores[row], vector / norm @ weights + bias, atol=1e-4)
+
+
+def test_a_word_that_occurs_very_often_counts_by_its_logarithm() -> None:
+    texts = ["so " * 1000 + "good"]
+    ((so, often), (good, _)) = sorted(plain_features("so so good", 32).items(), key=lambda item: -item[1])[:2]
+    assert often == 1 + math.log(2)
+    buckets = np.array(sorted([so, good]), np.int64)
+    column = text_column(texts)
+    only_so = (buckets == so).astype(np.float32).reshape(-1, 1)
+    scores = linear_scores(
+        column.data,
+        column.offsets,
+        32,
+        buckets,
+        bucket_table(buckets),
+        only_so,
+        np.ones(2, np.float32),
+        np.zeros(1, np.float32),
+    )
+    value = 1 + math.log(1000)
+    assert scores[0, 0] == pytest.approx(value / math.hypot(value, 1), rel=1e-5)
+
+
+@given(st.sets(st.integers(0, 2**32 - 1), max_size=50))
+def test_every_bucket_is_found_from_the_place_its_last_bits_name(chosen: set[int]) -> None:
+    buckets = np.array(sorted(chosen), np.int64)
+    table = bucket_table(buckets)
+    assert sorted(table[table >= 0].tolist()) == list(range(len(buckets)))
+    for row, bucket in enumerate(buckets.tolist()):
+        place = bucket % len(table)
+        while table[place] != row:
+            assert table[place] >= 0, "a free place ends the search"
+            place = (place + 1) % len(table)
 
 
 def test_a_linear_classifier_learns_is_saved_and_used(tmp_path: Path) -> None:
     learn, test = topics(120).split(0.25)
     assert (len(learn), len(test)) == (90, 30)
-    model = train_linear(learn, bits=12)
+    model = train_linear(learn)
+    assert len(np.unique(model.buckets)) == len(model.buckets)
     model.save(tmp_path / "topic")
     assert evaluate(tmp_path / "topic", test).accuracy == 1.0
     classifier = LinearClassifier(model_path=str(tmp_path / "topic"), score_field="p", filter_by=["sports", "money"])
@@ -85,6 +123,30 @@ def test_a_linear_classifier_learns_is_saved_and_used(tmp_path: Path) -> None:
     assert np.abs(again.probabilities(test.texts) - model.probabilities(pa.array(test.texts))).max() < 1e-2
     with pytest.raises(UsageError, match="Did you mean 'money'"):
         LinearClassifier(model_path=str(tmp_path / "topic"), filter_by=["monye"]).decompose()[0].setup()
+
+
+def test_words_of_one_text_count_only_where_no_word_is_in_two() -> None:
+    texts = ["red apples", "red cars"]
+    data = LabelledTexts(texts, np.array([0, 1]), ["fruit", "traffic"])
+    assert len(train_linear(data).buckets) == 1
+    assert len(train_linear(data, min_texts=1).buckets) == 5
+    strange = LabelledTexts(["apples", "cars"], np.array([0, 1]), ["fruit", "traffic"])
+    assert train_linear(strange).probabilities(["apples", "cars"]).argmax(axis=1).tolist() == [0, 1]
+
+
+def test_texts_without_words_get_the_most_frequent_label() -> None:
+    data = LabelledTexts(["", "...", "\n"], np.array([1, 1, 0]), ["a", "b"])
+    assert train_linear(data).probabilities(["?", ""]).argmax(axis=1).tolist() == [1, 1]
+
+
+def test_weights_that_tell_classes_apart_reach_farther() -> None:
+    # Column 0 is in both texts of class 0 and in none of class 1; column 1 is in one of each.
+    ends, columns = np.array([0, 2, 3, 4, 4]), np.array([0, 1, 0, 1])
+    features = Features.of(ends, columns, np.ones(4, np.float32))
+    reach = telling_reach(features, np.array([0, 0, 1, 1]), 2, share=0.5)
+    told = math.log((2 + 1) / (2 + 2)) - math.log((0 + 1) / (2 + 2))
+    assert reach[1].tolist() == pytest.approx([0.5, 0.5])
+    assert reach[0].tolist() == pytest.approx([0.5 + 0.5 * told / (told / math.sqrt(2))] * 2)
 
 
 def test_the_shipped_model_is_found_by_name_and_small() -> None:
