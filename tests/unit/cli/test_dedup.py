@@ -15,6 +15,7 @@ from gristmill.cli.main import cli
 from gristmill.errors import StageFailedError
 from gristmill.stages.deduplication import ExactDeduplicationWorkflow
 from gristmill.stages.deduplication.exact.steps import ContentHashes
+from gristmill.stages.text.io.reader import peek
 from tests.unit.stages.deduplication.jobs import documents, kept_ids, write_files
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away into the deep dark forest "
@@ -68,6 +69,74 @@ def test_a_column_that_no_file_has_is_named_with_its_option(
     result = dedup(tmp_path, *options)
     assert result.exit_code == 1
     assert f"only 'id', 'text'. Name the right one with {named}" in result.output.replace(" Did you mean 'text'?", "")
+
+
+@pytest.mark.parametrize("kind", ["exact", "fuzzy"])
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["good", "3"], "holds texts, such as 'good'"),
+        ([[1.5], [2.5]], "holds "),
+        ([{"a": 1}, {"a": 2}], "holds "),
+    ],
+)
+def test_scores_that_are_no_numbers_are_refused_before_the_first_step(
+    tmp_path: Path, kind: str, form: str, values: list[object], words: str
+) -> None:
+    rows = [{**row, "q": value} for row, value in zip(documents([TEXT, TEXT]), values, strict=True)]
+    write_files(tmp_path, {"a.jsonl": rows})
+    if form == "parquet":
+        (tmp_path / "in" / "a.jsonl").unlink()
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in" / "a.parquet")
+    result = dedup(tmp_path, kind, "--keep", "best", "--score-field", "q")
+    assert result.exit_code == 1
+    assert f"score_field='q': survivor='best' compares numbers, but this column {words}" in result.output
+    assert "Name a column of numbers with --score-field" in result.output
+    assert not (tmp_path / "out").exists()
+    assert dedup(tmp_path, kind, "--keep", "best", "--score-field", "q", "--plan").exit_code == 1
+
+
+def test_the_type_of_scores_in_parquet_is_known_without_any(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [{"id": "d0", "text": TEXT, "q": None}, {"id": "d1", "text": TEXT, "q": None}]
+    schema = pa.schema([("id", pa.string()), ("text", pa.string()), ("q", pa.list_(pa.float64()))])
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "in" / "a.parquet")
+    result = dedup(tmp_path, "fuzzy", "--keep", "best", "--score-field", "q")
+    assert "this column holds values of type list<" in result.output
+
+
+@pytest.mark.parametrize("kind", ["exact", "fuzzy"])
+def test_numbers_of_every_kind_are_scores(tmp_path: Path, kind: str) -> None:
+    values = [None, 2, "3.5", True]
+    rows = [{**row, "q": value} for row, value in zip(documents([TEXT] * 4), values, strict=True)]
+    write_files(tmp_path, {f"{at}.jsonl": [row] for at, row in enumerate(rows)})
+    result = dedup(tmp_path, kind, "--keep", "best", "--score-field", "q")
+    assert result.exit_code == 0, result.output
+    assert kept_ids(tmp_path) == ["d2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (("--text-field", "txt"), True),
+        (("--keep", "best", "--score-field", "quality"), False),
+        (("--id-field", "key"), False),
+    ],
+)
+def test_what_is_compared_must_be_seen_and_the_rest_may_be_rare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], refused: bool
+) -> None:
+    monkeypatch.setattr(peek, "_PEEK_BYTES", 1 << 12)
+    monkeypatch.setattr(peek, "_SEARCH_BYTES", 1 << 13)
+    rows = documents([TEXT] * 200)
+    write_files(tmp_path, {"a.jsonl": [*rows, {**rows[0], "key": "k", "quality": 2, "txt": TEXT}]})
+    result = dedup(tmp_path, "exact", *options, "--json")
+    assert result.exit_code == (1 if refused else 0)
+    if refused:
+        assert "records that were looked at has such a column, only 'id', 'text'. Did you mean 'text'?" in result.output
+    else:
+        assert "records that were looked at has this column" in result.output
 
 
 def test_a_file_that_is_something_else_by_its_name(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
 from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, Place, forecast, memory_limit
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, range_count
+from gristmill.stages.deduplication.named_columns import check_named_columns, missing_column
 from gristmill.stages.deduplication.removal import DuplicateRemoval
 from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, count_distinct
 from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, find_filetype
@@ -113,8 +114,11 @@ class DeduplicationWorkflow(WorkflowBase):
             PlanningError: The memory is not enough.
         """
         engine = as_executor(executor)
-        Steps(self, engine, self._source(None), fresh=False, options={}).check_apart()
+        steps = Steps(self, engine, self._source(None), fresh=False, options={})
+        steps.check_apart()
+        notes = check_named_columns(self, steps.source)
         found = self._forecast(engine)
+        found.notes.extend(notes)
         found.check(Place.of(self._steps_path), Place.of(self.output_path), memory_limit(engine))
         return found
 
@@ -169,14 +173,13 @@ class DeduplicationWorkflow(WorkflowBase):
         begun = time.monotonic()
         options = {"error_budget": error_budget, "listeners": listeners, "progress": progress, "url_field": None}
         steps = Steps(self, as_executor(executor), self._source(initial_tasks), fresh=fresh, options=options)
-        notes = self._notes()
+        notes = [*self._notes(), *check_named_columns(self, steps.source)]
         if steps.executor.config.get("ignore_failures"):
             notes.append("ignore_failures: without effect here; a document that is not compared may be a duplicate.")
         for listener in listeners:
             for note in notes:
                 listener(Notice(note))
         steps.result.add_metadata("notes", notes)
-        self._check_id_field(steps.source)
         steps.begin()
         removals = self._find(steps)
         steps.check_input()
@@ -263,14 +266,6 @@ class DeduplicationWorkflow(WorkflowBase):
             dict(self.read_kwargs) if self.read_kwargs else None,
         )
 
-    def _check_id_field(self, source: DocumentSource) -> None:
-        """Refuse a column of ids that was named and that no file has; `id` is taken where it is there."""
-        if self.id_field is None or self.id_field == "id":
-            return
-        found = source.columns([self.id_field])
-        if found is not None and self.id_field not in found:
-            raise self._missing("id_field", self.id_field, list(found))
-
     @property
     def _named_columns(self) -> dict[str, str | None]:
         """The options that name columns, and what they name."""
@@ -282,17 +277,7 @@ class DeduplicationWorkflow(WorkflowBase):
         named = [option for option, name in self._named_columns.items() if name == column]
         if not named:
             return error
-        return self._missing(named[0], column, available, stage=error.facts.get("stage"))
-
-    def _missing(self, option: str, column: str, available: list[str], **facts: Any) -> MissingColumnError:
-        return MissingColumnError(
-            f"{option}={column!r}: the documents have no such column, only "
-            f"{', '.join(map(repr, available)) or 'none'}.{did_you_mean(column, available)} Name the right one with "
-            f"--{option.replace('_', '-')} ({option}).",
-            column=column,
-            available=available,
-            **facts,
-        )
+        return missing_column(named[0], column, available, stage=error.facts.get("stage"))
 
     def _in_output(self, relative: str) -> str:
         return f"{self.output_path.rstrip('/')}/{relative}"

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.errors import InputChangedError, UsageError
 from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.ends import SourceStage
+from gristmill.stages.ends import SourceColumns, SourceStage
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
 from gristmill.storage.files import COMPRESSED_SUFFIXES, list_files
 from gristmill.storage.partitions import Partition
+from gristmill.tasks.document import DocumentBatch
 
 FILETYPES = ("jsonl", "parquet")
 _NAMED = 3
+_LOOK_BYTES = 1 << 20
+_LOOK_PARTITIONS = 3
 
 
 @dataclass(frozen=True)
@@ -56,16 +60,24 @@ class DocumentSource:
         """The local folders in which files are looked for."""
         return self._files().searched_folders()
 
-    def columns(self, wanted: Sequence[str]) -> tuple[str, ...] | None:
+    def look_for(self, wanted: Sequence[str]) -> SourceColumns | None:
         """The columns of all files together, as far as they were looked at to find the wanted; None without any."""
         files = self._files()
-        found = files.columns(files.partitions(), wanted)
-        return None if found is None else found.names
+        return files.columns(files.partitions(), wanted)
+
+    def first_batches(self, fields: Sequence[str]) -> Iterator[DocumentBatch]:
+        """The first documents of the first few partitions, about a megabyte of each, with these columns."""
+        small = replace(self, read_kwargs={**(self.read_kwargs or {}), "batch_bytes": _LOOK_BYTES})
+        files, reader, *_ = small.reader(fields).decompose()  # type: ignore[attr-defined]
+        partitions = files.partitions()
+        files.prepare(reader, partitions)
+        for partition in partitions[:_LOOK_PARTITIONS]:
+            yield from itertools.islice(reader.process(files.task(partition)), 1)
 
     def _present(self, fields: Sequence[str]) -> list[str]:
         """Those of the fields that any file has (a missing text column is left to the planner to report)."""
-        found = self.columns(fields)
-        return [field for field in fields if found is None or field in found] or list(fields[:1])
+        found = self.look_for(fields)
+        return [field for field in fields if found is None or field in found.names] or list(fields[:1])
 
 
 def find_filetype(

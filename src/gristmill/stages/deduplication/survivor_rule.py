@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
 from gristmill.ledger.trail import Floats
-from gristmill.tasks.columns import one_chunk
+from gristmill.tasks.columns import RecordColumns, one_chunk
 from gristmill.tasks.document import DocumentBatch
 
 Survivor = Literal["first", "longest", "best", "priority"]
@@ -85,14 +85,44 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def _negated(batch: DocumentBatch, field: str) -> Floats:
-    if not batch.columns.has(field):
-        return np.full(batch.num_items, np.inf)
-    try:
-        values = one_chunk(batch.column(field)).cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise UsageError(
-            f"survivor='best' compares the column {field!r}, which does not hold numbers: {error}. Name a column of "
-            "numbers in score_field.",
-            field=field,
-        ) from error
+    values = numbers_of(batch, field)
     return np.where(np.isnan(values), np.inf, -values)
+
+
+def numbers_of(batch: DocumentBatch, field: str) -> Floats:
+    """The values of a column as numbers, NaN where there is none; texts that are written as numbers count as such.
+
+    Raises:
+        UsageError: They are something else.
+    """
+    if not batch.columns.has(field):
+        return np.full(batch.num_items, np.nan)
+    column = one_chunk(batch.column(field))
+    try:
+        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        value = next((text for text in column.to_pylist() if text is not None and not _is_number(text)), None)
+        example = "" if value is None else f", such as {str(value)[:60]!r}"
+        raise UsageError(
+            f"score_field={field!r}: survivor='best' compares numbers, but this column holds "
+            f"{_kind(batch, field, column.type)}{example}. Name a column of numbers with --score-field (score_field).",
+            field=field,
+            found=str(column.type),
+        ) from error
+
+
+def _is_number(value: object) -> bool:
+    try:
+        pa.scalar(value).cast(pa.float64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
+
+
+def _kind(batch: DocumentBatch, field: str, kind: pa.DataType) -> str:
+    columns = batch.columns
+    if isinstance(columns, RecordColumns) and columns.is_json(field):
+        return "lists, objects or values of several types"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "texts"
+    return f"values of type {kind}"
