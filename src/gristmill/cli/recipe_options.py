@@ -64,6 +64,23 @@ def executor_options(command: F) -> F:
     return command
 
 
+def ledger_options(command: F) -> F:
+    """`--id-field`, `--url-field` and `--scores`: what the ledger of an output holds."""
+    for decorate in (
+        click.option(
+            "--scores",
+            type=click.Choice(["decisive", "all"]),
+            default="decisive",
+            show_default=True,
+            help="Keep the score that decided, or every score of every document.",
+        ),
+        click.option("--url-field", default="url", show_default=True, help="The column with their addresses."),
+        click.option("--id-field", default="id", show_default=True, help="The column with the documents' ids."),
+    ):
+        command = decorate(command)
+    return command
+
+
 def read_settings(settings: Sequence[str], input_path: str | None, output_path: str | None) -> Assignments:
     """The assignments of `--set`, and the two positional ones.
 

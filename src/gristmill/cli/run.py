@@ -13,6 +13,7 @@ from gristmill.cli.recipe_options import (
     choose_executor,
     error_budget_option,
     executor_options,
+    ledger_options,
     read_recipe,
     read_settings,
     recipe_arguments,
@@ -45,15 +46,7 @@ def run_options(command: Any) -> Any:
 @click.option(
     "--ignore-failures", is_flag=True, help="Quarantine the documents on which a stage raises, instead of failing."
 )
-@click.option("--id-field", default="id", show_default=True, help="The column with the documents' ids.")
-@click.option("--url-field", default="url", show_default=True, help="The column with their addresses.")
-@click.option(
-    "--scores",
-    type=click.Choice(["decisive", "all"]),
-    default="decisive",
-    show_default=True,
-    help="Keep the score that decided, or every score of every document.",
-)
+@ledger_options
 @click.option(
     "--alarm-share",
     type=click.FloatRange(0, 1),

@@ -9,9 +9,10 @@ from typing import Any
 
 from gristmill.errors import ResumeError
 from gristmill.ledger.commit import remove_partition
+from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.manifest import Manifest, ManifestEntry, source_of
+from gristmill.ledger.plan_record import check_plan, read_plan, write_plan
 from gristmill.ledger.plan_record import plan_digest as digest_of
-from gristmill.ledger.plan_record import read_plan, write_plan
 from gristmill.storage.partitions import Partition
 from gristmill.storage.remote import is_local, local_path
 
@@ -62,6 +63,7 @@ def decide(
     plan_digest: str,
     *,
     remove_vanished: bool = False,
+    sizes: Mapping[str, int] | None = None,
 ) -> Resume:
     """Which partitions are done, and which must be processed (again).
 
@@ -75,13 +77,13 @@ def decide(
         partitions: All partitions of the run.
         plan_digest: The digest of the plan.
         remove_vanished: Remove the outputs of vanished partitions instead of raising.
+        sizes: For entries that come without their folder, the sizes of the files in it.
 
     Raises:
         ResumeError: Some partitions have vanished, or were made by another plan.
     """
     folder = manifest.folder if isinstance(manifest, Manifest) else None
     here = {partition.id: partition for partition in partitions}
-    sizes: Mapping[str, int] | None = None
     result = Resume()
     other: list[str] = []
     vanished: list[ManifestEntry] = []
@@ -119,6 +121,24 @@ def decide(
         if moved:
             manifest.renumber({partition.id: partition.index for partition in partitions})
     return result
+
+
+def preview(folder: RunFolder, partitions: Sequence[Partition], description: Mapping[str, Any]) -> Resume:
+    """How the partitions of a run would stand, found without changing anything in the output.
+
+    Args:
+        folder: The output, in which partitions are committed.
+        partitions: All partitions of the run.
+        description: Its plan.
+
+    Raises:
+        ResumeError: As the run would.
+    """
+    digest = check_plan(folder, description)
+    replaced = (read_plan(folder) or {}).get("replaces", ())  # see `adopt_plan`
+    found = Manifest(folder).load()
+    own = {key: replace(entry, plan=digest) if entry.plan in replaced else entry for key, entry in found.items()}
+    return decide(own, partitions, digest, sizes=folder.walk())
 
 
 def adopt_plan(manifest: Manifest, description: Mapping[str, Any]) -> str:

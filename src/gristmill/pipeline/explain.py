@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import Segment
 from gristmill.backends.registry import as_executor
+from gristmill.errors import GristmillError
 from gristmill.observe.figures import plural
-from gristmill.pipeline.run import Options, prepare
+from gristmill.pipeline.output import preview_output
+from gristmill.pipeline.run import Options, Prepared, prepare
 from gristmill.stages.base import FusedStage
 from gristmill.storage.sizes import format_size
 
@@ -16,10 +18,10 @@ if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline
 
 
-def explain(pipeline: Pipeline, executor: BaseExecutor | str | None = None) -> str:
-    """The plan in words: input, segments with their stages, resources and workers, output."""
+def explain(pipeline: Pipeline, executor: BaseExecutor | str | None = None, options: Options | None = None) -> str:
+    """The plan in words: input, segments with their stages, resources and workers, output and what of it is done."""
     chosen = as_executor(executor)
-    prepared = prepare(pipeline, chosen, None, Options())
+    prepared = prepare(pipeline, chosen, None, options or Options())
     plan = prepared.plan
     capacity = chosen.capacity()
     partitions = prepared.partitions
@@ -35,8 +37,30 @@ def explain(pipeline: Pipeline, executor: BaseExecutor | str | None = None) -> s
         lines.append(f"Output: {plan.settings.output}")
         if plan.whole_partitions:
             lines.append("One worker takes a partition from reading to commit; no document crosses a process border.")
+        lines.extend(_standing(prepared))
     lines.extend(f"Note: {note}" for note in plan.notes)
     return "\n".join(lines)
+
+
+def _standing(prepared: Prepared) -> list[str]:
+    """How much of the output is there already, or why a run would not begin."""
+    sink, source = prepared.sketch.sink, prepared.sketch.source
+    assert sink is not None
+    searched = [] if source is None else source.searched_folders()
+    try:
+        found = preview_output(sink, prepared.plan, prepared.partitions, searched=searched)
+    except (GristmillError, OSError) as error:
+        return [f"A run would refuse: {error}"]
+    done, again = len(found.done), [*found.changed, *found.damaged]
+    if not done and not again:
+        return []
+    total = len(prepared.partitions)
+    left = f"a run goes on with {total - done}" if done < total else "a run has nothing to do"
+    lines = [f"{done} of {plural(total, 'partition')} {'is' if done == 1 else 'are'} done already; {left}."]
+    if again:
+        more = f", and {len(again) - 1} more" if len(again) > 1 else ""
+        lines.append(f"To be done again: {again[0]} ({found.reasons[again[0]]}){more}.")
+    return lines
 
 
 def _segment_lines(segment: Segment) -> list[str]:

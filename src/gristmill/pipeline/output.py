@@ -14,7 +14,7 @@ from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
 from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.plan_record import check_plan, write_plan
-from gristmill.ledger.resume import Resume, adopt_plan, decide
+from gristmill.ledger.resume import Resume, adopt_plan, decide, preview
 from gristmill.ledger.run_record import RunRecorder, read_run
 from gristmill.ledger.trail import StageCount
 from gristmill.pipeline.partition_perf import PartitionPerf
@@ -115,12 +115,8 @@ def open_output(
             remove_partition(folder, name)
         folder.remove(folder.plan_file)
         folder.remove(folder.run_file)
-    elif sink.mode == "error" and manifest.is_begun():
-        raise OutputExistsError(
-            f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "
-            "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
-            path=sink.path,
-        )
+    else:
+        _check_mode(sink, manifest)
     folder.sweep()
     if manifest.is_begun():
         check_plan(folder, plan.description)
@@ -138,6 +134,36 @@ def open_output(
         rows_read=resume.rows_read,
         quarantined=resume.quarantined,
     )
+
+
+def preview_output(
+    sink: SinkStage, plan: ExecutionPlan, partitions: Sequence[Partition], *, searched: Sequence[str] = ()
+) -> Resume:
+    """What `open_output` would find, without writing anything; that the folder can be written is not tried.
+
+    Raises:
+        OutputError: As `open_output` does.
+        ResumeError: As `open_output` does.
+    """
+    folder = RunFolder(sink.path, storage_options=sink.storage_options)
+    check_apart(folder, partitions, searched)
+    manifest = Manifest(folder)
+    if sink.mode == "overwrite":
+        return Resume()
+    if not _has_run_before(folder, manifest):
+        _check_strangers(folder, sink, partitions)
+    _check_mode(sink, manifest)
+    return preview(folder, partitions, plan.description) if manifest.is_begun() else Resume()
+
+
+def _check_mode(sink: SinkStage, manifest: Manifest) -> None:
+    """Refuse to go on with the output of a run where the writer wants none."""
+    if sink.mode == "error" and manifest.is_begun():
+        raise OutputExistsError(
+            f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "
+            "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
+            path=sink.path,
+        )
 
 
 def _previous_run(folder: RunFolder) -> dict[str, Any] | None:

@@ -82,11 +82,23 @@ class Pipeline:
                 lines.append(f"   gives: {', '.join(given[1])}")
         return "\n".join(lines)
 
-    def explain(self, executor: BaseExecutor | str | None = None) -> str:
-        """What a run would do: partitions, segments, workers, resources. Reads only listings and a few records."""
-        from gristmill.pipeline.explain import explain
+    def explain(
+        self,
+        executor: BaseExecutor | str | None = None,
+        *,
+        id_field: str | None = "id",
+        url_field: str | None = "url",
+        scores: str = "decisive",
+    ) -> str:
+        """What a run would do: partitions, segments, workers, resources, and what of the output is there already.
 
-        return explain(self, executor)
+        Reads only listings, a few records and the manifest of the output. The options are those of `run` that make
+        output another one.
+        """
+        from gristmill.pipeline.explain import explain
+        from gristmill.pipeline.run import Options
+
+        return explain(self, executor, Options(id_field=id_field, url_field=url_field, scores=scores))
 
     def run(
         self,

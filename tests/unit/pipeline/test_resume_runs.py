@@ -55,6 +55,53 @@ def test_nothing_is_done_twice(tmp_path: Path) -> None:
     verify(str(tmp_path / "out")).raise_for_problems()
 
 
+def test_the_plan_tells_what_is_done_and_changes_nothing(tmp_path: Path) -> None:
+    _input(tmp_path, files=2)
+    assert "done already" not in _job(tmp_path).explain(here())
+    _committed(_job(tmp_path))
+    assert "2 of 2 partitions are done already; a run has nothing to do." in _job(tmp_path).explain(here())
+    for name in ("2", "3"):
+        write_lines(tmp_path / "in" / f"{name}.jsonl", [{"id": name, "text": "three words here"}])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    shown = _job(tmp_path).explain(here()).splitlines()
+    assert shown[-1] == "2 of 4 partitions are done already; a run goes on with 2."
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+    os.utime(tmp_path / "in" / "0.jsonl", (0, 0))
+    (tmp_path / "out" / "1.jsonl").unlink()
+    shown = _job(tmp_path).explain(here()).splitlines()
+    assert shown[-2] == "0 of 4 partitions are done already; a run goes on with 4."
+    assert shown[-1] == "To be done again: 0 (0.jsonl was modified since), and 1 more."
+    assert _committed(_job(tmp_path)) == ["0", "1", "2", "3"]
+    (tmp_path / "out" / "1.jsonl").unlink()
+    shown = _job(tmp_path).explain(here()).splitlines()
+    assert shown[-1] == "To be done again: 1 (1.jsonl is missing from the output)."
+    assert _committed(_job(tmp_path)) == ["1"]
+
+
+def test_the_plan_says_why_a_run_would_refuse_as_the_run_does(tmp_path: Path) -> None:
+    _input(tmp_path)
+    _committed(_job(tmp_path), scores="all")
+
+    def refused(pipeline: Pipeline, **options: Any) -> str:
+        with pytest.raises((ResumeError, OutputError)) as caught:
+            pipeline.run(executor=here(), **options)
+        shown = pipeline.explain(here(), **options)
+        assert shown.endswith(f"A run would refuse: {caught.value}")
+        return shown
+
+    other = ScoreFilter(WordCountFilter(min_words=4))
+    assert "changed from 3 to 4" in refused(_job(tmp_path, other), scores="all")
+    assert "scores changed" in refused(_job(tmp_path))
+    assert "not among the 2 partitions" in refused(_job(tmp_path, limit=2), scores="all")
+    stages = [JsonlReader(str(tmp_path / "in")), JsonlWriter(str(tmp_path / "out"), mode="error")]
+    assert "mode='error'" in refused(Pipeline("job", stages=stages))
+    inside = [JsonlReader(str(tmp_path / "in")), JsonlWriter(str(tmp_path / "in" / "out"))]
+    assert "lies inside the input folder" in refused(Pipeline("job", stages=inside))
+    stages[1] = JsonlWriter(str(tmp_path / "out"), mode="overwrite")
+    assert "refuse" not in Pipeline("job", stages=stages).explain(here())
+    assert "3 of 3 partitions are done" in _job(tmp_path).explain(here(), scores="all")
+
+
 def test_a_changed_input_is_done_again(tmp_path: Path) -> None:
     _input(tmp_path)
     _committed(_job(tmp_path))
