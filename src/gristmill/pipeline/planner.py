@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage, member_names
@@ -37,7 +37,10 @@ class Draft:
 
 
 def expand(stages: Sequence[Stage]) -> list[Stage]:
-    """The stages with every composite replaced by its parts, at any depth."""
+    """The stages with every composite replaced by its parts, at any depth.
+
+    A user cannot see the names of parts, so one that is taken (the same classifier is used twice, say) gets a number.
+    """
 
     def parts(stage: Stage, depth: int) -> list[Stage]:
         if not isinstance(stage, CompositeStage):
@@ -49,7 +52,18 @@ def expand(stages: Sequence[Stage]) -> list[Stage]:
             raise PlanningError(f"Composite stage {stage.name!r} has no parts: decompose() returned nothing.")
         return [piece for part in inner for piece in parts(part, depth + 1)]
 
-    return [piece for stage in stages for piece in parts(stage, 0)]
+    flat: list[Stage] = []
+    for stage in stages:
+        for piece in parts(stage, 0):
+            flat.append(piece if piece is stage else _told_apart(piece, {other.name for other in flat}))
+    return flat
+
+
+def _told_apart(part: Stage, taken: set[str]) -> Stage:
+    """The part under a name that no other stage has: its own, or with the first free number from 2 on."""
+    if part.name not in taken or isinstance(part, FusedStage):
+        return part
+    return part.with_(name=next(name for number in count(2) if (name := f"{part.name}_{number}") not in taken))
 
 
 def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:

@@ -81,6 +81,12 @@ def test_composites_of_any_depth_are_expanded() -> None:
     assert [stage.name for stage in expand([Single()])] == ["third"]
 
 
+def test_parts_of_a_composite_that_is_used_twice_are_told_apart() -> None:
+    assert [stage.name for stage in expand([Pair(), Pair(), Outer()])] == [
+        *("first", "second", "first_2", "second_2", "first_3", "second_3", "third"),
+    ]
+
+
 def test_a_composite_that_contains_itself_is_refused() -> None:
     class Endless(CompositeStage[Any, Any]):
         name = "endless"

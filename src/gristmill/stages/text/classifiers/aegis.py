@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gristmill.errors import UsageError
 from gristmill.stages.base import CompositeStage, ProcessingStage
-from gristmill.stages.text.classifiers.base import check_filter_by, label_filter
+from gristmill.stages.text.classifiers.base import check_filter_by, check_new_columns, label_filter
 from gristmill.stages.text.classifiers.guard_prompt import LABELS, check_template
 from gristmill.stages.text.classifiers.guard_stages import (
     HIDDEN_TEXT_FIELD,
@@ -21,7 +21,7 @@ from gristmill.stages.text.classifiers.guard_stages import (
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.loading import load_tokenizer
 from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import fetch_model, model_folder
+from gristmill.stages.text.models.sources import check_identifier, fetch_model, model_folder
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
@@ -187,9 +187,11 @@ class AegisClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     base_model: str = field(default=BASE_MODEL_IDENTIFIER, kw_only=True)
 
     def __post_init__(self) -> None:
+        self.aegis_variant = check_identifier(self.aegis_variant)
         self.name = format_name_with_suffix(self.aegis_variant)
         self.hf_token = hide(self.hf_token)
         check_filter_by(self.filter_by, known=LABELS)
+        check_new_columns(self, "label_field", "raw_output_field")
         check_template(self.template)
         if self.use_existing_tokens and self.aegis_prompt_field is None:
             raise UsageError("use_existing_tokens=True: name the column of the questions with aegis_prompt_field=.")
@@ -283,9 +285,11 @@ class InstructionDataGuardClassifier(CompositeStage[DocumentBatch, DocumentBatch
     base_model: str = field(default=BASE_MODEL_IDENTIFIER, kw_only=True)
 
     def __post_init__(self) -> None:
+        self.model_identifier = check_identifier(self.model_identifier)
         self.name = format_name_with_suffix(self.model_identifier)
         self.hf_token = hide(self.hf_token)
-        check_filter_by(self.filter_by)
+        check_filter_by(self.filter_by, known=(True, False, "True", "False"))
+        check_new_columns(self, "label_field", "score_field")
 
     def filter_by_category(self, value: Any) -> bool:
         """Whether a document with this verdict is kept."""

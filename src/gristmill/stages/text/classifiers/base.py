@@ -13,9 +13,9 @@ from gristmill.errors import UsageError, did_you_mean
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import CONFIG_FILES, fetch_model, read_config
+from gristmill.stages.text.models.sources import CONFIG_FILES, check_identifier, fetch_model, read_config
 from gristmill.stages.text.models.tokenizer import TokenizerStage
-from gristmill.stages.text.models.tokens import PaddingSide, format_name_with_suffix
+from gristmill.stages.text.models.tokens import SEQ_ORDER_FIELD, TOKEN_FIELDS, PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
@@ -190,10 +190,12 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     cpu_backend: CpuBackend = "torch"
 
     def __post_init__(self) -> None:
+        self.model_identifier = check_identifier(self.model_identifier)
         self.name = format_name_with_suffix(self.model_identifier)
         self.hf_token = hide(self.hf_token)
         check_filter_by(self.filter_by)
         check_cpu_backend(self.cpu_backend)
+        check_new_columns(self, "label_field", "score_field")
 
     def filter_by_category(self, value: str) -> bool:
         """Whether a document with this label is kept."""
@@ -262,7 +264,7 @@ def vectors(values: np.ndarray[Any, Any]) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(matrix.reshape(-1)))
 
 
-def check_filter_by(labels: Any, *, known: Sequence[str] | None = None) -> None:
+def check_filter_by(labels: Any, *, known: Sequence[Any] | None = None) -> None:
     """Refuse a filter that would drop everything by mistake; `known` are all labels, where they are fixed."""
     if labels is None:
         return
@@ -271,9 +273,30 @@ def check_filter_by(labels: Any, *, known: Sequence[str] | None = None) -> None:
     for label in labels:
         if known is not None and label not in known:
             raise UsageError(
-                f"filter_by has {label!r}, which is never given.{did_you_mean(str(label), known)} "
+                f"filter_by has {label!r}, which is never given.{did_you_mean(str(label), map(str, known))} "
                 f"The labels are {', '.join(map(repr, known))}."
             )
+
+
+def check_new_columns(stage: Any, *options: str) -> None:
+    """Refuse columns for results that would replace the text, the tokens, or each other.
+
+    Args:
+        stage: A classifier or embedder with a `text_field`.
+        *options: The names of its options that name new columns; one that is None is off.
+    """
+    taken = {stage.text_field: "the text"} | dict.fromkeys((*TOKEN_FIELDS, SEQ_ORDER_FIELD), "tokens while it works")
+    for option in options:
+        column = getattr(stage, option)
+        if column is None:
+            continue
+        if not isinstance(column, str) or not column:
+            raise UsageError(f"{option}={column!r}: give the name of a column.")
+        if column in taken:
+            raise UsageError(
+                f"{option}={column!r}: {type(stage).__name__} has {taken[column]} in that column: give another name."
+            )
+        taken[column] = f"{option}="
 
 
 def check_cpu_backend(name: str) -> None:

@@ -17,6 +17,7 @@ from gristmill.stages.text.classifiers.base import (
     DistributedDataClassifier,
     check_cpu_backend,
     check_filter_by,
+    check_new_columns,
 )
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
@@ -145,6 +146,7 @@ class EducationClassifier(DistributedDataClassifier):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_filter_by(self.filter_by, known=(HIGH_QUALITY, LOW_QUALITY))
+        check_new_columns(self, "label_field", "float_score_field", "int_score_field")
 
     def model_stage(self) -> BudgetedModelStage:
         """The stage that runs the regression model."""

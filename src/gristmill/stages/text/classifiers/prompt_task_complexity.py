@@ -14,7 +14,7 @@ from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import compose
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import CONFIG_FILES, fetch_model, read_config
+from gristmill.stages.text.models.sources import CONFIG_FILES, check_identifier, fetch_model, read_config
 from gristmill.stages.text.models.tokens import PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
 
@@ -182,9 +182,10 @@ class PromptTaskComplexityClassifier(CompositeStage[DocumentBatch, DocumentBatch
     padding_side: PaddingSide = field(default="right", init=False)
 
     def __post_init__(self) -> None:
+        self.model_identifier = check_identifier(self.model_identifier)
         self.name = format_name_with_suffix(self.model_identifier)
         self.hf_token = hide(self.hf_token)
-        if self.filter_by:
+        if self.filter_by is not None:
             raise NotImplementedError(
                 "PromptTaskComplexityClassifier has no filter_by, because it gives eleven columns. "
                 "Add a Filter stage on one of them, such as 'task_type_1'."

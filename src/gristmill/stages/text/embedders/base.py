@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from gristmill.errors import UsageError
 from gristmill.stages.base import CompositeStage, ProcessingStage
-from gristmill.stages.text.classifiers.base import CpuBackend, check_cpu_backend, vectors
+from gristmill.stages.text.classifiers.base import CpuBackend, check_cpu_backend, check_new_columns, vectors
 from gristmill.stages.text.embedders.sentence_models import SentenceSettings, sentence_settings
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
+from gristmill.stages.text.models.sources import check_identifier
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
@@ -184,8 +185,10 @@ class EmbeddingCreatorStage(CompositeStage[DocumentBatch, DocumentBatch]):
     cpu_backend: CpuBackend = "torch"
 
     def __post_init__(self) -> None:
+        self.model_identifier = check_identifier(self.model_identifier)
         self.name = format_name_with_suffix(self.model_identifier, "_embedder")
         self.hf_token = hide(self.hf_token)
+        check_new_columns(self, "embedding_field")
         check_cpu_backend(self.cpu_backend)
         check_init_options(self.transformers_init_kwargs)
 

@@ -15,7 +15,7 @@ from gristmill.errors import UsageError
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.models.secrets import Secret, hide, show
-from gristmill.stages.text.models.sources import fetch_model, model_folder
+from gristmill.stages.text.models.sources import check_identifier, fetch_model, model_folder
 from gristmill.stages.text.models.tokens import (
     ATTENTION_MASK_FIELD,
     INPUT_ID_FIELD,
@@ -84,6 +84,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         unpack_inference_batch: bool = False,
         autocast: bool = True,
     ) -> None:
+        model_identifier = check_identifier(model_identifier)
         check_padding_side(padding_side)
         check_positive("model_inference_batch_size", model_inference_batch_size)
         self.name = format_name_with_suffix(model_identifier, "_model")

@@ -34,6 +34,19 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 
 
+def check_identifier(identifier: Any) -> str:
+    """The name of a model as text; a path object is taken too.
+
+    Raises:
+        UsageError: It is empty, or neither text nor a path.
+    """
+    if isinstance(identifier, os.PathLike):
+        identifier = os.fspath(identifier)
+    if not isinstance(identifier, str) or not identifier.strip():
+        raise UsageError(f"model_identifier={identifier!r}: give the id of a model, a local folder, or 'package:NAME'.")
+    return identifier
+
+
 def model_folder(identifier: str, *, cache_dir: str | None = None) -> Path:
     """The local folder with the files of a model; nothing is downloaded.
 

@@ -19,6 +19,7 @@ from gristmill.stages.text.models.model import check_padding_side, check_positiv
 from gristmill.stages.text.models.secrets import Secret, hide, show
 from gristmill.stages.text.models.sources import (
     CONFIG_FILES,
+    check_identifier,
     fetch_model,
     model_folder,
     tokenizer_digest,
@@ -112,6 +113,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             raise UsageError(
                 "transformers_init_kwargs has 'trust_remote_code': code of a model repository is never run."
             )
+        model_identifier = check_identifier(model_identifier)
         check_padding_side(padding_side)
         check_positive("max_chars", max_chars)
         check_positive("max_seq_length", max_seq_length)

@@ -23,6 +23,7 @@ from gristmill.stages.text.classifiers import (
     QualityClassifier,
 )
 from gristmill.stages.text.classifiers.base import ClassifierModelStage, Deberta, DistributedDataClassifier
+from gristmill.stages.text.embedders import EmbeddingCreatorStage
 from gristmill.stages.text.models import TokenizerStage
 from gristmill.stages.text.models.sharing import SharedTokens
 from tests.unit.stages.text.models.tiny import LABELS, batch_of, make_classifier, make_sequence_classifier, run, texts
@@ -292,3 +293,30 @@ def test_tokens_of_access_are_never_shown(make: Any) -> None:
     shown = f"{classifier!r} {vars(classifier)} {[(repr(stage), vars(stage)) for stage in stages]}"
     assert "hf_secret" not in shown
     assert [stage.hf_token for stage in stages if hasattr(stage, "hf_token")] == ["hf_secret"] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (DistributedDataClassifier, {"label_field": "text"}, "label_field='text'.*the text in that column"),
+        (DistributedDataClassifier, {"label_field": "p", "score_field": "p"}, "score_field='p'.*label_field="),
+        (DistributedDataClassifier, {"score_field": "input_ids"}, "score_field='input_ids'.*tokens"),
+        (DistributedDataClassifier, {"label_field": ""}, "label_field='': give the name"),
+        (FineWebEduClassifier, {"int_score_field": "fineweb-edu-score-float"}, "int_score_field=.*float_score_field="),
+        (AegisClassifier, {"label_field": "text"}, "the text in that column"),
+        (InstructionDataGuardClassifier, {"score_field": "is_poisoned"}, "score_field=.*label_field="),
+        (EmbeddingCreatorStage, {"embedding_field": "text"}, "the text in that column"),
+        (InstructionDataGuardClassifier, {"filter_by": ["poisoned"]}, "filter_by has 'poisoned'.*'True'"),
+        (DistributedDataClassifier, {"model_identifier": ""}, "model_identifier=''"),
+        (DistributedDataClassifier, {"model_identifier": None}, "model_identifier=None"),
+    ],
+)
+def test_options_that_would_lose_data_are_refused(make: Any, options: dict[str, Any], message: str) -> None:
+    needed = {"model_identifier": "a/b"} if make is DistributedDataClassifier else {}
+    with pytest.raises(UsageError, match=message):
+        make(**{**needed, **options})
+
+
+def test_a_folder_may_be_given_as_a_path(model: Path) -> None:
+    out = run(DistributedDataClassifier(model_identifier=model).decompose(), batch_of(texts(3)))  # type: ignore[arg-type]
+    assert len(out.column("preds")) == 3
