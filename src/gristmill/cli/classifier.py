@@ -43,7 +43,9 @@ def command() -> None:
     help="How long --kind deberta trains [default: 5], or how long --kind head trains the encoder too [default: it "
     "stays as it is].",
 )
-@click.option("--seed", default=0, show_default=True, help="Fixes the split and the first weights.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Fixes the split and the first weights."
+)
 @json_option
 @common_options
 def train(
@@ -61,26 +63,35 @@ def train(
     """Train a classifier on DATA, a JSONL file (also .gz) with a text and a label per line.
 
     A part of the texts is held back; the accuracy and the confusion matrix on it are shown and written to
-    evaluation.json beside the model. Use the result with DistributedDataClassifier(model_identifier=OUT), or with
+    evaluation.json beside the model. A classifier that OUT already holds is replaced when the new one is ready, and not
+    before. Use the result with DistributedDataClassifier(model_identifier=OUT), or with
     LinearClassifier(model_path=OUT) for --kind linear.
     """
     from gristmill.stages.text.classifiers.labelled_data import read_labelled
+    from gristmill.stages.text.classifiers.model_output import EVALUATION_NAME, filled_when_done
 
+    chosen = kind or ("head" if encoder else "deberta")
+    if chosen == "head" and not encoder:
+        raise click.UsageError("--kind head needs --encoder: a hub id, a folder, or package:NAME.")
+    if chosen != "head" and encoder:
+        raise click.UsageError(f"--encoder is for --kind head; --kind {chosen} has none.")
+    if chosen == "linear" and minutes is not None:
+        raise click.UsageError("--minutes is not for --kind linear, which takes the time that it needs.")
     texts = read_labelled(data, text_field=text_field, label_field=label_field)
     learn, test = texts.split(held_out, seed)
     if not len(test) or not len(learn):
         raise click.UsageError(
-            f"--held-out {held_out} of {len(texts)} texts leaves {len(learn)} to learn from and {len(test)} for the "
-            "test: give another share or more texts."
+            f"--held-out {held_out} of {len(texts)} texts with {len(texts.labels)} labels leaves {len(learn)} to learn "
+            f"from and {len(test)} for the test: give another share, more texts of each label, or another --label."
         )
-    chosen = kind or ("head" if encoder else "deberta")
-    if chosen == "head" and not encoder:
-        raise click.UsageError("--kind head needs --encoder: a hub id, a folder, or package:NAME.")
+    for first, second in texts.similar_labels():
+        click.echo(f"Note: {first!r} and {second!r} are learned as different labels.", err=True)
     if not as_json:
         click.echo(f"{len(learn):,} texts to learn from, {len(test):,} held back, {len(texts.labels)} labels.")
-    evaluation = _train(learn, test, chosen, Path(out), encoder=encoder, minutes=minutes, seed=seed, quiet=as_json)
-    facts = {"kind": chosen, "texts": len(learn), "held_out": len(test), **evaluation.to_dict()}
-    (Path(out) / "evaluation.json").write_text(json.dumps(facts, ensure_ascii=False) + "\n", encoding="utf-8")
+    with filled_when_done(Path(out)) as folder:
+        evaluation = _train(learn, test, chosen, folder, encoder=encoder, minutes=minutes, seed=seed, quiet=as_json)
+        facts = {"kind": chosen, "texts": len(learn), "held_out": len(test), **evaluation.to_dict()}
+        (folder / EVALUATION_NAME).write_text(json.dumps(facts, ensure_ascii=False) + "\n", encoding="utf-8")
     if as_json:
         print_json(facts)
         return

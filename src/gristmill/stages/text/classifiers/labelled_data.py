@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ class LabelledTexts:
         """The texts of some rows."""
         return LabelledTexts([self.texts[row] for row in rows], self.classes[rows], self.labels)
 
+    def similar_labels(self) -> list[tuple[str, str]]:
+        """Pairs of labels that differ only in case or in spaces, which is seldom meant."""
+        seen: dict[str, str] = {}
+        pairs = [(seen.setdefault(" ".join(label.casefold().split()), label), label) for label in self.labels]
+        return [(first, second) for first, second in pairs if first != second]
+
     def split(self, held_out: float, seed: int = 0) -> tuple[LabelledTexts, LabelledTexts]:
         """A part to learn from and a part held back, with the same share of each label."""
         rng = np.random.default_rng(seed)
@@ -49,16 +56,18 @@ def read_labelled(path: str | Path, *, text_field: str, label_field: str) -> Lab
 
     Raises:
         InputNotFoundError: There is no such file.
-        InputError: A record lacks one of the fields, or there are fewer than two labels.
+        InputError: A record has no text or no label, or there are fewer than two labels.
     """
     place = Path(path)
+    if place.is_dir():
+        raise InputError(f"{place} is a folder: give one JSONL file, plain or .gz.")
     if not place.is_file():
         raise InputNotFoundError(f"There is no file {place}.", path=str(place))
     texts: list[str] = []
     named: list[str] = []
     with place.open("rb") as raw:
         lines: Any = gzip.GzipFile(fileobj=raw) if place.suffix == ".gz" else raw
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(_lines_of(lines, place), 1):
             if not line.strip():
                 continue
             try:
@@ -69,13 +78,28 @@ def read_labelled(path: str | Path, *, text_field: str, label_field: str) -> Lab
                 if not isinstance(record, dict) or record.get(field) is None:
                     there = ", ".join(map(repr, record)) if isinstance(record, dict) else type(record).__name__
                     raise InputError(f"Line {number} of {place} has no {field!r}; it has {there}.")
-            texts.append(str(record[text_field]))
-            named.append(str(record[label_field]))
+            text, label = record[text_field], record[label_field]
+            if not isinstance(text, str):
+                raise InputError(f"Line {number} of {place} has a {type(text).__name__} as {text_field!r}, not a text.")
+            if not isinstance(label, str | int | float) or label == "":
+                raise InputError(
+                    f"Line {number} of {place} has {label!r} as {label_field!r}; a label is a text, a number or "
+                    "a truth value."
+                )
+            texts.append(text)
+            named.append(str(label))
     labels = sorted(set(named))
     if len(labels) < 2:
         raise InputError(f"{place} has {len(labels)} label(s) in {label_field!r}; a classifier needs at least two.")
     numbers = {label: number for number, label in enumerate(labels)}
     return LabelledTexts(texts, np.array([numbers[label] for label in named], np.int64), labels)
+
+
+def _lines_of(lines: Any, place: Path) -> Iterator[bytes]:
+    try:
+        yield from lines
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{place} is not a whole gzip file: {error}.") from error
 
 
 @dataclass(slots=True)
