@@ -258,18 +258,21 @@ def _write(
         place = decision.stage if decision.stage in by_member else names[-1]
         decision.stage = place
         by_member[place].append(decision)
+    aside: dict[str, list[str]] = {name: [] for name in names}
+    for record in quarantined:
+        aside[record.stage if record.stage in aside else names[-1]].append(record.cause)
     rows = entry.items
     for name in names:
         last = name == names[-1]
         counts = StageCount(rows_in=rows)
         for decision in by_member[name]:
             counts.dropped[decision.reason] = counts.dropped.get(decision.reason, 0) + len(decision.rows)
+        for cause in aside[name]:
+            counts.quarantined[cause] = counts.quarantined.get(cause, 0) + 1
         if last:
-            for record in quarantined:
-                counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
             counts.created, counts.untracked, counts.rows_out = created, untracked, rows_out
         else:
-            counts.rows_out = rows - sum(counts.dropped.values())
+            counts.rows_out = rows - sum(counts.dropped.values()) - len(aside[name])
         if not counts.conserves():
             raise ConservationError(
                 f"The rows of stage {name!r} do not add up: {counts.rows_in} in + {counts.created} created is not "

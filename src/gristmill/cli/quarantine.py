@@ -67,7 +67,7 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
     for title in ("cause", "stage", "for example"):
         table.add_column(title, overflow="fold")
     for group in groups:
-        place = f"{group['example_file']} at byte {group['example_offset']}" if group["example_file"] else ""
+        place = _place(group["example_file"], group["example_offset"])
         detail = group["example_detail"].strip().rsplit("\n", 1)[-1]
         example = ": ".join(part for part in (place, detail) if part)
         table.add_row(count(group["records"]), Text(group["cause"]), Text(group["stage"]), Text(example))
@@ -82,7 +82,7 @@ def _print_records(output: str, cause: str | None, stage: str | None, *, as_json
     number = 0
     for record in found:
         number += 1
-        where = f"{record['file']} at byte {record['offset']}" if record["file"] else f"row {record['row']}"
+        where = _place(record["file"], record["offset"]) or f"row {record['row']}"
         click.echo(f"{where}: {record['cause']} in {record['stage']}")
         if record["detail"]:
             click.echo("    " + record["detail"].rstrip().replace("\n", "\n    "))
@@ -91,6 +91,11 @@ def _print_records(output: str, cause: str | None, stage: str | None, *, as_json
         click.echo(f"    {json.dumps(excerpt, ensure_ascii=False)}{more}")
     if not number:
         click.echo("No record matches.")
+
+
+def _place(file: str, offset: int) -> str:
+    """Where a record is; stages after the reader know its file, but not the byte."""
+    return f"{file} at byte {offset}" if file and offset >= 0 else file
 
 
 def _plain(entry: QuarantineEntry) -> dict[str, Any]:

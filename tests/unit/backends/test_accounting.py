@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.backends.accounting import UNTRACKED, account, check_given, enter, leave
+from gristmill.backends.failures import quarantined_row
 from gristmill.errors import ConservationError, StageDefinitionError
 from gristmill.ledger.trail import Trail
 from gristmill.stages.base import FusedStage, ProcessingStage
@@ -284,6 +285,20 @@ def test_members_of_a_fused_stage_are_counted_one_after_the_other() -> None:
     one, two = trail.counts["one"], trail.counts["two"]
     assert (one.rows_in, one.dropped, one.rows_out) == (5, {"r1": 2}, 3)
     assert (two.rows_in, two.dropped, two.rows_out) == (3, {"r2": 1}, 2)
+
+
+def test_what_a_member_sets_aside_is_counted_where_it_happened() -> None:
+    table = pa.table({"text": pa.array([f"#{i}" for i in range(5)], pa.large_string()), "n": list(range(5))})
+    batch = entered(table, records=False)
+    entry = enter(batch)
+    for row in (1, 3):
+        batch.note_quarantine(quarantined_row(batch, row, stage="one", cause="too_large", detail=""))
+    rest = batch.take(np.array([0, 2, 4])).drop(np.array([True, False, False]), reason="r2", stage="two")
+    trail = Trail()
+    account(Both(), entry, [leave(entry, rest)], trail)
+    one, two = trail.counts["one"], trail.counts["two"]
+    assert (one.rows_in, one.quarantined, one.rows_out) == (5, {"too_large": 2}, 3)
+    assert (two.rows_in, two.dropped, two.quarantined, two.rows_out) == (3, {"r2": 1}, {}, 2)
 
 
 @pytest.mark.parametrize("given", ["text", {"a": 1}, [pa.table({})], [1]])
