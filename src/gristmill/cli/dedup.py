@@ -255,6 +255,8 @@ def summary(facts: dict[str, Any]) -> list[str]:
     lines = [f"{_count(read, 'document')} read, {duplicates} found in {facts['total_time']:.1f} s"]
     if facts["perform_removal"]:
         lines.append(f"{_count(read - facts['quarantined'] - facts['num_removed'], 'document')} kept")
+    if facts["empty"]:
+        lines.append(f"{_count(facts['empty'], 'document')} with nothing to compare")
     if facts["quarantined"]:
         lines.append(
             f"{_count(facts['quarantined'], 'record')} could not be read: see 'gristmill quarantine {facts['output']}'"

@@ -120,7 +120,9 @@ def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
         return load_recipe(path, variables=assignments.variables)
     except RecipeError as error:
         if any(f"variable {name!r} has no value" in error.message for name in ("input_path", "output_path")):
-            error.add_note(f"Give input and output after the recipe: gristmill run {recipe} INPUT OUTPUT")
+            context = click.get_current_context(silent=True)
+            name = "run" if context is None else context.info_name
+            error.add_note(f"Give input and output after the recipe: gristmill {name} {recipe} INPUT OUTPUT")
         raise
 
 

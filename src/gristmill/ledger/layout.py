@@ -320,12 +320,11 @@ class RunFolder:
         Raises:
             InputNotFoundError: There is no record of a run.
         """
+        if is_local(self.path) and not os.path.isdir(local_path(self.path)):
+            found = f"{self.path} is a file" if os.path.exists(local_path(self.path)) else f"There is no {self.path}"
+            raise InputNotFoundError(f"{found}. Give the folder that a writer was told to write to.", path=self.path)
         if self.exists(self.run_file) or self.exists(self.plan_file) or self.walk(self.manifest_folder):
             return
-        if is_local(self.path) and not os.path.isdir(local_path(self.path)):
-            raise InputNotFoundError(
-                f"There is no {self.path}. Give the folder that a writer was told to write to.", path=self.path
-            )
         if self.exists(self.join(f"{RECORD_FOLDER}/deduplication.json")):
             raise InputNotFoundError(
                 f"{self.path} holds a list of duplicates, and no documents that a run has written. Run the "

@@ -225,7 +225,8 @@ def _what_stays(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | No
             f"all earlier stages are unchanged and {added} only came after them: run just the new stages with this "
             "output as their input to keep the work already done"
         )
-    unchanged = f"the first {same} stages up to {names[same - 1]!r} are unchanged"
+    many = f"the first {same} stages up to {names[same - 1]!r} are unchanged"
+    unchanged = many if same > 1 else f"the first stage, {names[0]!r}, is unchanged"
     changed = new_names[same:-1] if new_names[-1] == names[-1] else new_names[same:]
     if same < 2 or not changed:  # nothing but the reader is the same
         return unchanged + (f"; only {new_names[same]!r} and what follows changed" if same < len(new_names) else "")

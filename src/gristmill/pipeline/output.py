@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -105,10 +106,9 @@ def open_output(
     """
     folder = RunFolder(sink.path, storage_options=sink.storage_options)
     check_apart(folder, partitions, searched)
-    _check_writable(folder)
+    check_writable(folder)
+    check_strangers(folder, sink, partitions)
     manifest = Manifest(folder)
-    if sink.mode != "overwrite" and not _has_run_before(folder, manifest):
-        _check_strangers(folder, sink, partitions)
     previous = _previous_run(folder)
     if fresh or sink.mode == "overwrite":
         for name in [*[entry.partition for entry in manifest.scan()], *manifest.pending]:
@@ -147,11 +147,11 @@ def preview_output(
     """
     folder = RunFolder(sink.path, storage_options=sink.storage_options)
     check_apart(folder, partitions, searched)
+    check_is_folder(folder)
+    check_strangers(folder, sink, partitions)
     manifest = Manifest(folder)
     if sink.mode == "overwrite":
         return Resume()
-    if not _has_run_before(folder, manifest):
-        _check_strangers(folder, sink, partitions)
     _check_mode(sink, manifest)
     return preview(folder, partitions, plan.description) if manifest.is_begun() else Resume()
 
@@ -179,8 +179,14 @@ def _has_run_before(folder: RunFolder, manifest: Manifest) -> bool:
     return folder.exists(folder.plan_file) or folder.exists(folder.run_file) or manifest.is_begun()
 
 
-def _check_strangers(folder: RunFolder, sink: SinkStage, partitions: Sequence[Partition]) -> None:
-    """Refuse to replace files that no run has written."""
+def check_strangers(folder: RunFolder, sink: SinkStage, partitions: Sequence[Partition]) -> None:
+    """Refuse to replace files that no run has written, unless the writer is told to.
+
+    Raises:
+        OutputExistsError: There are some.
+    """
+    if sink.mode == "overwrite" or _has_run_before(folder, Manifest(folder)):
+        return
     there = [name for name in folder.walk() if not name.startswith(f"{RECORD_FOLDER}/")]
     # Asked again: another process may have begun meanwhile, and it notes its plan before it writes anything.
     if not there or _has_run_before(folder, Manifest(folder)):
@@ -202,8 +208,31 @@ def _check_strangers(folder: RunFolder, sink: SinkStage, partitions: Sequence[Pa
         )
 
 
-def _check_writable(folder: RunFolder) -> None:
-    """Fail now, and not after the first partition, if nothing can be written."""
+def check_is_folder(folder: RunFolder) -> None:
+    """Refuse a path that is a file, or goes through one.
+
+    Raises:
+        OutputError: It is.
+    """
+    if not folder.local:
+        return
+    place = str(folder.path)
+    while not os.path.lexists(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        raise OutputError(
+            f"The output folder {folder.path} cannot be made: {place} is a file. Check the output path.",
+            path=str(folder.path),
+        )
+
+
+def check_writable(folder: RunFolder) -> None:
+    """Fail now, and not after the first partition, if nothing can be written.
+
+    Raises:
+        OutputError: Nothing can.
+    """
+    check_is_folder(folder)
     probe = folder.join("_gristmill/.probe")
     try:
         folder.write(probe, b"")

@@ -53,7 +53,7 @@ def missing_input_error(asked: str, path: str, extensions: tuple[str, ...], *, f
         hint = f" The folder {parent!r} is empty." if _is_folder(parent, fs) else ""
     kind = "pattern" if any(sign in path for sign in "*?[") else "path"
     return InputNotFoundError(
-        f"The input {kind} {asked!r} matches no file (looked for {wanted}).{hint} Correct file_paths.",
+        f"The input {kind} {asked!r} matches no file (looked for {wanted}).{hint} Correct the path.",
         path=asked,
         extensions=extensions,
     )

@@ -47,6 +47,7 @@ def test_missing_paths_are_explained() -> None:
     assert result.exit_code == 2
     assert "the variable 'output_path' has no value" in result.stderr
     assert result.stderr.endswith("gristmill run english INPUT OUTPUT\n")
+    assert run("plan", "english", "in/").stderr.endswith("gristmill plan english INPUT OUTPUT\n")
     assert "INPUT OUTPUT" not in run("plan", "code", "in/", "out/").stderr
 
 
@@ -176,6 +177,11 @@ def test_an_output_that_cannot_be_made_is_explained_once(tmp_path: Path) -> None
     assert result.exit_code == 1
     assert result.output.count("Check") <= 1
     assert ".." not in result.output
+    assert f"{tmp_path / 'file'} is a file." in result.output
+    planned = run("plan", "english", tmp_path / "in.jsonl", tmp_path / "file" / "out", "--workers", 0)
+    assert planned.output.endswith(result.output.replace("Error:", "A run would refuse:"))
+    for command in (["verify", tmp_path / "file"], ["why", tmp_path / "file", "x"]):
+        assert f"{tmp_path / 'file'} is a file. Give the folder that a writer" in run(*command).output
 
 
 def test_json_that_is_not_jsonl_is_recognised(tmp_path: Path) -> None:

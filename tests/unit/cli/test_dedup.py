@@ -52,6 +52,8 @@ def test_files_without_the_column_hold_documents_without_text(tmp_path: Path, ki
     result = dedup(tmp_path, kind)
     assert result.exit_code == 0, result.output
     assert kept_ids(tmp_path) == ["d0", "other", "another"]
+    assert "4 documents read, 1 duplicate" in result.output
+    assert "2 documents with nothing to compare\n" in result.output
 
 
 @pytest.mark.parametrize(
@@ -194,10 +196,25 @@ def test_a_list_instead_of_removal(tmp_path: Path) -> None:
     assert list((tmp_path / "out" / "ExactDuplicateIds").glob("*.parquet"))
 
 
-@pytest.mark.parametrize("options", [("--threshold", "0.5"), ("--keep", "best"), ("--char-ngrams", "9")])
-def test_options_that_cannot_work_are_wrong_use(tmp_path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--threshold", "0.5"), "for 'gristmill dedup fuzzy', not for exact"),
+        (("--char-ngrams", "9"), "for 'gristmill dedup fuzzy', not for exact"),
+        (("--keep", "best"), "name the column to compare, score_field (--score-field)"),
+        (("--score-field", "q"), "is for survivor='best' (--keep best)"),
+        (("--keep", "priority"), "source_priority (--source)"),
+        (("--source", "wiki"), "is for survivor='priority' (--keep priority)"),
+        (("--blocksize", "0"), "cannot hold anything"),
+        (("--blocksize", "ten"), "is not a size"),
+    ],
+)
+def test_options_that_cannot_work_are_wrong_use(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
     write_files(tmp_path, {"a.jsonl": documents([TEXT])})
-    assert dedup(tmp_path, "exact", *options).exit_code == 2
+    result = dedup(tmp_path, "exact", *options)
+    assert result.exit_code == 2
+    assert words in result.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_semantic_with_embeddings_of_a_column_and_another_eps_afterwards(tmp_path: Path) -> None:
@@ -248,6 +265,29 @@ def test_an_input_is_never_written_to(tmp_path: Path, output: str, words: str, o
     assert result.exit_code == 1
     assert words in result.output
     assert [path.name for path in source.iterdir()] == ["a.jsonl"]
+
+
+def test_an_output_that_is_a_file_is_called_so(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT])})
+    result = dedup(tmp_path, "exact", "--cache", str(tmp_path / "in" / "a.jsonl" / "x"))
+    assert result.exit_code == 1
+    assert "a.jsonl is a file. Check the output path." in result.output
+    (tmp_path / "out").write_text("")
+    result = dedup(tmp_path, "exact")
+    assert result.exit_code == 1
+    assert "out is a file. Check the output path." in result.output
+
+
+def test_a_file_that_would_be_replaced_is_found_before_the_search(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT])})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.jsonl").write_text("precious\n")
+    result = dedup(tmp_path, "fuzzy")
+    assert result.exit_code == 1
+    assert "holds 'a.jsonl', written by no run" in result.output
+    assert not (tmp_path / "out" / "_gristmill" / "steps").exists()
+    assert dedup(tmp_path, "fuzzy", "--list-only").exit_code == 0
+    assert (tmp_path / "out" / "a.jsonl").read_text() == "precious\n"
 
 
 def test_an_output_without_a_name_is_wrong_use(tmp_path: Path) -> None:

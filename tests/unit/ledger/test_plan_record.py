@@ -40,7 +40,7 @@ def test_a_changed_parameter_is_named_with_both_values() -> None:
         "stage 'words': parameter min_words changed from 50 to 100",
         "stage 'write': its code changed",
         'the version of gristmill changed from "1" to "2"',
-        "the first 1 stages up to 'read' are unchanged; only 'words' and what follows changed",
+        "the first stage, 'read', is unchanged; only 'words' and what follows changed",
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_change_of_many_stages_is_said_once() -> None:
         'variable text_field changed from "text" to "body"',
         f"stage 'filter_0': {change}, and 27 more stages with the same change",
         "stage 'filter_2': parameter max is new, 5",
-        "the first 1 stages up to 'read' are unchanged; only 'filter_0' and what follows changed",
+        "the first stage, 'read', is unchanged; only 'filter_0' and what follows changed",
     ]
     for stage in new["stages"][3:]:
         stage["parameters"] = {"text_field": "text"} if "filter" in stage["name"] else {}

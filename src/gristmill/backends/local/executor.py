@@ -174,7 +174,7 @@ class LocalExecutor(BaseExecutor):
             raise PlanningError(
                 f"memory_budget={self.settings.memory_budget!r} is below what the processes of this run need when they "
                 f"do nothing, about {format_size(floor)}. Give at least {format_size(int(floor * 1.3))}, or run in the "
-                "calling process with num_cpus=0.",
+                "calling process with --workers 0 (num_cpus=0).",
                 floor=floor,
             )
         return asked

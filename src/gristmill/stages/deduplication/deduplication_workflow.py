@@ -27,6 +27,7 @@ from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, fin
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
+from gristmill.storage.partitions import make_partitions
 
 
 class DeduplicationWorkflow(WorkflowBase):
@@ -78,6 +79,10 @@ class DeduplicationWorkflow(WorkflowBase):
                 raise UsageError(
                     f"{kind}({option}={value!r}): give 'jsonl' or 'parquet'.{did_you_mean(str(value), FILETYPES)}"
                 )
+        # Cutting nothing finds sizes that cannot work.
+        make_partitions(
+            (), format="jsonl", files_per_partition=self.files_per_partition, blocksize=self.input_blocksize
+        )
         self.output_path = str(self.output_path)
         self.cache_path = None if self.cache_path is None else str(self.cache_path)
         self.rule = SurvivorRule.of(self.survivor or "first", self.score_field, self.source_priority)
@@ -218,10 +223,13 @@ class DeduplicationWorkflow(WorkflowBase):
         )
 
     def _removal(self, steps: Steps, removals: RunFiles) -> list[Stage]:
-        kind = self.output_filetype or steps.source.filetype
-        writer = (ParquetWriter if kind == "parquet" else JsonlWriter)(self.output_path, dict(self.write_kwargs or {}))
         removal = DuplicateRemoval(removals, steps.partition_ids, reason=self.reason)
-        return [steps.source.reader(), removal, writer]
+        return [steps.source.reader(), removal, self._writer(steps.source)]
+
+    def _writer(self, source: DocumentSource) -> JsonlWriter | ParquetWriter:
+        """What writes the documents that stay."""
+        kind = self.output_filetype or source.filetype
+        return (ParquetWriter if kind == "parquet" else JsonlWriter)(self.output_path, dict(self.write_kwargs or {}))
 
     def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
         first = Manifest(steps.folder(self.first_step)).load().values()

@@ -42,15 +42,22 @@ class SurvivorRule:
     def __post_init__(self) -> None:
         if self.survivor not in get_args(Survivor):
             raise UsageError(f"survivor={self.survivor!r}: give one of {', '.join(get_args(Survivor))}.")
-        if (self.survivor == "best") != (self.score_field is not None):
+        if self.survivor == "best" and self.score_field is None:
+            raise UsageError("survivor='best' (--keep best): name the column to compare, score_field (--score-field).")
+        if self.survivor != "best" and self.score_field is not None:
             raise UsageError(
-                f"survivor={self.survivor!r} with score_field={self.score_field!r}: the column that survivor='best' "
-                "compares is named by score_field, and only it uses one."
+                f"score_field={self.score_field!r} (--score-field) is for survivor='best' (--keep best); with "
+                f"survivor={self.survivor!r} it would have no effect."
             )
-        if (self.survivor == "priority") != bool(self.source_priority):
+        if self.survivor == "priority" and not self.source_priority:
             raise UsageError(
-                f"survivor={self.survivor!r} with source_priority={list(self.source_priority)!r}: survivor='priority' "
-                "needs patterns of source paths, the preferred ones first, and only it uses them."
+                "survivor='priority' (--keep priority): give patterns of source paths in source_priority (--source), "
+                "the preferred ones first."
+            )
+        if self.survivor != "priority" and self.source_priority:
+            raise UsageError(
+                f"source_priority={list(self.source_priority)!r} (--source) is for survivor='priority' "
+                f"(--keep priority); with survivor={self.survivor!r} it would have no effect."
             )
 
     @classmethod

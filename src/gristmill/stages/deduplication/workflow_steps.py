@@ -12,7 +12,7 @@ from gristmill.ledger.commit import remove_partition
 from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
 from gristmill.ledger.manifest import Manifest
 from gristmill.ledger.workflow_record import CHOICE
-from gristmill.pipeline.output import check_apart
+from gristmill.pipeline.output import check_apart, check_is_folder, check_strangers, check_writable
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.result import RunResult
 from gristmill.pipeline.workflow import WorkflowRunResult
@@ -62,7 +62,12 @@ class Steps:
     def begin(self) -> None:
         """Take up what is there, or remove it when starting over."""
         self.check_apart()
+        output = RunFolder(self.workflow.output_path, self.workflow.storage_options)
         root = RunFolder(self._root, storage_options=self.workflow.storage_options)
+        check_is_folder(root)
+        check_writable(output)
+        if self.workflow.perform_removal:  # said now, and not after the whole search
+            check_strangers(output, self.workflow._writer(self.source), self.partitions)
         plans = [name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
         if self.fresh:
             for step in plans:
