@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; on a GPU it is
 # enough to keep the device busy.
 CPU_TOKENS_PER_BATCH = 2048
+CPU_TOKENS_PER_PART = 4096
 CUDA_TOKENS_PER_BATCH = 65536
 
 
@@ -124,9 +125,11 @@ class BudgetedModelStage(ModelStage):
         lengths = lists.lengths[rows]
         ids = padded(lists, rows, fill=self._pad_token_id, side=self.padding_side)
         mask = padded_mask(lengths, side=self.padding_side)
-        if not ids.shape[1]:  # only documents without any token: one padding token that counts as real
+        if not ids.shape[1]:
             ids = np.full((len(rows), 1), self._pad_token_id, np.int64)
-            mask = np.ones_like(ids)
+            mask = np.zeros_like(ids)
+        # A document without any token is one padding token that counts as real, whatever its neighbours are.
+        mask[lengths == 0, 0 if self.padding_side == "right" else -1] = 1
         model_input_batch = {
             INPUT_ID_FIELD: torch.from_numpy(ids).to(device),
             ATTENTION_MASK_FIELD: torch.from_numpy(mask).to(device),
@@ -149,7 +152,12 @@ class BudgetedModelStage(ModelStage):
             return self.tokens_per_batch
         from gristmill.stages.text.models.devices import device_of
 
-        return CUDA_TOKENS_PER_BATCH if device_of(self.model).type == "cuda" else CPU_TOKENS_PER_BATCH
+        if device_of(self.model).type == "cuda":
+            return CUDA_TOKENS_PER_BATCH
+        from gristmill.stages.text.models.parts import parts_at_once
+
+        parts = parts_at_once(self.model)
+        return CPU_TOKENS_PER_BATCH if parts == 1 else CPU_TOKENS_PER_PART * parts
 
     def _bare(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch:
         gone = [] if keep_tokens else list(TOKEN_FIELDS)

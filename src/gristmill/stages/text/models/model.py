@@ -162,7 +162,8 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         start = 0
         while start < len(df):
             end = start + self._rows_per_batch()
-            masks = df[ATTENTION_MASK_FIELD].iloc[start:end].tolist()
+            # A document without any token is one padding token that counts as real.
+            masks = [mask if len(mask) else [1] for mask in df[ATTENTION_MASK_FIELD].iloc[start:end]]
             ids = df[INPUT_ID_FIELD].iloc[start:end].tolist()
             yield clip_tokens(
                 {

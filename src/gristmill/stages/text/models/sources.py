@@ -76,8 +76,16 @@ def fetch_model(
     cache_dir: str | None = None,
     token: Secret | bool | None = None,
     files: Sequence[str] = MODEL_FILES,
+    advised: Sequence[str] | None = None,
 ) -> Path:
     """The local folder of a model, downloaded first if it comes from the hub and is not there yet.
+
+    Args:
+        identifier: A hub id, a folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        token: An access token for gated models.
+        files: The patterns of the files that are needed now.
+        advised: Those that an error tells the user to fetch, if a later step needs more; None for the same.
 
     Raises:
         ModelNotFoundError: The files are neither here nor can they be fetched.
@@ -101,7 +109,7 @@ def fetch_model(
         try:
             return model_folder(identifier, cache_dir=cache_dir)
         except ModelNotFoundError:
-            raise _missing(identifier, cache_dir, files, cause=error) from error
+            raise _missing(identifier, cache_dir, advised or files, cause=error) from error
     return Path(found)
 
 

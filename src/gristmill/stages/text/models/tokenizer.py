@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from gristmill.stages.text.models.model import check_padding_side, check_positiv
 from gristmill.stages.text.models.secrets import Secret, hide, show
 from gristmill.stages.text.models.sources import (
     CONFIG_FILES,
+    MODEL_FILES,
     check_identifier,
     fetch_model,
     model_folder,
@@ -170,7 +172,13 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
         """Download the tokenizer's files, once per node."""
-        fetch_model(self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
+        fetch_model(
+            self.model_identifier,
+            cache_dir=self.cache_dir,
+            token=self._hf_token,
+            files=CONFIG_FILES,
+            advised=MODEL_FILES,
+        )
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the tokenizer from local files, once per worker."""
@@ -190,12 +198,17 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         )
         self._facts = {
             "pad_token_id": self.tokenizer.pad_token_id,
-            "digest": self.settings.digest(tokenizer_digest(folder), self._limit),
+            "digest": self.settings.digest(self._own_digest(folder), self._limit),
         }
 
     def teardown(self) -> None:
         """Forget the tokenizer."""
         self.tokenizer = self._backend = None
+
+    def _own_digest(self, folder: Path) -> str:
+        """A digest of what the loaded tokenizer does, which settings beside its vocabulary decide too."""
+        does = tokenizer_digest(folder) if self._backend is None else self._backend.to_str()
+        return hashlib.sha256(f"{self.tokenizer.pad_token_id} {does}".encode()).hexdigest()[:32]
 
     def _own_limit(self, folder: Path) -> int | None:
         limit = int(min(self.tokenizer.model_max_length, _NO_LIMIT + 1))

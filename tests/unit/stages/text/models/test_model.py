@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import weakref
 from pathlib import Path
@@ -352,3 +353,21 @@ def test_an_empty_batch_passes(model: Path) -> None:
     out = run([TokenizerStage(str(model)), Labels(str(model))], batch_of([]))
     assert isinstance(out, DocumentBatch)
     assert out.num_items == 0
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_document_without_tokens_does_not_depend_on_its_neighbours(side: Any, tmp_path: Path) -> None:
+    from gristmill.stages.text.classifiers.base import ClassifierModelStage
+
+    folder = make_sequence_classifier(tmp_path / "model")
+    bare = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**bare, "post_processor": None}))
+    tokenizer = TokenizerStage(str(folder), padding_side=side)
+    plain = Labels(str(folder), padding_side=side)
+    ours = ClassifierModelStage(str(folder), score_field="p", padding_side=side, autocast=False)
+    for stage, column in ((plain, "label"), (ours, "p")):
+        alone = run([tokenizer, stage], batch_of([""])).to_pandas()[column].tolist()
+        for neighbour in ("the", "the of and to"):
+            both = run([tokenizer, stage], batch_of(["", neighbour])).to_pandas()[column].tolist()
+            assert np.allclose(both[0], alone[0], atol=1e-5)
+            assert np.isfinite(both[1]).all()

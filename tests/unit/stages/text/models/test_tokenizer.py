@@ -164,3 +164,31 @@ def test_only_tokenizers_that_split_at_spaces_get_the_start_alone(step: object, 
             return json.dumps({"pre_tokenizer": step})
 
     assert splits_at_spaces(Compiled()) is expected
+
+
+@pytest.mark.parametrize("change", [{"pad_token": "[UNK]"}, {"truncation_side": "left"}])
+def test_tokenizers_of_one_vocabulary_that_work_differently_share_no_tokens(
+    model: Path, tmp_path: Path, change: dict[str, str]
+) -> None:
+    twin = make_classifier(tmp_path / "twin")
+    settings = json.loads((twin / "tokenizer_config.json").read_text())
+    (twin / "tokenizer_config.json").write_text(json.dumps({**settings, **change}))
+    first, second = ready(model, max_seq_length=8), ready(twin, max_seq_length=8)
+    batch = first.process(batch_of(["the of and to in it is was that for on are"]))
+    again = second.reuse(batch)
+    anew = second.process(batch_of(["the of and to in it is was that for on are"]))
+    assert again.column("input_ids").to_pylist() == anew.column("input_ids").to_pylist()
+    assert token_facts(again)["pad_token_id"] == second.tokenizer.pad_token_id
+
+
+def test_offline_the_tokenizers_error_names_all_files_that_a_classifier_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import errors
+
+    def offline(*_: object, **__: object) -> str:
+        raise errors.LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    with pytest.raises(ModelNotFoundError, match=r"--include '\*\.safetensors'"):
+        TokenizerStage("some-org/some-model", cache_dir=str(tmp_path)).setup_on_node()
