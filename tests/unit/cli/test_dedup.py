@@ -275,7 +275,7 @@ def test_an_output_that_is_a_file_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     result = dedup(tmp_path, "exact")
     assert result.exit_code == 1
-    assert "out is a file. Check the output path." in result.output
+    assert f"The output folder {tmp_path / 'out'} cannot be made: {tmp_path / 'out'} is a file." in result.output
 
 
 def test_a_file_that_would_be_replaced_is_found_before_the_search(tmp_path: Path) -> None:

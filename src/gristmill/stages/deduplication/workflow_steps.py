@@ -64,7 +64,8 @@ class Steps:
         self.check_apart()
         output = RunFolder(self.workflow.output_path, self.workflow.storage_options)
         root = RunFolder(self._root, storage_options=self.workflow.storage_options)
-        check_is_folder(root)
+        for folder in (output, root):
+            check_is_folder(folder)
         check_writable(output)
         if self.workflow.perform_removal:  # said now, and not after the whole search
             check_strangers(output, self.workflow._writer(self.source), self.partitions)
