@@ -112,6 +112,7 @@ class ClassifierModelStage(BudgetedModelStage):
         from gristmill.stages.text.models.devices import place
 
         network, self.labels = load_classifier(self.model_path, cache_dir=self.cache_dir)
+        self.check_length(network)
         unknown = [label for label in self.expected_labels if label not in self.labels]
         if unknown:
             raise UsageError(

@@ -103,6 +103,7 @@ class FineWebModelStage(BudgetedModelStage):
         from gristmill.stages.text.models.loading import load_network
 
         network = load_network("AutoModelForSequenceClassification", self.model_path, dtype=torch.float32)
+        self.check_length(network)
         self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def process_model_output(

@@ -129,6 +129,7 @@ class PromptTaskComplexityModelStage(BudgetedModelStage):
         from gristmill.stages.text.models.devices import place
 
         network, self._config = load_multi_head(self.model_path, cache_dir=self.cache_dir)
+        self.check_length(network)
         self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend="torch")
 
     def process_model_output(

@@ -94,6 +94,7 @@ class EmbeddingModelStage(BudgetedModelStage):
         from gristmill.stages.text.models.devices import place
 
         network = self._load(self.model_path)
+        self.check_length(network)
         self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def _load(self, folder: Path) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from gristmill.errors import UsageError
 from gristmill.stages.base import FusedStage, ProcessingStage
 from gristmill.stages.text.models.batching import BatchCutter
 from gristmill.stages.text.models.model import ModelStage
@@ -109,6 +110,27 @@ class BudgetedModelStage(ModelStage):
             if len(sequence) > 1 and (np.diff(sequence) < 0).any():
                 result = result.take(np.argsort(sequence, kind="stable"))
         return self._bare(result, keep_tokens=keep_tokens)
+
+    def check_length(self, network: Any) -> None:
+        """Refuse a limit of tokens that the network has no places for, before a long document finds out.
+
+        Raises:
+            UsageError: `max_seq_length` is too large for the model.
+        """
+        from gristmill.stages.text.models.loading import position_limit
+
+        limit = self.max_seq_length
+        if limit is None and self.token_settings is not None:
+            limit = self.token_settings.max_seq_length
+        if limit is None:
+            return
+        read = min(limit, getattr(network, "window", None) or limit)
+        places = position_limit(network)
+        if places is not None and read > places:
+            raise UsageError(
+                f"max_seq_length={limit}: {self.model_identifier} has places for {places} tokens. Give at most that "
+                "many, or None for the limit of its tokenizer."
+            )
 
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
         """Hand the tokens on to a following classifier that would make the same ones."""

@@ -95,6 +95,16 @@ def load_network(kind: str, folder: Path, **options: Any) -> Any:
     return network.eval()
 
 
+def position_limit(network: Any) -> int | None:
+    """How many tokens the network has places for; None where places are relative, and any number will do."""
+    limits = []
+    for name, module in network.named_modules():
+        if name.rsplit(".", 1)[-1] == "position_embeddings" and hasattr(module, "num_embeddings"):
+            # Where padding has a place of its own, the tokens are counted from the one behind it.
+            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+    return min(limits, default=None)
+
+
 def load_settings(folder: Path) -> Any:
     """The configuration of a network as an object of transformers.
 

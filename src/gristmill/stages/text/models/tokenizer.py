@@ -54,6 +54,9 @@ _CHUNK = 512
 # Tokenizers of some models state no limit at all, as a very large number.
 _NO_LIMIT = 100_000
 
+# Networks in which padding has a place of its own, and tokens are counted from the one behind it.
+_PLACES_BEHIND_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
+
 _OWN_PARAMETERS = ("cache_dir", "padding_side")
 
 
@@ -219,7 +222,10 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             return limit
         if not (folder / "config.json").is_file():
             return None
-        places = getattr(load_settings(folder), "max_position_embeddings", None)
+        settings = load_settings(folder)
+        places = getattr(settings, "max_position_embeddings", None)
+        if places and settings.model_type in _PLACES_BEHIND_PADDING:
+            places -= (settings.pad_token_id or 0) + 1
         return int(places) if places else None
 
     # --- the work ---

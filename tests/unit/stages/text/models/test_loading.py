@@ -11,12 +11,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertConfig, RobertaConfig
 
-from gristmill.errors import ModelLoadError, ModelNotFoundError
+from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError
 from gristmill.stages.text.classifiers import FineWebEduClassifier
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.embedders.base import EmbeddingCreatorStage
-from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_sequence_classifier, run, texts
+from tests.unit.stages.text.models.tiny import (
+    batch_of,
+    make_classifier,
+    make_sequence_classifier,
+    make_tokenizer,
+    run,
+    texts,
+)
 
 
 def rewrite(folder: Path, name: str, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -114,3 +122,40 @@ def test_pickled_weights_are_not_loaded(tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelNotFoundError, match="Weights in other formats are not loaded"):
             run(stage.decompose(), batch_of(texts(2)))
+
+
+def encoder(folder: Path, config: Any) -> Path:
+    AutoModel.from_config(config).save_pretrained(str(folder))
+    make_tokenizer(folder, max_length=10**30)
+    return folder
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+}  # fmt: skip
+
+
+def test_more_tokens_than_the_network_has_places_for_are_refused_before_the_work(tmp_path: Path) -> None:
+    bert = encoder(tmp_path / "bert", BertConfig(**SMALL, max_position_embeddings=12, pad_token_id=0))
+    stages = EmbeddingCreatorStage(model_identifier=str(bert), max_seq_length=13).decompose()
+    with pytest.raises(UsageError, match=r"max_seq_length=13: .* has places for 12 tokens"):
+        stages[1].setup()
+    long = batch_of(["the of and to in it is was that for on are with as"])
+    for limit in (12, None):
+        out = run(EmbeddingCreatorStage(model_identifier=str(bert), max_seq_length=limit).decompose(), long)
+        assert len(out.column("embeddings")) == 1
+
+
+def test_places_behind_the_padding_are_counted_from_there(tmp_path: Path) -> None:
+    folder = encoder(tmp_path / "roberta", RobertaConfig(**SMALL, max_position_embeddings=14, pad_token_id=1))
+    long = batch_of(["the of and to in it is was that for on are with as"])
+    assert len(run(EmbeddingCreatorStage(model_identifier=str(folder)).decompose(), long).column("embeddings")) == 1
+    with pytest.raises(UsageError, match="has places for 12 tokens"):
+        EmbeddingCreatorStage(model_identifier=str(folder), max_seq_length=13).decompose()[1].setup()
+
+
+def test_relative_places_have_no_limit(tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / "model")
+    stages = DistributedDataClassifier(model_identifier=str(folder), max_seq_length=4096).decompose()
+    out = run(stages, batch_of(["the of and " * 100]))
+    assert len(out.column("preds")) == 1
