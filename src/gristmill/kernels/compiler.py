@@ -28,6 +28,25 @@ def kernel(function: F) -> F:
     return cast(F, dispatcher)
 
 
+def float_kernel(function: F) -> F:
+    """Compile `function` as `kernel` does, for arithmetic whose additions may be done in any order.
+
+    The result is then a few last bits away from that of the written order, and the same on every run. Infinities and
+    values that are not numbers keep their meaning.
+    """
+    dispatcher = numba.njit(
+        function, cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"}
+    )
+    _watch_helpers(dispatcher, function)
+    _load_lightly(dispatcher)
+    return cast(F, dispatcher)
+
+
+def finite_leaf(function: F) -> F:
+    """Compile `function` as `leaf` does, for finite numbers only: what it gives for others means nothing."""
+    return cast(F, numba.njit(function, forceinline=True, nogil=True, error_model="numpy", fastmath=True, _nrt=False))
+
+
 def inlined(function: F) -> F:
     """Compile `function` as a part of the kernels that call it."""
     return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy"))

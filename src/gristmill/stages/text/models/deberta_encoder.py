@@ -63,6 +63,30 @@ def distance_buckets(length: int, *, buckets: int, max_distance: int) -> torch.T
     return torch.where(distances.abs() <= middle, distances, (spread * distances.sign()).to(torch.int64))
 
 
+class TokenWise(nn.Module):  # type: ignore[misc]
+    """What follows the attention in a layer, token by token.
+
+    Args:
+        layer: The layer of transformers.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.attention_dense, self.attention_norm = layer.attention.output.dense, layer.attention.output.LayerNorm
+        self.inner, self.activation = layer.intermediate.dense, layer.intermediate.intermediate_act_fn
+        self.outer, self.norm = layer.output.dense, layer.output.LayerNorm
+
+    @property
+    def has_exact_gelu(self) -> bool:
+        """Whether the activation is GELU by the error function."""
+        return type(self.activation).__name__ == "GELUActivation"
+
+    def forward(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """The new vectors, from what the attention gave and the vectors before it."""
+        hidden = self.attention_norm(self.attention_dense(context) + hidden)
+        return self.norm(self.outer(self.activation(self.inner(hidden))) + hidden)
+
+
 class _Layer(nn.Module):  # type: ignore[misc]
     """One layer; all projections of a token in one multiplication, the scale of the scores folded into the weights.
 
@@ -90,9 +114,7 @@ class _Layer(nn.Module):  # type: ignore[misc]
             self.register_buffer("position_keys", self._by_head(key(relative)), persistent=False)
         if self.has_p2c:
             self.register_buffer("position_queries", self._by_head(query(relative) * scale), persistent=False)
-        self.attention_dense, self.attention_norm = layer.attention.output.dense, layer.attention.output.LayerNorm
-        self.inner, self.activation = layer.intermediate.dense, layer.intermediate.intermediate_act_fn
-        self.outer, self.norm = layer.output.dense, layer.output.LayerNorm
+        self.rest = TokenWise(layer)
 
     def _by_head(self, positions: torch.Tensor) -> torch.Tensor:
         return positions.view(-1, self.heads, self.size).permute(1, 0, 2).contiguous()
@@ -115,7 +137,7 @@ class _Layer(nn.Module):  # type: ignore[misc]
         for part in _parts(rows, length):
             own = None if mask is None else mask[part]
             found.append(self._attend(query[:, part], key[:, part], value[:, part], own, keys, queries))
-        return self._rest(torch.cat(found).reshape(rows, length, width), hidden)
+        return self.rest(torch.cat(found).reshape(rows, length, width), hidden)
 
     def packed(self, hidden: torch.Tensor, lengths: list[int], places: torch.Tensor) -> torch.Tensor:
         """The new vectors of the tokens of all documents, one document after the other, without padding."""
@@ -129,7 +151,7 @@ class _Layer(nn.Module):  # type: ignore[misc]
             query, key, value = document.unsqueeze(1)
             context = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
             found.append(context[0].transpose(0, 1).reshape(-1, hidden.shape[1]))
-        return self._rest(torch.cat(found), hidden)
+        return self.rest(torch.cat(found), hidden)
 
     def first(self, hidden: torch.Tensor, mask: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
         """The new vector of the first token of each document; the arguments are those of `forward`."""
@@ -149,12 +171,7 @@ class _Layer(nn.Module):  # type: ignore[misc]
         if mask is not None:
             bias = _masked(bias, mask[:, None], query)
         context = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
-        return self._rest(context.transpose(1, 2).reshape(begin.shape), begin)
-
-    def _rest(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """What follows the attention, token by token."""
-        hidden = self.attention_norm(self.attention_dense(context) + hidden)
-        return self.norm(self.outer(self.activation(self.inner(hidden))) + hidden)
+        return self.rest(context.transpose(1, 2).reshape(begin.shape), begin)
 
     def _positions(self, places: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The keys of the distances in falling order, and the queries in rising order, one column for each distance."""

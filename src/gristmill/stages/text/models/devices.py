@@ -187,12 +187,14 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
 
     keep_freed_memory()
     network = faster(network).eval()
-    if cpu_backend == "torch":
-        return network
+    if cpu_backend == "onnx":
+        from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
+
+        return to_onnx_runtime(network, threads=threads)
     if cpu_backend == "torch-int8":
         from gristmill.stages.text.models.int8 import with_int8_layers
 
-        return with_int8_layers(network)
-    from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
+        network = with_int8_layers(network)
+    from gristmill.stages.text.models.parts import in_parts
 
-    return to_onnx_runtime(network, threads=threads)
+    return in_parts(network, threads)

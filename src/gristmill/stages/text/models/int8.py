@@ -10,16 +10,24 @@ no pair of its own weights can overflow, which keeps about half of that bit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
 from gristmill.errors import UsageError
+from gristmill.kernels.int8_rows import (
+    product_to_gelu_bytes,
+    product_to_norm,
+    product_to_rows,
+    rows_to_bytes,
+)
+from gristmill.stages.text.models.deberta_encoder import TokenWise
 
 # A layer that narrows its inputs by more than this is a head: it costs nothing, and the labels hang on it.
 _NARROWEST = 4
 # The most that two neighbouring weights of one sign may sum to: 255 * 128 fits 16 bits with a sign.
 _PAIR_LIMIT = 128.0
-_HIGHEST = 255.0
 
 
 def with_int8_layers(network: nn.Module) -> nn.Module:
@@ -35,8 +43,27 @@ def with_int8_layers(network: nn.Module) -> nn.Module:
             if child.out_features * _NARROWEST >= child.in_features:
                 setattr(network, name, Int8Linear(child))
         else:
-            with_int8_layers(child)
+            made = with_int8_layers(child)
+            setattr(network, name, Int8TokenWise(made) if Int8TokenWise.supports(made) else made)
     return network
+
+
+@dataclass(slots=True)
+class ByteRows:
+    """Rows of activations as bytes, with the step and the lowest value of each row."""
+
+    values: torch.Tensor
+    steps: torch.Tensor
+    lows: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: torch.Tensor) -> ByteRows:
+        """The rows of a matrix in float32."""
+        rows = rows.contiguous()
+        values = torch.empty(rows.shape, dtype=torch.uint8)
+        steps, lows, sums = torch.empty(3, len(rows))
+        rows_to_bytes(rows.numpy(), values.numpy(), steps.numpy(), lows.numpy(), sums.numpy())
+        return cls(values, _unless_infinite(steps, sums), lows)
 
 
 class Int8Linear(nn.Module):  # type: ignore[misc]
@@ -61,18 +88,71 @@ class Int8Linear(nn.Module):  # type: ignore[misc]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The product, in float32."""
-        rows = inputs.reshape(-1, inputs.shape[-1])
-        # Two reductions, because torch has fast code for each of them and none for both at once.
-        low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-        step = ((high - low) / _HIGHEST).clamp(min=1e-12)
-        factor = step.reciprocal()
-        # None is negative, so cutting off rounds down, and with a half added to the nearest.
-        bytes_ = torch.addcmul(0.5 - low * factor, rows, factor).to(torch.uint8)
-        product = torch.ops.onednn.qlinear_pointwise(
-            bytes_, 1.0, 0, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-        product.mul_(step).addmm_(torch.cat([low, torch.ones_like(low)], dim=1), self.shift)
+        rows = ByteRows.of(inputs.detach().reshape(-1, inputs.shape[-1]).float())
+        product = self.product(rows)
+        product_to_rows(product.numpy(), rows.steps.numpy(), rows.lows.numpy(), self.shift.numpy())
         return product.view(*inputs.shape[:-1], self.out_features)
+
+    def product(self, rows: ByteRows) -> torch.Tensor:
+        """The product with bytes, before steps, lowest values and bias count."""
+        product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+            rows.values, 1.0, 0, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return product
+
+
+class Int8TokenWise(nn.Module):  # type: ignore[misc]
+    """What follows the attention in a layer of DeBERTa, in 8 bits, with all between two multiplications in one pass.
+
+    Args:
+        plain: The same with layers in 8 bits, one operation after the other.
+    """
+
+    def __init__(self, plain: TokenWise) -> None:
+        super().__init__()
+        self.attention_dense, self.inner, self.outer = plain.attention_dense, plain.inner, plain.outer
+        self.attention_norm, self.norm = plain.attention_norm, plain.norm
+
+    @staticmethod
+    def supports(module: nn.Module) -> bool:
+        """Whether a module does what this one does, and its layers are in 8 bits."""
+        return (
+            isinstance(module, TokenWise)
+            and all(isinstance(layer, Int8Linear) for layer in (module.attention_dense, module.inner, module.outer))
+            and all(type(norm) is nn.LayerNorm for norm in (module.attention_norm, module.norm))
+            and module.has_exact_gelu
+        )
+
+    def forward(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """The new vectors, from what the attention gave and the vectors before it."""
+        shape = hidden.shape
+        context, hidden = (rows.detach().reshape(-1, shape[-1]).float().contiguous() for rows in (context, hidden))
+        hidden = _normalised(self.attention_dense, ByteRows.of(context), hidden, self.attention_norm)
+        rows = ByteRows.of(hidden)
+        product = self.inner.product(rows)
+        values = torch.empty(product.shape, dtype=torch.uint8)
+        steps, lows, sums = torch.empty(3, len(product))
+        product_to_gelu_bytes(
+            product.numpy(), rows.steps.numpy(), rows.lows.numpy(), self.inner.shift.numpy(), values.numpy(),
+            steps.numpy(), lows.numpy(), sums.numpy(),
+        )  # fmt: skip
+        active = ByteRows(values, _unless_infinite(steps, sums), lows)
+        return _normalised(self.outer, active, hidden, self.norm).view(shape)
+
+
+def _normalised(layer: Int8Linear, rows: ByteRows, residual: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+    """What a layer gives, plus the residual, normalised."""
+    product = layer.product(rows)
+    product_to_norm(
+        product.numpy(), rows.steps.numpy(), rows.lows.numpy(), layer.shift.numpy(), residual.numpy(),
+        norm.weight.detach().numpy(), norm.bias.detach().numpy(), norm.eps, product.numpy(),
+    )  # fmt: skip
+    return product
+
+
+def _unless_infinite(steps: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+    """The steps, and NaN for rows whose sum is not finite, so that all that is computed from them is NaN as well."""
+    return steps.add_(sums.mul_(0))
 
 
 def weight_scales(weight: torch.Tensor) -> torch.Tensor:

@@ -108,7 +108,7 @@ def test_the_last_layer_of_a_first_token_classifier_computes_no_other_token() ->
     torch.manual_seed(0)
     network = faster(AutoModelForSequenceClassification.from_config(deberta_config(num_labels=3)).eval())
     seen: list[torch.Size] = []
-    network.deberta.layers[-1].inner.register_forward_hook(lambda _layer, given, _out: seen.append(given[0].shape))
+    network.deberta.layers[-1].rest.inner.register_forward_hook(lambda _layer, given, _out: seen.append(given[0].shape))
     ids, mask = inputs([7, 4])
     with torch.no_grad():
         assert network(input_ids=ids, attention_mask=mask).logits.shape == (2, 3)

@@ -6,9 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from transformers import DebertaV2Model
 
 from gristmill.errors import UsageError
-from gristmill.stages.text.models.int8 import Int8Linear, weight_scales, with_int8_layers
+from gristmill.kernels.int8_rows import product_to_gelu_bytes, product_to_norm
+from gristmill.stages.text.models.deberta_encoder import DebertaEncoder, TokenWise
+from gristmill.stages.text.models.int8 import ByteRows, Int8Linear, Int8TokenWise, weight_scales, with_int8_layers
+from tests.unit.stages.text.models.tiny import deberta_config
 
 
 def layer_of(weight: torch.Tensor, *, bias: bool = True) -> nn.Linear:
@@ -93,3 +97,84 @@ def test_a_torch_without_the_library_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(UsageError, match="oneDNN"):
         with_int8_layers(nn.Linear(4, 64))
+
+
+def values_of(rows: ByteRows) -> torch.Tensor:
+    return rows.lows[:, None] + rows.steps[:, None] * rows.values.float()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 70), st.integers(0, 9), st.sampled_from([0.0, 1e-3, 1.0, 1e4]), st.integers(0, 10_000))
+def test_bytes_are_within_half_a_step(width: int, number: int, size: float, seed: int) -> None:
+    rows = torch.randn(number, width, generator=torch.Generator().manual_seed(seed)) * size + size
+    made = ByteRows.of(rows)
+    assert ((values_of(made) - rows).abs() <= 0.501 * made.steps[:, None] + 1e-6 * size).all()
+    assert made.lows.equal(rows.amin(1) if number else torch.empty(0))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 70), st.sampled_from([0.1, 1.0, 30.0]), st.integers(0, 10_000))
+def test_gelu_in_one_pass_is_that_of_torch(width: int, size: float, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    product, shift = torch.randn(4, width, generator=random), torch.randn(2, width, generator=random)
+    steps, lows = torch.rand(4, generator=random) * size, torch.randn(4, generator=random)
+    expected = nn.functional.gelu(product * steps[:, None] + lows[:, None] * shift[0] + shift[1])
+    made = ByteRows(torch.empty(4, width, dtype=torch.uint8), torch.empty(4), torch.empty(4))
+    sums = torch.empty(4)
+    product_to_gelu_bytes(*(tensor.numpy() for tensor in (product, steps, lows, shift, made.values, made.steps)),
+                          made.lows.numpy(), sums.numpy())  # fmt: skip
+    assert ((values_of(made) - expected).abs() <= 0.501 * made.steps[:, None] + 1e-5).all()
+    assert torch.allclose(sums, expected.sum(1), atol=1e-3, rtol=1e-4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 70), st.sampled_from([0.1, 1.0, 30.0]), st.integers(0, 10_000))
+def test_the_norm_in_one_pass_is_that_of_torch(width: int, size: float, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    product, residual = torch.randn(2, 4, width, generator=random)
+    shift, (weight, bias) = torch.randn(2, width, generator=random), torch.randn(2, width, generator=random)
+    steps, lows = torch.rand(4, generator=random) * size, torch.randn(4, generator=random)
+    rows = product * steps[:, None] + lows[:, None] * shift[0] + shift[1] + residual
+    expected = nn.functional.layer_norm(rows.double(), (width,), weight.double(), bias.double(), 1e-5)
+    given_tensors = (product, steps, lows, shift, residual, weight, bias)
+    product_to_norm(*(tensor.numpy() for tensor in given_tensors), 1e-5, product.numpy())
+    assert torch.allclose(product.double(), expected, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_row_that_is_not_finite_stays_so_and_spoils_no_other(bad: float) -> None:
+    encoder = DebertaEncoder(DebertaV2Model(deberta_config())).eval()
+    plain = encoder.layers[0].rest
+    hidden = torch.randn(3, plain.norm.weight.shape[0])
+    hidden[1, 3] = bad
+    with_int8_layers(encoder)
+    fused = encoder.layers[0].rest
+    assert isinstance(fused, Int8TokenWise)
+    with torch.no_grad():
+        for context, before in ((hidden, torch.zeros_like(hidden)), (torch.zeros_like(hidden), hidden)):
+            found = fused(context, before)
+            assert found.isfinite().all(1).tolist() == [True, False, True]
+        assert not Int8Linear(nn.Linear(hidden.shape[1], 64))(hidden)[1].isfinite().any()
+
+
+def test_one_pass_is_as_near_to_float32_as_one_operation_after_the_other() -> None:
+    torch.manual_seed(0)
+    encoder = DebertaEncoder(DebertaV2Model(deberta_config())).eval()
+    plain = encoder.layers[0].rest
+    context, hidden = torch.randn(2, 5, 7, plain.norm.weight.shape[0])
+    with torch.no_grad():
+        expected = plain(context, hidden)
+        with_int8_layers(encoder)  # changes the layers of `plain` as well
+        apart = [(module(context, hidden) - expected).abs() for module in (encoder.layers[0].rest, plain)]
+    assert isinstance(encoder.layers[0].rest, Int8TokenWise)
+    assert isinstance(plain.inner, Int8Linear)
+    assert apart[0].shape == expected.shape
+    assert 0 < apart[0].mean() < 1.1 * apart[1].mean() < 0.05
+
+
+def test_another_activation_than_gelu_goes_one_operation_after_the_other() -> None:
+    encoder = DebertaEncoder(DebertaV2Model(deberta_config(hidden_act="relu"))).eval()
+    with_int8_layers(encoder)
+    rest = encoder.layers[0].rest
+    assert isinstance(rest, TokenWise)
+    assert isinstance(rest.inner, Int8Linear)

@@ -1,0 +1,97 @@
+"""Runs a network on a CPU on several parts of a batch at once, each with one thread.
+
+Torch divides every operation among its threads and waits for the last of them at its end, hundreds of times in a
+forward pass, and small operations use one thread only. Documents do not depend on each other: dividing them once per
+pass leaves no thread waiting until the end, and the results are the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import nn
+
+# Tokens of a part, where there are enough: several parts for each thread let one that has short documents take more.
+PART_TOKENS = 1024
+
+
+def in_parts(network: nn.Module, threads: int) -> nn.Module:
+    """The network, with its forward pass divided among threads.
+
+    Args:
+        network: Takes tensors with a row for each document, by name or in a mapping, and gives the like.
+        threads: How many parts to run at once; 1 leaves the network as it is.
+    """
+    if threads > 1:
+        network.forward = _InParts(network.forward, threads)
+    return network
+
+
+def parts_at_once(network: Any) -> int:
+    """How many parts of a batch a network runs at once."""
+    forward = getattr(network, "forward", None)
+    return forward.threads if isinstance(forward, _InParts) else 1
+
+
+class _InParts:
+    """A forward pass that is divided among threads."""
+
+    def __init__(self, forward: Callable[..., Any], threads: int) -> None:
+        self.threads = threads
+        self._forward = forward
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __call__(self, *mappings: Mapping[str, torch.Tensor], **tensors: torch.Tensor) -> Any:
+        shapes = [tensor.shape for mapping in (*mappings, tensors) for tensor in mapping.values()]
+        rows, tokens = shapes[0][0], shapes[0].numel()
+        parts = min(self.threads * max(1, round(tokens / (self.threads * PART_TOKENS))), rows)
+        if parts < 2:
+            return self._forward(*mappings, **tensors)
+        ends = [part * rows // parts for part in range(parts + 1)]
+        modes = (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
+        pool = self._started()
+        running = [
+            pool.submit(
+                self._part, modes, [_rows(mapping, start, end) for mapping in mappings], _rows(tensors, start, end)
+            )
+            for start, end in itertools.pairwise(ends)
+        ]
+        return _joined([future.result() for future in running])
+
+    def _started(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            # Torch keeps the number for each thread, and hands the last one set on to threads that come later.
+            before = torch.get_num_threads()
+            self._pool = ThreadPoolExecutor(self.threads, "part", initializer=torch.set_num_threads, initargs=(1,))
+            for future in [self._pool.submit(torch.get_num_threads) for _ in range(self.threads)]:
+                future.result()
+            torch.set_num_threads(before)
+        return self._pool
+
+    def _part(self, modes: tuple[bool, bool, torch.dtype], mappings: list[Any], tensors: dict[str, Any]) -> Any:
+        # Modes belong to a thread, too.
+        grad, autocast, kind = modes
+        with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype=kind, enabled=autocast):
+            return self._forward(*mappings, **tensors)
+
+
+def _rows(tensors: Mapping[str, torch.Tensor], start: int, end: int) -> dict[str, torch.Tensor]:
+    return {name: tensor[start:end] for name, tensor in tensors.items()}
+
+
+def _joined(parts: list[Any]) -> Any:
+    """What the parts gave, one after the other: tensors, or mappings, lists and tuples of them.
+
+    Anything else in a mapping is left out, such as the cache by which a decoder would go on writing.
+    """
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(parts)
+    if isinstance(first, Mapping):
+        names = [name for name, value in first.items() if isinstance(value, torch.Tensor | Mapping | list | tuple)]
+        return type(first)(**{name: _joined([part[name] for part in parts]) for name in names})
+    return type(first)(_joined(list(same)) for same in zip(*parts, strict=True))
