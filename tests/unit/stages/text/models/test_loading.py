@@ -159,3 +159,15 @@ def test_relative_places_have_no_limit(tmp_path: Path) -> None:
     stages = DistributedDataClassifier(model_identifier=str(folder), max_seq_length=4096).decompose()
     out = run(stages, batch_of(["the of and " * 100]))
     assert len(out.column("preds")) == 1
+
+
+def test_a_judge_of_hidden_states_with_a_missing_layer_is_refused(tmp_path: Path) -> None:
+    from gristmill.stages.text.classifiers.guard_models import PoisoningNet, load_judge
+
+    state = PoisoningNet(8).state_dict()
+    (tmp_path / "config.json").write_text('{"input_dim": 8, "dropout": 0.5}')
+    save_file(state, tmp_path / "model.safetensors")
+    assert not load_judge(tmp_path).training
+    save_file({name: tensor for name, tensor in state.items() if "layer_2" not in name}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match="hidden_layer_2"):
+        load_judge(tmp_path)
