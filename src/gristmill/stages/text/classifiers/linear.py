@@ -20,7 +20,7 @@ from gristmill.errors import InputError, ModelNotFoundError, UsageError, did_you
 from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.base import CompositeStage, ProcessingStage
-from gristmill.stages.text.classifiers.base import check_filter_by, label_filter, vectors
+from gristmill.stages.text.classifiers.base import check_filter_by, check_new_columns, label_filter, vectors
 from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     def __post_init__(self) -> None:
         self.name = f"{_short_name(self.model_path)}_classifier"
         check_filter_by(self.filter_by)
+        check_new_columns(self, "label_field", "score_field")
 
     def filter_by_category(self, value: str) -> bool:
         """Whether a document with this label is kept."""

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from gristmill.stages.text.models.token_settings import TokenSettings
 
-# Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; on a GPU it is
-# enough to keep the device busy.
+# Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; where threads divide
+# a batch, several parts for each keep all of them busy. On a GPU it is enough to keep the device busy.
 CPU_TOKENS_PER_BATCH = 2048
-CPU_TOKENS_PER_PART = 4096
+CPU_TOKENS_PER_THREAD = 4096
 CUDA_TOKENS_PER_BATCH = 65536
 
 
@@ -179,7 +179,7 @@ class BudgetedModelStage(ModelStage):
         from gristmill.stages.text.models.parts import parts_at_once
 
         parts = parts_at_once(self.model)
-        return CPU_TOKENS_PER_BATCH if parts == 1 else CPU_TOKENS_PER_PART * parts
+        return CPU_TOKENS_PER_BATCH if parts == 1 else min(CPU_TOKENS_PER_THREAD * parts, CUDA_TOKENS_PER_BATCH)
 
     def _bare(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch:
         gone = [] if keep_tokens else list(TOKEN_FIELDS)
