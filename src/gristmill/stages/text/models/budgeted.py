@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from gristmill.stages.text.models.token_settings import TokenSettings
 
-# Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; where threads divide
-# a batch, several parts for each keep all of them busy. On a GPU it is enough to keep the device busy.
+# Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; where threads
+# divide a batch, several parts for each keep all of them busy. On a GPU it is enough to keep the device busy.
 CPU_TOKENS_PER_BATCH = 2048
 CPU_TOKENS_PER_THREAD = 4096
 CUDA_TOKENS_PER_BATCH = 65536
