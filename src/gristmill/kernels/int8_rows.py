@@ -119,3 +119,13 @@ def product_to_norm(
         scale = _ONE / np.sqrt(squares / count + np.float32(epsilon))
         for place in range(width):
             out[number, place] = (row[place] - mean) * scale * weight[place] + bias[place]
+
+
+def compile_all() -> None:
+    """Load these kernels from the cache on disk, or compile them."""
+    matrix, row = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
+    values, shift = np.zeros((1, 1), np.uint8), np.zeros((2, 1), np.float32)
+    rows_to_bytes(matrix, values, row, row.copy(), row.copy())
+    product_to_rows(matrix, row, row, shift)
+    product_to_gelu_bytes(matrix, row, row, shift, values, row.copy(), row.copy(), row.copy())
+    product_to_norm(matrix, row, row, shift, matrix.copy(), row, row, 1e-5, matrix)

@@ -54,6 +54,13 @@ class BudgetedModelStage(ModelStage):
 
     _working_tokens: int | None = None
 
+    def warm_up(self) -> None:
+        """Compile the kernels of layers in 8 bits, where there are some, once for all workers."""
+        if getattr(self, "cpu_backend", None) == "torch-int8":
+            from gristmill.kernels.int8_rows import compile_all
+
+            compile_all()
+
     def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
         """The new columns, one value per document in the order of the outputs."""
         raise NotImplementedError(f"{type(self).__name__} must implement output_columns().")

@@ -9,7 +9,9 @@ from torch import nn
 from transformers import DebertaV2Model
 
 from gristmill.errors import UsageError
+from gristmill.kernels import int8_rows
 from gristmill.kernels.int8_rows import product_to_gelu_bytes, product_to_norm
+from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.models.deberta_encoder import DebertaEncoder, TokenWise
 from gristmill.stages.text.models.int8 import ByteRows, Int8Linear, Int8TokenWise, weight_scales, with_int8_layers
 from tests.unit.stages.text.models.tiny import deberta_config
@@ -178,3 +180,19 @@ def test_another_activation_than_gelu_goes_one_operation_after_the_other() -> No
     rest = encoder.layers[0].rest
     assert isinstance(rest, TokenWise)
     assert isinstance(rest.inner, Int8Linear)
+
+
+def test_workers_find_the_kernels_compiled() -> None:
+    classifier = DistributedDataClassifier(model_identifier="nowhere", cpu_backend="torch-int8")
+    for stage in classifier.decompose():
+        stage.warm_up()
+    kernels = [value for value in vars(int8_rows).values() if hasattr(value, "signatures")]
+    asked = [kernel for kernel in kernels if not kernel.__name__.startswith("_")]
+    before = [kernel.signatures for kernel in asked]
+    assert len(asked) == 4
+    assert all(before)
+    encoder = DebertaEncoder(DebertaV2Model(deberta_config())).eval()
+    with_int8_layers(encoder)
+    with torch.no_grad():
+        encoder(input_ids=torch.ones(2, 9, dtype=torch.int64), attention_mask=torch.ones(2, 9, dtype=torch.int64))
+    assert [kernel.signatures for kernel in asked] == before
