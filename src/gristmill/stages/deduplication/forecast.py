@@ -14,7 +14,7 @@ from gristmill.backends.base import BaseExecutor
 from gristmill.errors import OutputError, PlanningError
 from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.deduplication.input_sample import stored_bytes, take_sample
+from gristmill.stages.deduplication.input_sample import take_sample
 from gristmill.stages.deduplication.source import DocumentSource
 from gristmill.storage.partitions import Partition
 from gristmill.storage.remote import is_local, local_path
@@ -151,19 +151,18 @@ def forecast(
 
     `plain_output` says that the output is not compressed, as the input may be.
     """
-    sample = take_sample(source, partitions, _ready(stages), sample_bytes=sample_bytes)
-    total = sum(stored_bytes(partitions))
-    scale = total / max(1.0, sample.stored)
-    documents = round(sample.documents * scale)
+    whole = take_sample(source, partitions, _ready(stages), sample_bytes=sample_bytes)
+    total = whole.stored
+    documents = round(whole.documents)
     growing = round(documents * memory_per_document)
     return Forecast(
         input_bytes=round(total),
         documents=documents,
-        steps_bytes=round(scale * (sample.documents * bytes_per_document + sample.text * bytes_per_text_byte)),
-        output_bytes=round(scale * sample.text if plain_output else total),
+        steps_bytes=round(whole.documents * bytes_per_document + whole.text * bytes_per_text_byte),
+        output_bytes=round(whole.text if plain_output else total),
         memory_bytes=_WORKER_BYTES * max(1, workers) + growing,
         growing_bytes=growing,
-        seconds=_START_SECONDS + scale * sample.seconds * (1 + 2 * _PASS_SHARE) / max(1, workers),
+        seconds=_START_SECONDS + whole.seconds * (1 + 2 * _PASS_SHARE) / max(1, workers),
         free_bytes=steps.free,
         partitions=len(partitions),
         notes=notes,

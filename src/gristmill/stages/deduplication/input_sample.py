@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Lineage
 from gristmill.tasks.document import DocumentBatch
 
-SPOTS = 4
+SPOTS = 64
 """At how many places of the input documents are taken."""
 _EXPANDED_BYTES = 4 << 20
 
@@ -28,17 +28,17 @@ StorageOptions = Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class InputSample:
-    """Some documents of an input.
+    """Some documents of an input, or what they tell about all of it.
 
     Attributes:
-        stored: The bytes of files that they stand for.
+        stored: The bytes of files that they take.
         documents: How many they are.
         text: Their bytes in memory.
-        seconds: How long reading and processing them took.
+        seconds: How long reading and processing them takes.
     """
 
     stored: float = 0.0
-    documents: int = 0
+    documents: float = 0.0
     text: float = 0.0
     seconds: float = 0.0
 
@@ -49,6 +49,11 @@ class InputSample:
             self.text + other.text,
             self.seconds + other.seconds,
         )
+
+    def scaled_to(self, stored: float) -> InputSample:
+        """The like for as many bytes of files."""
+        factor = stored / self.stored if self.stored > 0 else 0.0
+        return InputSample(stored, self.documents * factor, self.text * factor, self.seconds * factor)
 
 
 def stored_bytes(partitions: Sequence[Partition]) -> list[float]:
@@ -75,23 +80,36 @@ def take_sample(
     *,
     sample_bytes: int,
 ) -> InputSample:
-    """Read about `sample_bytes` at a few places of the input and pass them through stages that are set up."""
+    """What the whole input holds and takes, judged by about `sample_bytes` of it that go through the stages.
+
+    The stages are set up. The documents come from places that are evenly spread over the bytes of the input, and each
+    place stands for as many of them: files that are unlike each other count by their size.
+    """
     files, reader, *_ = source.reader().decompose()  # type: ignore[attr-defined]
     assert isinstance(reader, ReaderStage)
     files.prepare(reader, partitions[:1])
     stored = stored_bytes(partitions)
-    spots = np.unique(np.linspace(0, len(partitions) - 1, SPOTS).round().astype(int)).tolist() if partitions else []
+    spots = spread(stored)
     total = InputSample()
     warm = False
-    for spot in spots:
+    for spot, represented in spots.items():
         partition = partitions[spot]
         batches = _batches(reader.process(files.task(partition)))
         taken, left, warm = _take(batches, partition, stages, sample_bytes / len(spots), warm=warm)
-        share = 1.0
-        if left and stored[spot]:
-            share = _share(source, partition, taken, stored[spot])
-        total += InputSample(stored[spot] * share, taken.documents, taken.text, taken.seconds)
+        share = _share(source, partition, taken, stored[spot]) if left and stored[spot] else 1.0
+        total += replace(taken, stored=stored[spot] * share).scaled_to(represented)
     return total
+
+
+def spread(stored: Sequence[float]) -> dict[int, float]:
+    """The partitions to take documents from, and the bytes that each stands for, from the bytes of all of them."""
+    sizes = np.asarray(stored, np.float64)
+    if len(sizes) <= SPOTS:
+        return dict(enumerate(sizes.tolist()))
+    ends = np.cumsum(sizes)
+    middles = (np.arange(SPOTS) + 0.5) / SPOTS * ends[-1]
+    places, times = np.unique(np.searchsorted(ends[:-1], middles, side="right"), return_counts=True)
+    return dict(zip(places.tolist(), (times * ends[-1] / SPOTS).tolist(), strict=True))
 
 
 def _take(

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.backends.local import LocalExecutor
 from gristmill.errors import OutputError, PlanningError
@@ -21,7 +23,7 @@ from gristmill.stages.deduplication import (
     SemanticDeduplicationWorkflow,
 )
 from gristmill.stages.deduplication import forecast as forecasts
-from gristmill.stages.deduplication.input_sample import expansion
+from gristmill.stages.deduplication.input_sample import SPOTS, expansion, spread
 from tests.unit.pipeline.jobs import here
 from tests.unit.stages.deduplication.jobs import deduplicate
 
@@ -61,6 +63,37 @@ def test_a_part_of_the_input_tells_about_the_whole(tmp_path: Path, kind: str, bl
         plain = sum(len(json.dumps(row)) + 1 for row in rows())
         assert found.output_bytes == pytest.approx(plain, rel=0.15), "JSONL is written without compression"
     assert not (tmp_path / "out").exists()
+
+
+def test_files_that_are_unlike_each_other_count_by_their_size(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    documents, rng = 0, np.random.default_rng(2)
+    for number in range(2 * SPOTS):
+        # Every third file has many short documents, as dictionaries do; every other one is compressed.
+        count, words = (400, 3) if number % 3 == 0 else (5, 400)
+        texts = [" ".join(map(str, rng.integers(0, 10**6, words))) for _ in range(count)]
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        name, content = f"{number:03}.jsonl", lines.encode()
+        packed = number % 2 == 0
+        (source / (name + ".gz" if packed else name)).write_bytes(gzip.compress(content) if packed else content)
+        documents += count
+    found = ExactDeduplicationWorkflow(str(tmp_path / "out"), str(source), input_blocksize="1KB").plan(here())
+    assert found.partitions > SPOTS
+    assert found.documents == pytest.approx(documents, rel=0.3)
+
+
+@given(st.lists(st.floats(0, 1e12), max_size=3 * SPOTS))
+def test_places_are_spread_over_the_bytes_and_stand_for_all_of_them(stored: list[float]) -> None:
+    found = spread(stored)
+    assert len(found) == min(len(stored), len(found)) <= max(SPOTS, 0)
+    assert sum(found.values()) == pytest.approx(sum(stored))
+    assert all(0 <= place < len(stored) for place in found)
+    if len(stored) > SPOTS:
+        step = sum(stored) / SPOTS
+        for place, size in enumerate(stored):
+            # A partition stands for its own bytes, give or take one step.
+            assert abs(found.get(place, 0.0) - size) <= step * 1.000001
 
 
 def test_intermediate_files_are_forecast(tmp_path: Path) -> None:
