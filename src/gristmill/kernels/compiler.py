@@ -43,7 +43,11 @@ def float_kernel(function: F) -> F:
 
 
 def finite_leaf(function: F) -> F:
-    """Compile `function` as `leaf` does, for finite numbers only: what it gives for others means nothing."""
+    """Compile `function` as `leaf` does, for finite numbers only.
+
+    What it gives for others means nothing, and the kernel around it may take what it hands over for finite as well: a
+    check by `isfinite` there is left out by the compiler. Have the caller of the kernel check.
+    """
     return cast(F, numba.njit(function, forceinline=True, nogil=True, error_model="numpy", fastmath=True, _nrt=False))
 
 

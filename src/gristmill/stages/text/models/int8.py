@@ -119,7 +119,9 @@ class Int8TokenWise(nn.Module):  # type: ignore[misc]
         return (
             isinstance(module, TokenWise)
             and all(isinstance(layer, Int8Linear) for layer in (module.attention_dense, module.inner, module.outer))
-            and all(type(norm) is nn.LayerNorm for norm in (module.attention_norm, module.norm))
+            and all(
+                type(norm) is nn.LayerNorm and norm.bias is not None for norm in (module.attention_norm, module.norm)
+            )
             and module.has_exact_gelu
         )
 

@@ -8,8 +8,9 @@ pass leaves no thread waiting until the end, and the results are the same.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -60,6 +61,8 @@ class _InParts:
             )
             for start, end in itertools.pairwise(ends)
         ]
+        # Whoever handles an error, and tries again with less, needs the memory of all parts back.
+        wait(running)
         return _joined([future.result() for future in running])
 
     def _started(self) -> ThreadPoolExecutor:
@@ -67,8 +70,9 @@ class _InParts:
             # Torch keeps the number for each thread, and hands the last one set on to threads that come later.
             before = torch.get_num_threads()
             self._pool = ThreadPoolExecutor(self.threads, "part", initializer=torch.set_num_threads, initargs=(1,))
-            for future in [self._pool.submit(torch.get_num_threads) for _ in range(self.threads)]:
-                future.result()
+            # A pool starts a thread only when all others are at work: these wait until the last one is there.
+            all_there = threading.Barrier(self.threads)
+            wait([self._pool.submit(all_there.wait) for _ in range(self.threads)])
             torch.set_num_threads(before)
         return self._pool
 

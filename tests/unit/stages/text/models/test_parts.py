@@ -74,6 +74,37 @@ def test_an_error_of_a_part_is_the_callers() -> None:
     assert network(ids=torch.zeros(4, 1)).shape == (4, 1)
 
 
+def test_an_error_comes_when_no_part_is_at_work_any_more() -> None:
+    failed = threading.Event()
+    ended: list[int] = []
+
+    class Slow(nn.Module):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            if ids[0, 0] == 0:
+                failed.set()
+                raise MemoryError
+            failed.wait(60)
+            threading.Event().wait(0.05)
+            ended.append(int(ids[0, 0]))
+            return ids
+
+    with pytest.raises(MemoryError):
+        in_parts(Slow(), 2)(ids=torch.tensor([[0], [1]]))
+    assert ended == [1]
+
+
+def test_all_threads_are_there_from_the_first_batch_on() -> None:
+    network = in_parts(Sums(), 3)
+    network({"ids": torch.ones(2, 3)})
+    mine = [thread for thread in threading.enumerate() if thread in network.forward._pool._threads]
+    assert len(mine) == 3
+    seen: list[int] = []
+    other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    other.start()
+    other.join()
+    assert seen == [torch.get_num_threads()], "threads that come later are not ours to limit"
+
+
 def test_outputs_of_several_tensors_are_joined_and_caches_left_out() -> None:
     class Many(nn.Module):
         def forward(self, ids: torch.Tensor) -> Any:
