@@ -67,13 +67,12 @@ class _InParts:
 
     def _started(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            # Torch keeps the number for each thread, and hands the last one set on to threads that come later.
             before = torch.get_num_threads()
-            self._pool = ThreadPoolExecutor(self.threads, "part", initializer=torch.set_num_threads, initargs=(1,))
+            self._pool = ThreadPoolExecutor(self.threads, "part", initializer=_compute_alone)
             # A pool starts a thread only when all others are at work: these wait until the last one is there.
             all_there = threading.Barrier(self.threads)
             wait([self._pool.submit(all_there.wait) for _ in range(self.threads)])
-            torch.set_num_threads(before)
+            torch.set_num_threads(before)  # for threads of others that come later
         return self._pool
 
     def _part(self, modes: tuple[bool, bool, torch.dtype], mappings: list[Any], tensors: dict[str, Any]) -> Any:
@@ -81,6 +80,13 @@ class _InParts:
         grad, autocast, kind = modes
         with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype=kind, enabled=autocast):
             return self._forward(*mappings, **tensors)
+
+
+def _compute_alone() -> None:
+    """Have torch use no other thread for what this one computes."""
+    torch.set_num_threads(1)
+    # Torch sets the number for all threads, and each takes over for good what it finds when it first asks.
+    torch.get_num_threads()
 
 
 def _rows(tensors: Mapping[str, torch.Tensor], start: int, end: int) -> dict[str, torch.Tensor]:

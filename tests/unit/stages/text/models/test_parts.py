@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,15 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from gristmill.stages.text.models.parts import PART_TOKENS, in_parts, parts_at_once
+
+
+@pytest.fixture(autouse=True)
+def several_threads() -> Iterator[None]:
+    """Torch with more than one thread, whatever the machine and the other tests have."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
 
 
 class Sums(nn.Module):
@@ -35,11 +45,10 @@ class Failing(nn.Module):
 def test_rows_come_back_in_order_from_threads_of_their_own() -> None:
     network = in_parts(Sums(), 2)
     ids = torch.arange(35).view(7, 5)
-    before = torch.get_num_threads()
     assert network({"ids": ids}).equal(ids.sum(1))
     assert sorted(rows for _, rows, _ in network.seen) == [3, 4]
     assert all(name.startswith("part") and threads == 1 for name, _, threads in network.seen)
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 3
 
 
 def test_large_batches_have_several_parts_for_each_thread() -> None:
@@ -102,7 +111,7 @@ def test_all_threads_are_there_from_the_first_batch_on() -> None:
     other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
     other.start()
     other.join()
-    assert seen == [torch.get_num_threads()], "threads that come later are not ours to limit"
+    assert seen == [3], "threads that come later are not ours to limit"
 
 
 def test_outputs_of_several_tensors_are_joined_and_caches_left_out() -> None:
