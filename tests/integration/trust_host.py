@@ -94,7 +94,8 @@ class Driver:
     def wait(self) -> dict[str, Any]:
         """Wait for its end; what it reports."""
         code = self.host.wait(self.pid)
-        told = json.loads(self.report.read_text()) if self.report.exists() else {}
+        # One that was killed may have left half a report.
+        told = json.loads(self.report.read_text()) if code >= 0 and self.report.exists() else {}
         return {"code": code, **told}
 
     def kill(self) -> int:
