@@ -22,10 +22,7 @@ compile_listeners: list[Callable[[str], None]] = []
 
 def kernel(function: F) -> F:
     """Compile `function` on its first call, without the GIL, and keep the result on disk."""
-    dispatcher = numba.njit(function, cache=True, nogil=True, error_model="numpy")
-    _watch_helpers(dispatcher, function)
-    _load_lightly(dispatcher)
-    return cast(F, dispatcher)
+    return _cached(function)
 
 
 def float_kernel(function: F) -> F:
@@ -34,12 +31,7 @@ def float_kernel(function: F) -> F:
     The result is then a few last bits away from that of the written order, and the same on every run. Infinities and
     values that are not numbers keep their meaning.
     """
-    dispatcher = numba.njit(
-        function, cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"}
-    )
-    _watch_helpers(dispatcher, function)
-    _load_lightly(dispatcher)
-    return cast(F, dispatcher)
+    return _cached(function, fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
 def finite_leaf(function: F) -> F:
@@ -67,6 +59,13 @@ def leaf(function: F) -> F:
 def routine(function: F) -> F:
     """Compile `function` once and call it from kernels, without counting references; the longer kind of leaf."""
     return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy", _nrt=False))
+
+
+def _cached(function: F, **options: Any) -> F:
+    dispatcher = numba.njit(function, cache=True, nogil=True, error_model="numpy", **options)
+    _watch_helpers(dispatcher, function)
+    _load_lightly(dispatcher)
+    return cast(F, dispatcher)
 
 
 def _load_lightly(dispatcher: Any) -> None:

@@ -26,34 +26,32 @@ _ROOT_HALF = np.float32(0.7071067811865476)
 
 
 @finite_leaf
-def _extremes(row: Any) -> Any:
+def _to_bytes(row: Any, out: Any) -> Any:
+    """Round one row; its step and its lowest value."""
     low = row[0]
     high = row[0]
     for place in range(len(row)):
         low = min(low, row[place])
         high = max(high, row[place])
-    return low, high
+    step = max((high - low) / _HIGHEST, _TINY)
+    factor = _ONE / step
+    # Nothing is negative then, so that cutting off rounds to the nearest.
+    offset = _HALF - low * factor
+    for place in range(len(row)):
+        out[place] = np.uint8(np.int32(row[place] * factor + offset))
+    return step, low
 
 
 @float_kernel
 def rows_to_bytes(rows: Any, out: Any, steps: Any, lows: Any, sums: Any) -> None:
     """Round each row to bytes; its step, its lowest value and its sum are written, too."""
-    width = rows.shape[1]
     for number in range(len(rows)):
         row = rows[number]
         total = np.float32(0)
-        for place in range(width):
+        for place in range(len(row)):
             total += row[place]
-        low, high = _extremes(row)
-        step = max((high - low) / _HIGHEST, _TINY)
-        factor = _ONE / step
-        # Nothing is negative then, so that cutting off rounds to the nearest.
-        offset = _HALF - low * factor
-        steps[number] = step
-        lows[number] = low
         sums[number] = total
-        for place in range(width):
-            out[number, place] = np.uint8(np.int32(row[place] * factor + offset))
+        steps[number], lows[number] = _to_bytes(row, out[number])
 
 
 @float_kernel
@@ -85,15 +83,8 @@ def product_to_gelu_bytes(
             result = _HALF * value * (_ONE + end * above / below)
             total += result
             row[place] = result
-        least, most = _extremes(row)
-        step = max((most - least) / _HIGHEST, _TINY)
-        factor = _ONE / step
-        offset = _HALF - least * factor
-        new_steps[number] = step
-        new_lows[number] = least
         sums[number] = total
-        for place in range(width):
-            out[number, place] = np.uint8(np.int32(row[place] * factor + offset))
+        new_steps[number], new_lows[number] = _to_bytes(row, out[number])
 
 
 @float_kernel

@@ -7,6 +7,8 @@ features weighted by rarity instead of learned word vectors.
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.errors import InputError, ModelNotFoundError, UsageError, did_you_mean
+from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError, did_you_mean
 from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.base import CompositeStage, ProcessingStage
@@ -88,6 +90,7 @@ class LinearModel:
 
         Raises:
             ModelNotFoundError: There is none.
+            ModelLoadError: Its files are damaged, or of another version.
 
         Example:
             >>> LinearModel.load("shipped:text_kind").labels
@@ -102,21 +105,36 @@ class LinearModel:
                 files=[CONFIG_NAME, WEIGHTS_NAME],
                 searched=[str(place)],
             )
-        facts = json.loads((place / CONFIG_NAME).read_text(encoding="utf-8"))
-        if facts.get("format") != _FORMAT:
-            raise InputError(
-                f"{place / CONFIG_NAME} has format {facts.get('format')!r}; this version reads {_FORMAT}. "
-                "Train the classifier again."
-            )
-        with np.load(place / WEIGHTS_NAME, allow_pickle=False) as arrays:
-            buckets = np.ascontiguousarray(arrays["buckets"], np.int64)
-            weights, rarity, bias = (
-                np.ascontiguousarray(arrays[key], np.float32) for key in ("weights", "rarity", "bias")
-            )
+        try:
+            facts = json.loads((place / CONFIG_NAME).read_text(encoding="utf-8"))
+            if facts["format"] != _FORMAT:
+                raise ModelLoadError(
+                    f"{place / CONFIG_NAME} has format {facts['format']!r}; this version reads {_FORMAT}. "
+                    "Train the classifier again.",
+                    identifier=str(folder),
+                )
+            labels, bits = list(facts["labels"]), int(facts["bits"])
+            with (place / WEIGHTS_NAME).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                buckets = np.ascontiguousarray(arrays["buckets"], np.int64)
+                weights, rarity, bias = (
+                    np.ascontiguousarray(arrays[key], np.float32) for key in ("weights", "rarity", "bias")
+                )
+        except ModelLoadError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ModelLoadError(
+                f"The linear classifier in {place} cannot be read ({type(error).__name__}: {error}). Its files are "
+                f"{CONFIG_NAME} and {WEIGHTS_NAME}: copy them again, or train the classifier again.",
+                identifier=str(folder),
+            ) from error
         shapes = [array.shape for array in (weights, rarity, bias)]
-        if shapes != [(len(buckets), len(facts["labels"])), (len(buckets),), (len(facts["labels"]),)]:
-            raise InputError(f"{place / WEIGHTS_NAME} does not belong to {CONFIG_NAME}: its shapes are {shapes}.")
-        return cls(list(facts["labels"]), int(facts["bits"]), buckets, weights, rarity, bias)
+        if shapes != [(len(buckets), len(labels)), (len(buckets),), (len(labels),)]:
+            raise ModelLoadError(
+                f"{place / WEIGHTS_NAME} does not belong to {CONFIG_NAME}: its shapes are {shapes}. "
+                "Copy both files of one training.",
+                identifier=str(folder),
+            )
+        return cls(labels, bits, buckets, weights, rarity, bias)
 
 
 def shipped_models() -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gristmill.errors import NotSupportedError
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import compose
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
@@ -187,7 +188,7 @@ class PromptTaskComplexityClassifier(CompositeStage[DocumentBatch, DocumentBatch
         self.name = format_name_with_suffix(self.model_identifier)
         self.hf_token = hide(self.hf_token)
         if self.filter_by is not None:
-            raise NotImplementedError(
+            raise NotSupportedError(
                 "PromptTaskComplexityClassifier has no filter_by, because it gives eleven columns. "
                 "Add a Filter stage on one of them, such as 'task_type_1'."
             )

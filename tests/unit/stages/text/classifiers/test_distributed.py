@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError
+from gristmill.errors import ModelLoadError, ModelNotFoundError, NotSupportedError, UsageError
 from gristmill.stages.text.classifiers import (
     AegisClassifier,
     ContentTypeClassifier,
@@ -282,7 +282,7 @@ def test_published_defaults() -> None:
     assert (guard.label_field, guard.score_field) == ("is_poisoned", "instruction_data_guard_poisoning_score")
     assert (guard.model_inference_batch_size, AegisClassifier().model_inference_batch_size) == (64, 64)
     assert (AegisClassifier().max_chars, AegisClassifier().label_field) == (6000, "aegis_pred")
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotSupportedError, match="Add a Filter stage"):
         PromptTaskComplexityClassifier(filter_by=["x"])
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.cli.main import cli
-from gristmill.errors import InputError, InputNotFoundError, ModelNotFoundError, UsageError
+from gristmill.errors import InputError, InputNotFoundError, ModelLoadError, ModelNotFoundError, UsageError
 from gristmill.kernels.linear_features import linear_features
 from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
@@ -171,6 +172,30 @@ def test_warming_up_needs_no_model() -> None:
 def test_a_missing_linear_model_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="gristmill classifier train"):
         LinearModel.load(tmp_path)
+
+
+def test_a_damaged_linear_model_is_told_with_what_to_do(tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    train_linear(topics(20)).save(good)
+    facts = json.loads((good / "linear.json").read_text())
+    weights = (good / "linear.npz").read_bytes()
+    damages: list[tuple[str, bytes | None, str]] = [
+        ("linear.json", b"{", "cannot be read"),
+        ("linear.json", b"[]", "cannot be read"),
+        ("linear.json", json.dumps({**facts, "format": 1}).encode(), "Train the classifier again"),
+        ("linear.json", json.dumps({**facts, "labels": ["a"]}).encode(), "Copy both files of one training"),
+        ("linear.npz", None, "copy them again"),
+        ("linear.npz", b"", "copy them again"),
+        ("linear.npz", weights[: len(weights) // 2], "copy them again"),
+    ]
+    for number, (name, content, told) in enumerate(damages):
+        place = tmp_path / str(number)
+        shutil.copytree(good, place)
+        (place / name).unlink()
+        if content is not None:
+            (place / name).write_bytes(content)
+        with pytest.raises(ModelLoadError, match=told):
+            LinearModel.load(place)
 
 
 def test_a_deberta_from_scratch_is_saved_as_a_classifier(tmp_path: Path) -> None:
