@@ -42,8 +42,6 @@ _LEAVE_S = 300.0
 _MOST_NURSERIES = 5
 _MOST_STARTS = 3
 """How often in a row a worker of a segment may die before it is ready."""
-_GROWTH_BYTES = 256 << 20
-"""Memory that a worker may gain over what it had after its first task, before it is replaced."""
 
 
 class Engine:
@@ -338,12 +336,8 @@ class Engine:
 
     def _done(self, number: int, worker: Worker, hand: Hand, message: Done) -> None:
         numbers = hand.groups.pop(message.group, ())
-        self.state.done(number, message.group, seconds=message.seconds, taken=message.taken)
+        self.state.done(number, message.group, seconds=message.seconds, held=message.held, taken=message.taken)
         jobs = self._jobs.finish(numbers)
-        if hand.first_rss == 0:
-            hand.first_rss = message.rss
-        elif message.rss - hand.first_rss > self._growth_limit():
-            worker.due = True
         lineage = jobs[0].lineage
         self.events.emit(
             TaskFinished(
@@ -356,10 +350,6 @@ class Engine:
                 message.times,
             )
         )
-
-    def _growth_limit(self) -> int:
-        workers = max(1, len(self.state.workers))
-        return min(_GROWTH_BYTES, int(self.state.budget * 0.25 / workers))
 
     # --- deaths ---
 

@@ -40,7 +40,6 @@ class Hand:
 
     process: WorkerProcess
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    first_rss: int = 0
     over_limit: bool = False
     expected: bool = False
     stopped_for: str = "finished"

@@ -76,13 +76,13 @@ class Ended:
 
 @dataclass(slots=True)
 class Done:
-    """A group is finished: what it cost, how much memory the worker has, and the most it took since it was forked."""
+    """A group is finished: what it cost, what memory the worker has for itself, and the most it has had."""
 
     group: int
     seconds: float
     counts: dict[str, StageCount]
     times: dict[str, StageTime]
-    rss: int = 0
+    held: int = 0
     taken: int = 0
 
 

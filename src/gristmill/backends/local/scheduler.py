@@ -123,6 +123,10 @@ def _may_produce(state: State, segment: SegmentState) -> bool:
     return True
 
 
+def _somebody_works(state: State) -> bool:
+    return any(worker.working for worker in state.workers.values())
+
+
 def _working(state: State, segment: SegmentState) -> int:
     return sum(worker.working for worker in state.of(segment.index))
 
@@ -159,6 +163,8 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
     workers = state.of(segment.index)
     missing = segment.fixed_workers is not None and len(workers) < segment.fixed_workers
     idle = [worker for worker in workers if worker.idle and not _is_due(state, segment, worker)]
+    if idle and _somebody_works(state):
+        idle = [worker for worker in idle if not state.is_too_much_for(worker)]
     if idle and not missing:
         if _cpu_for(state, segment):
             return Give(min(idle, key=lambda worker: worker.number).number, count)
@@ -175,6 +181,7 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
         return None
     ahead = [worker for worker in workers if worker.life is Life.READY and 1 <= len(worker.hands) <= segment.prefetch]
     ahead = [w for w in ahead if not w.alone and not w.blocked and not _is_due(state, segment, w)]
+    ahead = [w for w in ahead if not state.is_too_much_for(w)]
     if ahead:
         return Give(min(ahead, key=lambda worker: (len(worker.hands), worker.number)).number, count)
     return None
@@ -186,6 +193,8 @@ def _prefetches(state: State, segment: SegmentState, groups: int) -> bool:
     Where tasks are long it would gain nothing, and one that lies with a busy worker may miss an idle one: hence not at
     the very end, when there are fewer tasks than workers.
     """
+    if segment.leak_bytes is None and state.room < UNKNOWN_BYTES:
+        return False  # nobody knows yet whether its workers keep memory
     if segment.gpus and not state.upstream_done(segment.index):
         return True
     if groups < _working(state, segment):
@@ -234,7 +243,8 @@ def _start(state: State, segment: SegmentState, *, warm: bool = False) -> Start 
         return None
     if workers and not segment.node_ready:
         return None  # the first one prepares the node for the others
-    if workers and (state.memory_is_short or not _fits(state, segment)):
+    # One that leaves has its memory until it is gone.
+    if (workers or _one_is_leaving(state, segment)) and (state.memory_is_short or not _fits(state, segment)):
         return None
     gpus = _gpus_for(state, segment)
     return None if gpus is None else Start(segment.index, gpus, warm)
@@ -244,7 +254,8 @@ def _fits(state: State, segment: SegmentState) -> bool:
     """Whether the budget has room for another worker at work; the first one of a segment shows what one takes."""
     if segment.worker_bytes is None:
         return state.room > UNKNOWN_BYTES
-    return state.room > 1.1 * segment.worker_bytes  # later tasks may be somewhat larger
+    # Later tasks may be somewhat larger; and a worker that keeps memory shows it only with its second group.
+    return state.room > (2.0 if segment.leak_bytes is None else 1.1) * segment.worker_bytes
 
 
 def _gpus_for(state: State, segment: SegmentState) -> tuple[int, ...] | None:
@@ -271,7 +282,7 @@ def _unblock(state: State, segment: SegmentState) -> Action | None:
 
 def _is_due(state: State, segment: SegmentState, worker: Worker) -> bool:
     """Whether a worker should be replaced: its memory has grown, or it is too old. It gets nothing more to do."""
-    if worker.due:
+    if worker.due or state.outgrows(worker):
         return True
     old = segment.max_lifetime_s is not None and state.now - worker.started_at >= segment.max_lifetime_s
     return old and not worker.fresh and state.now - segment.last_recycled_at >= segment.restart_interval_s

@@ -12,6 +12,12 @@ SHORT_S = 1.0
 """Beside tasks below this the way from the driver to a worker counts."""
 UNKNOWN_BYTES = 1 << 30
 """With less room than this, it is waited to see what a worker takes before another one is started."""
+_MOST_GROWTH_BYTES = 256 << 20
+"""A worker that has grown by more than this is replaced, also where there is room."""
+_FORESEEN = 0.95
+"""The share of the budget that workers are let fill; the driver grows too, and is measured only now and then."""
+_WORTH_A_START = 0.05
+"""Replacing a worker that has grown by less than this share of the budget would win hardly anything."""
 
 
 class Life(Enum):
@@ -43,6 +49,12 @@ class Worker:
         alone: What it has in hand was given to it while it was fresh, and nothing else.
         due: It should be replaced as soon as it has nothing to do.
         warm: It was started before there was anything to do, and its setup is not counted against the processors.
+        groups: How many groups it has finished.
+        held: What memory it has for itself between two groups.
+        taken: The most that it has had for itself.
+        first_held: What it held when its first group was done.
+        first_taken: The most that it had had then.
+        expected: The most that it is expected to take until all that it has in hand is done.
     """
 
     number: int
@@ -57,6 +69,12 @@ class Worker:
     warm: bool = False
     started_at: float = 0.0
     idle_since: float = 0.0
+    groups: int = 0
+    held: int = 0
+    taken: int = 0
+    first_held: int = 0
+    first_taken: int = 0
+    expected: int = 0
 
     @property
     def blocked(self) -> bool:
@@ -87,6 +105,7 @@ class SegmentState:
         node_ready: `setup_on_node` has been done, so that further workers may start.
         pace_s: How long a group of tasks takes, lately; None before the first one is done.
         worker_bytes: The most memory that a worker has taken for itself; None before the first task is done.
+        leak_bytes: By how much a worker needs more from one group to the next; None before a second one is done.
     """
 
     index: int
@@ -107,6 +126,7 @@ class SegmentState:
     last_recycled_at: float = float("-inf")
     pace_s: float | None = None
     worker_bytes: int | None = None
+    leak_bytes: int | None = None
 
     def put(self, item: Queued, *, first: bool = False) -> None:
         """Add a task to its queue."""
@@ -154,6 +174,7 @@ class State:
         batch_mode: One segment at a time.
         memory: Measured bytes of all processes and of segments that nobody maps.
         budget: What `memory` must stay below.
+        expected: What the workers are expected to take at most until all that they have in hand is done.
         own: Measured bytes of the driver and of what all workers share with the process they are forked from.
         free_gpus: The free share of every device.
         moved_at: When a GPU was last taken from one segment for another.
@@ -169,6 +190,7 @@ class State:
     memory: int = 0
     budget: int = 1 << 62
     own: int = 0
+    expected: int = 0
     now: float = 0.0
     autoscale_interval_s: float = 180.0
     moved_at: float = 0.0
@@ -198,6 +220,19 @@ class State:
         """What the budget leaves beside the workers there are, each with the most that one of its segment has taken."""
         taken = sum(self.segments[worker.segment].worker_bytes or 0 for worker in self.workers.values())
         return self.budget - self.own - taken - sum(segment.queued_bytes for segment in self.segments)
+
+    def is_too_much_for(self, worker: Worker) -> bool:
+        """Whether one more group in the hands of this worker might break the budget."""
+        segment = self.segments[worker.segment]
+        more = self._keeps(worker)
+        if not worker.hands:
+            more += worker.taken - worker.held if worker.groups else segment.worker_bytes or 0
+        waiting = sum(segment.queued_bytes for segment in self.segments)
+        return self.own + waiting + self.expected + more > _FORESEEN * self.budget
+
+    def outgrows(self, worker: Worker) -> bool:
+        """Whether one more group for this worker might break the budget, and memory is won when it leaves instead."""
+        return worker.held - worker.first_held >= _WORTH_A_START * self.budget and self.is_too_much_for(worker)
 
     @property
     def unmapped_bytes(self) -> int:
@@ -230,6 +265,7 @@ class State:
         for device in worker.gpus:
             self.free_gpus[device] -= share
         self.workers[worker.number] = worker
+        self._expect(worker)
         self.segments[worker.segment].warm = False
 
     def is_ready(self, number: int) -> None:
@@ -248,6 +284,7 @@ class State:
         worker.hands.append((group, items))
         worker.alone = alone
         worker.fresh = False
+        self._expect(worker)
         return items
 
     def sent(self, number: int) -> int:
@@ -263,22 +300,57 @@ class State:
         return owed
 
     def done(
-        self, number: int, group: int, *, seconds: float | None = None, taken: int | None = None
+        self, number: int, group: int, *, seconds: float | None = None, held: int = 0, taken: int | None = None
     ) -> tuple[Queued, ...]:
-        """A worker has finished a group in `seconds`, having `taken` memory at most; the tasks that were in it."""
+        """A worker has finished a group in `seconds` and `held` memory after it; the tasks that were in it.
+
+        `taken` is the most that it has taken for itself since it was started.
+        """
         worker = self.workers[number]
         segment = self.segments[worker.segment]
         if seconds is not None:
             segment.took(seconds)
         if taken is not None:
-            segment.worker_bytes = max(taken, segment.worker_bytes or 0)
+            self._note_memory(worker, segment, held, taken)
         worker.idle_since = self.now
         worker.alone = False
-        for place, (known, items) in enumerate(worker.hands):
-            if known == group:
-                del worker.hands[place]
-                return items
-        return ()
+        found = next(((place, items) for place, (known, items) in enumerate(worker.hands) if known == group), None)
+        if found is None:
+            return ()
+        del worker.hands[found[0]]
+        self._expect(worker)
+        return found[1]
+
+    def _note_memory(self, worker: Worker, segment: SegmentState, held: int, taken: int) -> None:
+        worker.groups += 1
+        worker.held, worker.taken = held, taken
+        segment.worker_bytes = max(taken, segment.worker_bytes or 0)
+        if worker.groups == 1:
+            worker.first_held, worker.first_taken = held, taken
+            return
+        if held - worker.first_held > min(_MOST_GROWTH_BYTES, self.budget / 4 / len(self.workers)):
+            worker.due = True
+        known, segment.leak_bytes = segment.leak_bytes, (taken - worker.first_taken) // (worker.groups - 1)
+        if known is None or segment.leak_bytes > known:
+            for other in self.of(segment.index):
+                self._expect(other)
+
+    def _keeps(self, worker: Worker) -> int:
+        """What a worker may keep of its next group; as long as nobody knows, as much as it has kept of its first."""
+        known = self.segments[worker.segment].leak_bytes
+        return worker.held if known is None else known
+
+    def _expect(self, worker: Worker) -> None:
+        """Renew what is expected of a worker after something has happened to it."""
+        segment = self.segments[worker.segment]
+        if not worker.hands:
+            expected = worker.held
+        elif not worker.groups:
+            expected = segment.worker_bytes or 0
+        else:
+            expected = worker.taken + len(worker.hands) * self._keeps(worker)
+        self.expected += expected - worker.expected
+        worker.expected = expected
 
     def leaves(self, number: int, *, recycled: bool) -> None:
         """A worker has been told to leave."""
@@ -292,6 +364,7 @@ class State:
     def ended(self, number: int) -> Worker:
         """A worker is gone; what it had in hand is up to the caller."""
         worker = self.workers.pop(number)
+        self.expected -= worker.expected
         share = self._gpu_share(worker)
         for device in worker.gpus:
             self.free_gpus[device] += share

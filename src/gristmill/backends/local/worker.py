@@ -35,6 +35,7 @@ from gristmill.backends.local.transport import pack, unpack
 from gristmill.backends.parts import Leaf
 from gristmill.backends.runner import SegmentRunner, set_up_node
 from gristmill.errors import ChannelClosed, GristmillError, WorkerError
+from gristmill.ledger.trail import Trail
 from gristmill.tasks.base import Task
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -103,6 +104,11 @@ class _Outbox:
         """Send a message behind the results."""
         self._items.put(message)
 
+    def done(self, group: int, seconds: float, calls: Trail) -> None:
+        """Say behind the results that a group is finished."""
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+        self.message(Done(group, seconds, calls.counts, calls.times, taken=most - self._first))
+
     def go_on(self, results: int) -> None:
         """So many more results may leave."""
         self._credit.release(results)
@@ -138,8 +144,7 @@ class _Outbox:
                     self._channel.send(Output(group, parcel))
                 else:
                     if isinstance(item, Done):
-                        item.rss = self._resident()
-                        item.taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT - self._first
+                        item.held = self._resident() - self._first
                     self._channel.send(item)
             except ChannelClosed:
                 os._exit(1)
@@ -314,8 +319,7 @@ def _run_group(
         del result
     seconds = clock() - begun
     finished()
-    counts = runner.call_counts
-    outbox.message(Done(group, seconds, counts.counts, counts.times))
+    outbox.done(group, seconds, runner.call_counts)
 
 
 def _prepared(prepare: Prepare, status: StatusWriter) -> SegmentRunner:

@@ -25,6 +25,7 @@ class World:
     fan_out: list[int]
     deaths: float = 0.0
     growth: float = 0.0
+    kept: int = 0
     memory_from_queues: bool = False
     numbers: itertools.count = field(default_factory=itertools.count)
     groups: itertools.count = field(default_factory=itertools.count)
@@ -138,7 +139,9 @@ class World:
             if not self.state.batch_mode:
                 self.state.sent(worker.number)
             return
-        for item in self.state.done(worker.number, group):
+        held = worker.held + self.chance.randint(0, 2 * self.kept)
+        taken = max(worker.taken, held + self.chance.randint(0, self.kept))
+        for item in self.state.done(worker.number, group, held=held, taken=taken):
             self.closed[worker.segment, item.number] += 1
         if self.chance.random() < self.growth:
             worker.due = True
@@ -243,6 +246,7 @@ def worlds(draw: st.DrawFn, *, deaths: bool = False, batch: bool | None = None) 
         free_gpus=[1.0] * gpus,
         batch_mode=draw(st.booleans()) if batch is None else batch,
         autoscale_interval_s=draw(st.sampled_from([0.05, 10.0])),
+        budget=draw(st.sampled_from([1 << 62, 2000, 200, 20])),
     )
     return World(
         state,
@@ -251,6 +255,7 @@ def worlds(draw: st.DrawFn, *, deaths: bool = False, batch: bool | None = None) 
         fan_out=[draw(st.integers(0, 3)) for _ in segments],
         deaths=draw(st.sampled_from([0.02, 0.2])) if deaths else 0.0,
         growth=draw(st.sampled_from([0.0, 0.3])),
+        kept=draw(st.sampled_from([0, 10, 100])),
     )
 
 
@@ -497,9 +502,48 @@ def test_a_further_worker_is_started_only_where_the_budget_has_room_for_what_the
     state.given(1, 1, 1, alone=False)
     assert next_action(state) is None, "two would take 800 beside the 300 of the driver"
     state.budget = 1150
+    assert next_action(state) is None, "a worker that keeps memory shows it only with its second group"
+    state.done(1, 1, taken=400)
+    state.given(1, 2, 1, alone=False)
     assert next_action(state) == Start(0)
     state.started(Worker(2, 0))
     assert state.room < 400
+
+
+@pytest.mark.parametrize("room", [450, 700, 1000, 2000])
+def test_workers_that_keep_memory_stay_within_the_budget(room: int) -> None:
+    keeps, needs, own = 50, 60, 500
+    state = _plain(_segment(0, max_workers=4), cpus=4.0)
+    state.budget, state.own = own + room, own
+    for number in range(100):
+        state.segments[0].put(Queued(number, 0))
+    memory: dict[int, int] = {}
+    most_workers = recycled = 0
+    chance, numbers, groups = random.Random(room), itertools.count(), itertools.count()
+    while not state.finished:
+        while (action := next_action(state)) is not None:
+            if isinstance(action, Start):
+                _ready(state, number := next(numbers), 0)
+                memory[number] = 0
+            elif isinstance(action, Give):
+                state.given(action.worker, next(groups), action.count, alone=False)
+            elif isinstance(action, Stop):
+                state.leaves(action.worker, recycled=action.recycled)
+                recycled += action.recycled
+        at_work = [worker for worker in state.workers.values() if worker.hands]
+        leaving = [worker for worker in state.workers.values() if worker.life is Life.LEAVING]
+        assert sum(memory.values()) + len(at_work) * (keeps + needs) <= room
+        most_workers = max(most_workers, len(state.workers))
+        worker = chance.choice(at_work + leaving)
+        if worker.life is Life.LEAVING:
+            state.ended(worker.number)
+            del memory[worker.number]
+            continue
+        memory[worker.number] += keeps
+        held = memory[worker.number]
+        state.done(worker.number, worker.hands[0][0], seconds=0.1, held=held, taken=held + needs)
+    assert recycled >= 3
+    assert most_workers >= min(4, room // 300)
 
 
 def test_no_worker_is_stopped_for_a_gpu_that_this_would_not_free() -> None:
