@@ -164,7 +164,8 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
     """Follow the columns from the source through the stages.
 
     Returns:
-        Notes about columns that were not seen and may yet turn up; where they do not, the stage fails.
+        Notes about columns that were not seen and may yet turn up (where they do not, the stage fails), and about
+        columns of the input that a stage uses for something else.
 
     Raises:
         MissingColumnError: A stage reads a column that is not there when its turn comes.
@@ -172,7 +173,7 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
     notes: list[str] = []
     if found is None:
         return notes
-    known = list(found.names)
+    known, untouched = list(found.names), set(found.names)
     for stage in stages:
         if isinstance(stage, ReaderStage):
             continue
@@ -196,10 +197,23 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                     available=known,
                 )
         stage.check_columns(known)
+        notes.extend(_notes_of_loss(stage, untouched))
         known.extend(name for name in provided if name not in known)
         if not provided and not needed and type(stage).outputs is ProcessingStage.outputs:
             break  # a stage that declares nothing may add any column
     return notes
+
+
+def _notes_of_loss(stage: Stage, untouched: set[str]) -> list[str]:
+    """Say which columns of the input are lost in `stage`, and take them out of those that are untouched."""
+    members = stage.members if isinstance(stage, FusedStage) else [stage]
+    lost = sorted(untouched.intersection(name for member in members for name in member.replaced_columns()))
+    untouched.difference_update(lost)
+    return [
+        f"The input has a column {name!r}, which {stage.name} uses for its own values: those of the input are lost. "
+        "Rename the column in the input to keep it."
+        for name in lost
+    ]
 
 
 def fuse_stages(stages: Sequence[Stage]) -> list[Stage]:

@@ -180,6 +180,10 @@ class ProcessingStage(ABC, Generic[X, Y]):
     def check_columns(self, columns: Collection[str]) -> None:
         """Refuse to run on these columns, when the pipeline is planned, for a reason that `inputs` cannot express."""
 
+    def replaced_columns(self) -> list[str]:
+        """Columns of the input that are lost in this stage though nobody asked for it; planning tells where it does."""
+        return []
+
     def num_workers(self) -> int | None:
         """A fixed number of workers, or None to let the executor decide."""
         return None

@@ -167,6 +167,10 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         order = [SEQ_ORDER_FIELD] if self.sort_by_length else []
         return ["data"], [self.text_field, INPUT_ID_FIELD, ATTENTION_MASK_FIELD, *order]
 
+    def replaced_columns(self) -> list[str]:
+        """The columns that the tokens are put into."""
+        return list(TOKEN_FIELDS)
+
     def ray_stage_spec(self) -> dict[str, Any]:
         """Settings for executors on Ray Data: its workers keep what they have loaded."""
         return {**super().ray_stage_spec(), "is_actor_stage": True}

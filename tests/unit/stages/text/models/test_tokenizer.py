@@ -8,7 +8,12 @@ import pyarrow as pa
 import pytest
 from transformers import AutoTokenizer
 
+from gristmill.backends.local import LocalExecutor
 from gristmill.errors import ModelNotFoundError, UsageError
+from gristmill.pipeline import Pipeline
+from gristmill.stages.text.classifiers import DistributedDataClassifier
+from gristmill.stages.text.io.reader import JsonlReader
+from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.stages.text.models import TokenizerStage
 from gristmill.stages.text.models.text_start import splits_at_spaces
 from gristmill.stages.text.models.tokens import token_facts
@@ -50,6 +55,21 @@ def test_rows_are_sorted_by_length_and_remember_their_place(model: Path) -> None
     out = ready(model).process(batch_of(values))
     assert out.column("_curator_seq_order").to_pylist() == [3, 1, 2, 4, 0]
     assert [values[place] for place in out.column("_curator_seq_order").to_pylist()] == out.column("text").to_pylist()
+
+
+def test_planning_tells_of_columns_of_the_input_that_tokens_replace(model: Path, tmp_path: Path) -> None:
+    def notes(record: dict[str, object]) -> tuple[str, ...]:
+        (tmp_path / "in.jsonl").write_text(json.dumps(record) + "\n")
+        reader, writer = JsonlReader(str(tmp_path / "in.jsonl")), JsonlWriter(str(tmp_path / "out"))
+        classifiers = [
+            DistributedDataClassifier(model_identifier=str(model), label_field=name) for name in ("one", "two")
+        ]
+        run = Pipeline("p", stages=[reader, *classifiers, writer]).run(LocalExecutor({"num_cpus": 0}), fresh=True)
+        return tuple(note for note in run.report.notes if "GPU" not in note)
+
+    (note,) = notes({"text": "the", "input_ids": [7]})
+    assert note.startswith("The input has a column 'input_ids', which tiny_tokenizer uses for its own values")
+    assert notes({"text": "the", "tokens": [7]}) == ()
 
 
 def test_a_missing_text_counts_as_empty(model: Path) -> None:
