@@ -219,7 +219,7 @@ class State:
     def room(self) -> int:
         """What the budget leaves beside the workers there are, each with the most that one of its segment has taken."""
         taken = sum(self.segments[worker.segment].worker_bytes or 0 for worker in self.workers.values())
-        return self.budget - self.own - taken - sum(segment.queued_bytes for segment in self.segments)
+        return self.budget - self.own - taken - self._queued_bytes
 
     def is_too_much_for(self, worker: Worker) -> bool:
         """Whether one more group in the hands of this worker might break the budget."""
@@ -227,8 +227,7 @@ class State:
         more = self._keeps(worker)
         if not worker.hands:
             more += worker.taken - worker.held if worker.groups else segment.worker_bytes or 0
-        waiting = sum(segment.queued_bytes for segment in self.segments)
-        return self.own + waiting + self.expected + more > _FORESEEN * self.budget
+        return self.own + self._queued_bytes + self.expected + more > _FORESEEN * self.budget
 
     def outgrows(self, worker: Worker) -> bool:
         """Whether one more group for this worker might break the budget, and memory is won when it leaves instead."""
@@ -238,10 +237,14 @@ class State:
     def unmapped_bytes(self) -> int:
         """What lies in memory between two workers; what a worker has mapped is part of its own memory."""
         if self.batch_mode:
-            return 0  # it lies on disk
-        waiting = sum(segment.queued_bytes for segment in self.segments[1:])
+            return 0
         ahead = (items for worker in self.workers.values() for _, items in list(worker.hands)[1:])
-        return waiting + sum(item.nbytes for items in ahead for item in items)
+        return self._queued_bytes + sum(item.nbytes for items in ahead for item in items)
+
+    @property
+    def _queued_bytes(self) -> int:
+        """What waits in memory; in batch mode it lies on disk, and before the first segment nothing is read yet."""
+        return 0 if self.batch_mode else sum(segment.queued_bytes for segment in self.segments[1:])
 
     def upstream_done(self, segment: int) -> bool:
         """Whether nothing more can arrive at `segment`."""

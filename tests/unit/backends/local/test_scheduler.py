@@ -510,6 +510,20 @@ def test_a_further_worker_is_started_only_where_the_budget_has_room_for_what_the
     assert state.room < 400
 
 
+@pytest.mark.parametrize("batch_mode", [True, False])
+def test_what_lies_on_disk_between_segments_takes_no_room(batch_mode: bool) -> None:
+    state = _plain(_segment(0), _segment(1))
+    state.batch_mode, state.budget = batch_mode, 1000
+    _ready(state, 1, 1)
+    for number in range(30):
+        state.segments[1].put(Queued(number, 100))
+    for group in range(2):
+        state.given(1, group, 1, alone=False)
+        state.done(1, group, held=100, taken=100)
+    state.given(1, 2, 1, alone=False)
+    assert next_action(state) == (Start(1) if batch_mode else None)
+
+
 @pytest.mark.parametrize("room", [450, 700, 1000, 2000])
 def test_workers_that_keep_memory_stay_within_the_budget(room: int) -> None:
     keeps, needs, own = 50, 60, 500
