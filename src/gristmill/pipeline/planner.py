@@ -173,7 +173,8 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
     notes: list[str] = []
     if found is None:
         return notes
-    known, untouched = list(found.names), set(found.names)
+    known = list(found.names)
+    owners: dict[str, str | None] = dict.fromkeys(known)
     for stage in stages:
         if isinstance(stage, ReaderStage):
             continue
@@ -197,23 +198,32 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                     available=known,
                 )
         stage.check_columns(known)
-        notes.extend(_notes_of_loss(stage, untouched))
+        for name in needed:
+            if owners.get(name) is not None:
+                del owners[name]  # somebody has read what a stage has written there
+        notes.extend(_notes_of_loss(stage, owners))
         known.extend(name for name in provided if name not in known)
         if not provided and not needed and type(stage).outputs is ProcessingStage.outputs:
             break  # a stage that declares nothing may add any column
     return notes
 
 
-def _notes_of_loss(stage: Stage, untouched: set[str]) -> list[str]:
-    """Say which columns of the input are lost in `stage`, and take them out of those that are untouched."""
-    members = stage.members if isinstance(stage, FusedStage) else [stage]
-    lost = sorted(untouched.intersection(name for member in members for name in member.replaced_columns()))
-    untouched.difference_update(lost)
-    return [
-        f"The input has a column {name!r}, which {stage.name} uses for its own values: those of the input are lost. "
-        "Rename the column in the input to keep it."
-        for name in lost
-    ]
+def _notes_of_loss(stage: Stage, owners: dict[str, str | None]) -> list[str]:
+    """Say what is lost in columns that `stage` uses, and make it their owner; that of a column of the input is None."""
+    notes = []
+    for name in stage.replaced_columns():
+        if name in owners and owners[name] is None:
+            notes.append(
+                f"The input has a column {name!r}, which {stage.name} uses for its own values: those of the input are "
+                "lost. Rename the column in the input to keep it."
+            )
+        elif name in owners:
+            notes.append(
+                f"{stage.name} puts its values into the column {name!r}, where nobody has read those of "
+                f"{owners[name]} yet: they are lost. Give one of the two another column."
+            )
+        owners[name] = stage.name
+    return notes
 
 
 def fuse_stages(stages: Sequence[Stage]) -> list[Stage]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from gristmill.errors import UsageError, did_you_mean
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
+from gristmill.stages.text.models.model import check_padding_side, check_positive
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import CONFIG_FILES, check_identifier, fetch_model, read_config
 from gristmill.stages.text.models.tokenizer import TokenizerStage
@@ -21,7 +22,6 @@ from gristmill.tasks.document import DocumentBatch
 if TYPE_CHECKING:
     import torch
 
-    from gristmill.backends.base import NodeInfo, WorkerMetadata
     from gristmill.stages.text.classifiers.deberta import Deberta
 
 __all__ = ["ClassifierModelStage", "Deberta", "DistributedDataClassifier"]
@@ -99,15 +99,16 @@ class ClassifierModelStage(BudgetedModelStage):
         """The label column, and the one of the probabilities if asked for."""
         return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
 
-    def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
-        """Download the classifier, and the configuration of its base model, once per node."""
-        super().setup_on_node(_node_info, _worker_metadata)
+    def _setup(self, local_files_only: bool = True) -> None:
+        """Load the network onto the GPU, or the CPU, from local files; else get the configuration of its base model."""
+        if local_files_only:
+            self._load()
+            return
         config = read_config(self.model_path)
         if "base_model" in config and "base_config" not in config:
             fetch_model(config["base_model"], cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
 
-    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Load the network onto the GPU, or the CPU, from local files."""
+    def _load(self) -> None:
         from gristmill.stages.text.classifiers.deberta import load_classifier
         from gristmill.stages.text.models.devices import place
 
@@ -124,7 +125,7 @@ class ClassifierModelStage(BudgetedModelStage):
                 f"padding_side='left': {self.model_identifier} reads the first {network.window} tokens of a text, so "
                 "padding belongs on the right."
             )
-        self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
+        self.model = place(network, self._worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def process_model_output(
         self, outputs: torch.Tensor, model_input_batch: dict[str, torch.Tensor] | None = None
@@ -192,8 +193,10 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
 
     def __post_init__(self) -> None:
         self.model_identifier = check_identifier(self.model_identifier)
-        self.name = format_name_with_suffix(self.model_identifier)
+        if type(self).name == DistributedDataClassifier.name:  # a subclass may have one of its own
+            self.name = format_name_with_suffix(self.model_identifier)
         self.hf_token = hide(self.hf_token)
+        check_model_options(self)
         check_filter_by(self.filter_by)
         check_cpu_backend(self.cpu_backend)
         check_new_columns(self, "label_field", "score_field")
@@ -277,6 +280,13 @@ def check_filter_by(labels: Any, *, known: Sequence[Any] | None = None) -> None:
                 f"filter_by has {label!r}, which is never given.{did_you_mean(str(label), map(str, known))} "
                 f"The labels are {', '.join(map(repr, known))}."
             )
+
+
+def check_model_options(stage: Any) -> None:
+    """Refuse, where it is given, what the parts of a classifier or embedder would refuse later."""
+    for option in ("max_chars", "max_seq_length", "model_inference_batch_size"):
+        check_positive(option, getattr(stage, option))
+    check_padding_side(stage.padding_side)
 
 
 def check_new_columns(stage: Any, *options: str) -> None:

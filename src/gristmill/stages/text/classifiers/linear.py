@@ -209,6 +209,10 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The label column, and the one of the probabilities if asked for."""
         return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
 
+    def replaced_columns(self) -> list[str]:
+        """The columns of its results."""
+        return self.outputs()[1]
+
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the weights."""
         self._model = LinearModel.load(self.model_path)

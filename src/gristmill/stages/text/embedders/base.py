@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from gristmill.errors import UsageError
+from gristmill.errors import UsageError, did_you_mean
 from gristmill.stages.base import CompositeStage, ProcessingStage
-from gristmill.stages.text.classifiers.base import CpuBackend, check_cpu_backend, check_new_columns, vectors
+from gristmill.stages.text.classifiers.base import (
+    CpuBackend,
+    check_cpu_backend,
+    check_model_options,
+    check_new_columns,
+    vectors,
+)
 from gristmill.stages.text.embedders.sentence_models import SentenceSettings, sentence_settings
 from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
@@ -74,8 +80,7 @@ class EmbeddingModelStage(BudgetedModelStage):
             unpack_inference_batch=True,
             autocast=autocast,
         )
-        if pooling not in POOLINGS:
-            raise UsageError(f"pooling={pooling!r}: give one of {POOLINGS}.")
+        check_pooling("pooling", pooling)
         check_cpu_backend(cpu_backend)
         self._hf_token = hide(hf_token)
         self.embedding_field = embedding_field
@@ -89,13 +94,15 @@ class EmbeddingModelStage(BudgetedModelStage):
         """The column of the vectors."""
         return ["data"], [self.embedding_field]
 
-    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Load the encoder onto the GPU, or the CPU, from local files."""
+    def _setup(self, local_files_only: bool = True) -> None:
+        """Load the encoder onto the GPU, or the CPU, from local files; there is nothing else to get."""
+        if not local_files_only:
+            return
         from gristmill.stages.text.models.devices import place
 
         network = self._load(self.model_path)
         self.check_length(network)
-        self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
+        self.model = place(network, self._worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
 
     def _load(self, folder: Path) -> Any:
         import torch
@@ -108,12 +115,14 @@ class EmbeddingModelStage(BudgetedModelStage):
         self, outputs: Any, model_input_batch: dict[str, torch.Tensor] | None = None
     ) -> torch.Tensor:
         """One vector for each document of a batch."""
+        import torch
+
         from gristmill.stages.text.embedders.pooling import pool
 
-        pooled = pool(outputs[0].float(), (model_input_batch or {})[ATTENTION_MASK_FIELD], how=self.pooling)
+        hidden = outputs[0].float()
+        mask = torch.ones(hidden.shape[:2]) if model_input_batch is None else model_input_batch[ATTENTION_MASK_FIELD]
+        pooled = pool(hidden, mask.to(hidden.device), how=self.pooling)
         if self.normalize:
-            import torch
-
             pooled = torch.nn.functional.normalize(pooled, dim=1)
         return pooled.cpu()
 
@@ -189,6 +198,8 @@ class EmbeddingCreatorStage(CompositeStage[DocumentBatch, DocumentBatch]):
         self.model_identifier = check_identifier(self.model_identifier)
         self.name = format_name_with_suffix(self.model_identifier, "_embedder")
         self.hf_token = hide(self.hf_token)
+        check_model_options(self)
+        check_pooling("embedding_pooling", self.embedding_pooling)
         check_new_columns(self, "embedding_field")
         check_cpu_backend(self.cpu_backend)
         check_init_options(self.transformers_init_kwargs)
@@ -223,6 +234,12 @@ class EmbeddingCreatorStage(CompositeStage[DocumentBatch, DocumentBatch]):
         )
         model.token_settings = tokenizer.settings
         return [tokenizer, model]
+
+
+def check_pooling(option: str, value: str) -> None:
+    """Refuse an unknown way to make one vector of many."""
+    if value not in POOLINGS:
+        raise UsageError(f"{option}={value!r}: give one of {POOLINGS}.{did_you_mean(value, POOLINGS)}")
 
 
 def check_init_options(options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -70,13 +70,19 @@ class BudgetedModelStage(ModelStage):
         if not self.keep_tokens:
             df_cpu = df_cpu.drop(columns=list(TOKEN_FIELDS))
         columns = self.output_columns(collected_output)
-        return df_cpu.assign(**{name: values.to_pylist() for name, values in columns.items()})
+        return df_cpu.assign(**{name: list(values.to_numpy(zero_copy_only=False)) for name, values in columns.items()})
 
     def process(self, batch: DocumentBatch) -> DocumentBatch | None:
         """The batch with the new columns, in the original order; documents that cannot fit are quarantined."""
-        if not self.is_columnar():
-            return super().process(batch)
-        return self.run(batch, keep_tokens=self.keep_tokens)
+        if self.is_columnar():
+            return self.run(batch, keep_tokens=self.keep_tokens)
+        if self.max_seq_length is not None:
+            self._check_columns_of(batch)
+            lists = real_tokens(batch).cut(self.max_seq_length, side=self.padding_side)
+            masks = np.ones(len(lists.values), np.int8)
+            batch = batch.with_column(INPUT_ID_FIELD, list_column(lists.values, lists.lengths))
+            batch = batch.with_column(ATTENTION_MASK_FIELD, list_column(masks, lists.lengths))
+        return super().process(batch)
 
     def is_columnar(self) -> bool:
         """Whether no subclass has replaced the hooks that work on frames."""
@@ -85,8 +91,20 @@ class BudgetedModelStage(ModelStage):
             cls.create_output_dataframe is own.create_output_dataframe and cls.yield_next_batch is own.yield_next_batch
         )
 
+    def is_its_own(self) -> bool:
+        """Whether no subclass has replaced what surrounds `run`, so that another stage may call that instead."""
+        own, cls = BudgetedModelStage, type(self)
+        return self.is_columnar() and cls.process is own.process and cls.process_batch is own.process_batch
+
+    def replaced_columns(self) -> list[str]:
+        """The columns of its results."""
+        return self.outputs()[1]
+
     def run(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch | None:
         """Do the work of `process` on columns."""
+        self._check_columns_of(batch)
+        if self.model is None:
+            raise UsageError(f"Stage {self.name!r} has no model yet: call its setup() first, or run it in a Pipeline.")
         lists = real_tokens(batch)
         if self.max_seq_length is not None:
             lists = lists.cut(self.max_seq_length, side=self.padding_side)
@@ -104,7 +122,7 @@ class BudgetedModelStage(ModelStage):
         if lost:
             self._quarantine(batch, lost)
         if not outputs:
-            return None if lost else self._bare(batch, keep_tokens=keep_tokens)
+            return None if lost else self._bare(self._without_rows(batch), keep_tokens=keep_tokens)
         done = np.concatenate(ran)
         columns = self.output_columns(self.collect_outputs(outputs))
         # `done[i]` is the row of output i: sorting by it brings outputs and documents together again.
@@ -112,7 +130,7 @@ class BudgetedModelStage(ModelStage):
         result = batch.take(done[order]) if lost else batch
         for name, values in columns.items():
             result = result.with_column(name, values.take(pa.array(order)))
-        if self.has_seq_order:
+        if SEQ_ORDER_FIELD in result.get_columns():
             sequence = np.asarray(result.column(SEQ_ORDER_FIELD))
             if len(sequence) > 1 and (np.diff(sequence) < 0).any():
                 result = result.take(np.argsort(sequence, kind="stable"))
@@ -190,7 +208,7 @@ class BudgetedModelStage(ModelStage):
 
     def _bare(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch:
         gone = [] if keep_tokens else list(TOKEN_FIELDS)
-        if self.has_seq_order:
+        if SEQ_ORDER_FIELD in batch.get_columns():
             gone.append(SEQ_ORDER_FIELD)
         result = batch.without(gone) if gone else batch
         return result if keep_tokens else note_token_facts(result, None)

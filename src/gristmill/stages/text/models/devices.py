@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,21 @@ def autocast_on(device: torch.device, *, enabled: bool) -> AbstractContextManage
         device_type=device.type, dtype=kind or torch.bfloat16, enabled=kind is not None
     )
     return context
+
+
+def widened(outputs: Any) -> Any:
+    """A model's outputs with float32 for bfloat16, which NumPy does not know; a mapping is changed in place."""
+    import torch
+
+    if isinstance(outputs, torch.Tensor):
+        return outputs.float() if outputs.dtype is torch.bfloat16 else outputs
+    if isinstance(outputs, MutableMapping):
+        for name, value in list(outputs.items()):
+            outputs[name] = widened(value)
+        return outputs
+    if type(outputs) in (list, tuple):
+        return type(outputs)(widened(value) for value in outputs)
+    return outputs
 
 
 @functools.cache

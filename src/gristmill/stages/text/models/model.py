@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.backends.failures import quarantined_row
-from gristmill.errors import UsageError
+from gristmill.errors import MissingColumnError, StageDefinitionError, UsageError
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.models.secrets import Secret, hide, show
@@ -87,7 +89,8 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         model_identifier = check_identifier(model_identifier)
         check_padding_side(padding_side)
         check_positive("model_inference_batch_size", model_inference_batch_size)
-        self.name = format_name_with_suffix(model_identifier, "_model")
+        if type(self).name == ModelStage.name:  # a subclass may have one of its own
+            self.name = format_name_with_suffix(model_identifier, "_model")
         self.model_identifier = model_identifier
         self.cache_dir = cache_dir
         self._hf_token: Secret | bool | None = hide(hf_token)
@@ -97,11 +100,16 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.unpack_inference_batch = unpack_inference_batch
         self.autocast = autocast
         self.model: Any = None
+        self._worker_metadata: WorkerMetadata | None = None
 
     @property
     def hf_token(self) -> str | bool | None:
         """The access token, for the library that downloads."""
         return show(self._hf_token)
+
+    @hf_token.setter
+    def hf_token(self, token: str | Secret | bool | None) -> None:
+        self._hf_token = hide(token)
 
     @property
     def model_path(self) -> Path:
@@ -127,16 +135,24 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
         """Download the model, once per node, and call `_setup(local_files_only=False)` if the subclass has it."""
         fetch_model(self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token)
-        own = getattr(self, "_setup", None)
-        if callable(own):
-            own(local_files_only=False)
+        if callable(getattr(self, "_setup", None)):
+            self._call_setup(local_files_only=False)
 
-    def setup(self, _: WorkerMetadata | None = None) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the model into `self.model` from local files, once per worker; calls `_setup(local_files_only=True)`."""
-        own = getattr(self, "_setup", None)
-        if not callable(own):
+        if not callable(getattr(self, "_setup", None)):
             raise NotImplementedError(f"{type(self).__name__} must implement setup() or _setup().")
-        own(local_files_only=True)
+        self._worker_metadata = worker_metadata
+        self._call_setup(local_files_only=True)
+
+    def _call_setup(self, *, local_files_only: bool) -> None:
+        """Call `_setup`, which may have no parameter."""
+        own: Any = self._setup  # type: ignore[attr-defined]
+        taken = inspect.signature(own).parameters.values()
+        if any(one.name == "local_files_only" or one.kind is one.VAR_KEYWORD for one in taken):
+            own(local_files_only=local_files_only)
+        else:
+            own()
 
     def teardown(self) -> None:
         """Forget the model and give its memory back."""
@@ -199,6 +215,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def process(self, batch: DocumentBatch) -> DocumentBatch | None:
         """The batch with the model's output; documents that cannot fit the memory are quarantined."""
+        self._check_columns_of(batch)
         frame = batch.to_pandas()
         self._pad_token_id = self._padding_id(batch)
         outputs: list[Any] = []
@@ -211,11 +228,16 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             row += rows
         if lost:
             self._quarantine(batch, lost)
-            frame = frame.drop(index=frame.index[lost])
+            frame = frame.iloc[np.setdiff1d(np.arange(len(frame)), lost)]
         if not outputs:
-            return None if lost else batch
+            return None if lost else self._without_rows(batch)
         frame = self.create_output_dataframe(frame, self.collect_outputs(outputs))
         if self.has_seq_order:
+            if SEQ_ORDER_FIELD not in frame.columns:
+                raise StageDefinitionError(
+                    f"create_output_dataframe() of {type(self).__name__} gives {', '.join(map(repr, frame.columns))}: "
+                    f"it must add to the columns of the frame that it gets, of which {SEQ_ORDER_FIELD!r} is needed."
+                )
             # The runner follows rows by their labels; outside of a run nobody does, and a clean index reads better.
             frame = frame.sort_values(by=SEQ_ORDER_FIELD, kind="stable", ignore_index=batch._token is None)
             frame = frame.drop(columns=[SEQ_ORDER_FIELD])
@@ -226,6 +248,28 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             _stage_perf=batch._stage_perf,
             task_id=batch.task_id,
         )
+
+    def _check_columns_of(self, batch: DocumentBatch) -> None:
+        """Refuse a batch without tokens; planning has looked at columns only where the input is read from files."""
+        present = batch.get_columns()
+        for column in self.inputs()[1]:
+            if column not in present:
+                sorting = ", with sort_by_length=True, or give has_seq_order=False" if column == SEQ_ORDER_FIELD else ""
+                raise MissingColumnError(
+                    f"Stage {self.name!r} needs the column {column!r}, but there are only "
+                    f"{', '.join(map(repr, present)) or 'none'}. Put a TokenizerStage before it{sorting}.",
+                    stage=self.name,
+                    column=column,
+                    available=present,
+                )
+
+    def _without_rows(self, batch: DocumentBatch) -> DocumentBatch:
+        """A batch that never had rows, with the columns that this stage declares."""
+        result = batch.without([SEQ_ORDER_FIELD]) if self.has_seq_order else batch
+        for name in self.outputs()[1]:
+            if name not in result.get_columns():
+                result = result.with_column(name, pa.nulls(0))
+        return result
 
     def _outputs_of(self, model_input_batch: dict[str, torch.Tensor], row: int, lost: list[int]) -> list[Any]:
         """What the model gives for one batch, in pieces if memory runs out; rows that never fit are added to `lost`."""
@@ -257,14 +301,14 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def _run(self, model_input_batch: dict[str, torch.Tensor]) -> Any:
         import torch
 
-        from gristmill.stages.text.models.devices import autocast_on
+        from gristmill.stages.text.models.devices import autocast_on, widened
 
         device = model_input_batch[INPUT_ID_FIELD].device
         mask = model_input_batch[ATTENTION_MASK_FIELD]
         with torch.no_grad():
             if self.autocast:
                 with autocast_on(device, enabled=True):
-                    outputs = self._model_forward(model_input_batch)
+                    outputs = widened(self._model_forward(model_input_batch))
             else:
                 outputs = self._model_forward(model_input_batch)
         self._log_metrics({"real_tokens": float(mask.sum()), "padded_tokens": float(mask.numel())})
