@@ -218,6 +218,13 @@ def real_tokens(batch: DocumentBatch) -> TokenLists:
     """The tokens of a batch without padding, also where a column that somebody else made contains some."""
     lists = TokenLists(batch.column(INPUT_ID_FIELD))
     masks = TokenLists(batch.column(ATTENTION_MASK_FIELD))
+    unlike = np.flatnonzero(lists.lengths != masks.lengths)
+    if len(unlike):
+        row = int(unlike[0])
+        raise UsageError(
+            f"Row {row} has {lists.lengths[row]} values in {INPUT_ID_FIELD!r} and {masks.lengths[row]} in "
+            f"{ATTENTION_MASK_FIELD!r}: give one mask value for each token, or let a TokenizerStage make both."
+        )
     first, last = int(masks.offsets[0]), int(masks.offsets[-1])
     real = masks.values[first:last] != 0
     if real.all():

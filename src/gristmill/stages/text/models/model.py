@@ -179,8 +179,10 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         while start < len(df):
             end = start + self._rows_per_batch()
             # A document without any token is one padding token that counts as real.
-            masks = [mask if len(mask) else [1] for mask in df[ATTENTION_MASK_FIELD].iloc[start:end]]
-            ids = df[INPUT_ID_FIELD].iloc[start:end].tolist()
+            masks = [
+                [1] if mask is None or not np.any(mask) else mask for mask in df[ATTENTION_MASK_FIELD].iloc[start:end]
+            ]
+            ids = [[] if row is None else row for row in df[INPUT_ID_FIELD].iloc[start:end]]
             yield clip_tokens(
                 {
                     INPUT_ID_FIELD: torch.from_numpy(self._padded(ids, self._pad_token_id)).to(device),

@@ -236,6 +236,18 @@ def test_a_batch_without_tokens_is_refused_with_the_way_out(model: Path, plain: 
             stage.process(unsorted)
 
 
+def test_tokens_of_ones_own_may_be_missing_but_must_have_masks_of_their_length(model: Path, plain: Path) -> None:
+    ids = [[1, 4, 2], None, [1, 4, 2], []]
+    given = batch_of(["the", "", "", ""], input_ids=ids, attention_mask=[[1, 1, 1], None, [0, 0, 0], []])
+    for stage in (Labels(str(plain), has_seq_order=False), ClassifierModelStage(str(model), has_seq_order=False)):
+        labels = run([stage], given).to_pandas()[stage.outputs()[1][0]].tolist()
+        assert len(labels) == 4
+        assert labels[1] == labels[3]
+    short = batch_of(["the"], input_ids=[[1, 4, 2]], attention_mask=[[1, 1]])
+    with pytest.raises(UsageError, match="Row 0 has 3 values in 'input_ids' and 2 in 'attention_mask'"):
+        run([ClassifierModelStage(str(model), has_seq_order=False)], short)
+
+
 def test_a_stage_that_is_not_set_up_says_so(model: Path) -> None:
     tokens = run([TokenizerStage(str(model))], batch_of(["the"]))
     with pytest.raises(UsageError, match="'quality_model' has no model yet: call its setup"):
