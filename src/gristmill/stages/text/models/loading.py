@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import GristmillError, ModelLoadError
-from gristmill.stages.text.models.sources import TOKENIZER_FILES, listing, missing_extra, names_code, weight_files
+from gristmill.errors import GristmillError, ModelLoadError, ModelNotFoundError
+from gristmill.stages.text.models.sources import (
+    CONFIG_FILES,
+    TOKENIZER_FILES,
+    listing,
+    missing_extra,
+    model_folder,
+    names_code,
+    read_config,
+    weight_files,
+)
 
 # Without an explicit no, transformers asks on the terminal whether to run the code of a model repository.
 _NO_CODE = {"local_files_only": True, "trust_remote_code": False}
+
+# What reads whole texts at once. What writes on from the end of a text is told of places by its caller.
+_READERS = ("AutoModel", "AutoModelForSequenceClassification")
 
 # Parts of encoders that many published models leave out, because nothing here looks at them.
 _UNUSED = ("pooler.", "position_ids")
@@ -67,6 +79,8 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
 def load_network(kind: str, folder: Path, **options: Any) -> Any:
     """The network in a model folder, ready for inference, with all of its weights.
 
+    Encoders and sequence classifiers give the same for padding on the left as on the right.
+
     Args:
         kind: The class of transformers, such as `AutoModel`.
         folder: The model folder.
@@ -79,6 +93,7 @@ def load_network(kind: str, folder: Path, **options: Any) -> Any:
     import transformers
 
     from gristmill.stages.text.models.devices import quiet_loading
+    from gristmill.stages.text.models.padding import from_first_token
 
     weight_files(folder)
     with reading(folder, "network"), quiet_loading():
@@ -92,7 +107,7 @@ def load_network(kind: str, folder: Path, **options: Any) -> Any:
             f"its results would be random. It was loaded as {kind}: give a model that was trained as one.",
             identifier=str(folder),
         )
-    return network.eval()
+    return from_first_token(network.eval()) if kind in _READERS else network.eval()
 
 
 def position_limit(network: Any) -> int | None:
@@ -115,6 +130,40 @@ def load_settings(folder: Path) -> Any:
 
     with reading(folder, "configuration"):
         return AutoConfig.from_pretrained(str(folder), **_NO_CODE)
+
+
+def stored_settings(stored: Mapping[str, Any]) -> Any:
+    """The configuration of a network as an object of transformers, from the mapping that its `to_dict` gave."""
+    from transformers import AutoConfig
+
+    options = {key: value for key, value in stored.items() if key not in ("model_type", "dtype", "torch_dtype")}
+    return AutoConfig.for_model(stored["model_type"], **options)
+
+
+def names_base(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration is that of a head on a base model, whose own configuration has to be looked for."""
+    return "model_type" not in config and "base_config" not in config and isinstance(config.get("base_model"), str)
+
+
+def backbone_settings(folder: Path, *, cache_dir: str | None = None) -> Any:
+    """The configuration of the network in a folder, or of the base model that a head in it belongs to.
+
+    None if the base model is not on this machine.
+
+    Raises:
+        ModelLoadError: It cannot be used.
+    """
+    config = read_config(folder)
+    if "model_type" not in config and isinstance(config.get("base_config"), dict):
+        with reading(folder, "configuration"):
+            return stored_settings(config["base_config"])
+    if not names_base(config):
+        return load_settings(folder)
+    try:
+        base = model_folder(config["base_model"], cache_dir=cache_dir, files=CONFIG_FILES)
+    except ModelNotFoundError:
+        return None
+    return load_settings(base) if (base / "config.json").is_file() else None
 
 
 def load_tensors(folder: Path) -> dict[str, Any]:

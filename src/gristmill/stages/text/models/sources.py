@@ -47,12 +47,13 @@ def check_identifier(identifier: Any) -> str:
     return identifier
 
 
-def model_folder(identifier: str, *, cache_dir: str | None = None) -> Path:
+def model_folder(identifier: str, *, cache_dir: str | None = None, files: Sequence[str] = MODEL_FILES) -> Path:
     """The local folder with the files of a model; nothing is downloaded.
 
     Args:
         identifier: A hub id, a folder, or `package:NAME` (optionally with `/subfolder`).
         cache_dir: Where downloads of the hub are kept; None for its own default.
+        files: The patterns of the files that an error names.
 
     Raises:
         ModelNotFoundError: The files are not on this machine; the message says where they were looked for.
@@ -67,7 +68,7 @@ def model_folder(identifier: str, *, cache_dir: str | None = None) -> Path:
     if packaged is not None and importlib.util.find_spec(packaged) is not None:
         logger.info("%s is taken from the installed package %s.", identifier, packaged)
         return _package_folder(packaged)
-    raise _missing(identifier, cache_dir, MODEL_FILES)
+    raise _missing(identifier, cache_dir, files)
 
 
 def fetch_model(
@@ -98,13 +99,20 @@ def fetch_model(
             return model_folder(identifier, cache_dir=cache_dir)
     try:
         import huggingface_hub
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            OfflineModeIsEnabled,
+        )
     except ImportError as error:
         raise missing_extra("huggingface_hub") from error
     try:
         found = huggingface_hub.snapshot_download(
             repo_id=identifier, cache_dir=cache_dir, token=show(token), allow_patterns=list(files)
         )
+    except HFValidationError as error:
+        raise _no_identifier(identifier) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, ConnectionError, OSError) as error:
         try:
             return model_folder(identifier, cache_dir=cache_dir)
@@ -259,13 +267,19 @@ def _cached(identifier: str, cache_dir: str | None) -> Path | None:
     try:
         return Path(huggingface_hub.snapshot_download(identifier, cache_dir=cache_dir, local_files_only=True))
     except HFValidationError as error:
-        raise ModelNotFoundError(
-            f"{identifier!r} is neither a folder on this machine nor a valid id of the hub ('organisation/name').",
-            identifier=identifier,
-            searched=[],
-        ) from error
+        raise _no_identifier(identifier) from error
     except (LocalEntryNotFoundError, FileNotFoundError):
         return None
+
+
+def _no_identifier(identifier: str) -> ModelNotFoundError:
+    return ModelNotFoundError(
+        f"{identifier!r} is neither a folder on this machine (looked for {Path(identifier).absolute()}) nor can it be "
+        "the id of a model on the hub, which is 'organisation/name' or 'name', of letters, digits, '-', '_' and '.' "
+        "without spaces. Give one of these, a local folder, or 'package:NAME'.",
+        identifier=identifier,
+        searched=[str(Path(identifier).absolute())],
+    )
 
 
 def _missing(
@@ -299,5 +313,7 @@ def names_code(folder: Path) -> bool:
 
 def listing(folder: Path) -> str:
     """The names of the first files in a folder, for messages."""
+    if not folder.is_dir():
+        return "nothing, as there is no such folder"
     names = sorted(path.name for path in folder.iterdir())[:12]
     return ", ".join(names) or "nothing"

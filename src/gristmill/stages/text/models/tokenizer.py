@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,9 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import UsageError
+from gristmill.errors import ModelNotFoundError, UsageError
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.text.models.loading import load_settings, load_tokenizer
+from gristmill.stages.text.models.folder_digest import folder_digest
+from gristmill.stages.text.models.loading import backbone_settings, load_tokenizer, names_base
 from gristmill.stages.text.models.model import check_padding_side, check_positive
 from gristmill.stages.text.models.secrets import Secret, hide, show
 from gristmill.stages.text.models.sources import (
@@ -24,6 +26,7 @@ from gristmill.stages.text.models.sources import (
     check_identifier,
     fetch_model,
     model_folder,
+    read_config,
     tokenizer_digest,
 )
 from gristmill.stages.text.models.text_start import splits_at_spaces, start_of
@@ -54,6 +57,9 @@ _CHUNK = 512
 # Tokenizers of some models state no limit at all, as a very large number.
 _NO_LIMIT = 100_000
 
+# The limit of a head on a base model that is not on this machine: that of the base models of all published ones.
+_BASE_LIMIT = 512
+
 # Networks in which padding has a place of its own, and tokens are counted from the one behind it.
 _PLACES_BEHIND_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 
@@ -72,7 +78,9 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         hf_token: An access token for gated models; it is never shown.
         text_field: The column with the text.
         max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        max_seq_length: The most tokens of a document, special tokens included; None takes the tokenizer's own limit.
+        max_seq_length: The most tokens of a document, special tokens included; None takes the tokenizer's own limit,
+            else the network's. For a classifier that states its base model alone, that is the base model's, or 512
+            where its configuration is neither here nor can be fetched.
         padding_side: Where the model wants padding (its stage pads, and truncation cuts the other end of the text
             only if the tokenizer itself says so).
         sort_by_length: Order the rows by their number of tokens.
@@ -171,6 +179,10 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The columns that the tokens are put into."""
         return list(TOKEN_FIELDS)
 
+    def content_digest(self) -> str | None:
+        """That of the model's folder, if it is a local one."""
+        return folder_digest(self.model_identifier)
+
     def ray_stage_spec(self) -> dict[str, Any]:
         """Settings for executors on Ray Data: its workers keep what they have loaded."""
         return {**super().ray_stage_spec(), "is_actor_stage": True}
@@ -178,14 +190,20 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     # --- the life of a worker ---
 
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
-        """Download the tokenizer's files, once per node."""
-        fetch_model(
+        """Download the tokenizer's files, once per node, and the base model's settings where a limit is in them."""
+        folder = fetch_model(
             self.model_identifier,
             cache_dir=self.cache_dir,
             token=self._hf_token,
             files=CONFIG_FILES,
             advised=MODEL_FILES,
         )
+        if self.max_seq_length is not None or not (folder / "config.json").is_file():
+            return
+        config = read_config(folder)
+        if names_base(config) and backbone_settings(folder, cache_dir=self.cache_dir) is None:
+            with contextlib.suppress(ModelNotFoundError):
+                fetch_model(config["base_model"], cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the tokenizer from local files, once per worker."""
@@ -226,7 +244,9 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             return limit
         if not (folder / "config.json").is_file():
             return None
-        settings = load_settings(folder)
+        settings = backbone_settings(folder, cache_dir=self.cache_dir)
+        if settings is None:
+            return _BASE_LIMIT
         places = getattr(settings, "max_position_embeddings", None)
         if places and settings.model_type in _PLACES_BEHIND_PADDING:
             places -= (settings.pad_token_id or 0) + 1

@@ -17,6 +17,8 @@ from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError
 from gristmill.stages.text.classifiers import FineWebEduClassifier
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.embedders.base import EmbeddingCreatorStage
+from gristmill.stages.text.models.loading import load_settings
+from gristmill.stages.text.models.sources import listing
 from tests.unit.stages.text.models.tiny import (
     batch_of,
     make_classifier,
@@ -47,7 +49,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut weights": (halve, r"model\.safetensors.*cannot be used"),
     "empty weights": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "cannot be used"),
     "half a config": (lambda folder: (folder / "config.json").write_text('{"base_model": '), "JSON"),
-    "another config": (lambda folder: (folder / "config.json").write_text("[]"), "cannot be used"),
+    "another config": (lambda folder: (folder / "config.json").write_text("[]"), "a list instead of settings"),
     "no labels": (lambda folder: rewrite(folder, "config.json", lambda c: c.pop("id2label")), "no 'id2label'"),
     "no dropout": (lambda folder: rewrite(folder, "config.json", lambda c: c.pop("fc_dropout")), "no 'fc_dropout'"),
     "two labels": (lambda folder: rewrite(folder, "config.json", lambda c: c["id2label"].pop("2")), "size mismatch"),
@@ -159,6 +161,12 @@ def test_relative_places_have_no_limit(tmp_path: Path) -> None:
     stages = DistributedDataClassifier(model_identifier=str(folder), max_seq_length=4096).decompose()
     out = run(stages, batch_of(["the of and " * 100]))
     assert len(out.column("preds")) == 1
+
+
+def test_a_folder_that_is_not_there_is_listed_as_such(tmp_path: Path) -> None:
+    assert listing(tmp_path / "none") == "nothing, as there is no such folder"
+    with pytest.raises(ModelLoadError, match="no such folder"):
+        load_settings(tmp_path / "none")
 
 
 def test_a_judge_of_hidden_states_with_a_missing_layer_is_refused(tmp_path: Path) -> None:

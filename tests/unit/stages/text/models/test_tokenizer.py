@@ -201,6 +201,64 @@ def test_tokenizers_of_one_vocabulary_that_work_differently_share_no_tokens(
     assert token_facts(again)["pad_token_id"] == second.tokenizer.pad_token_id
 
 
+def test_a_limit_that_the_tokenizer_does_not_state_is_the_base_models(tmp_path: Path) -> None:
+    for name, self_contained in (("alone", True), ("based", False)):
+        folder = make_classifier(tmp_path / name, self_contained=self_contained)
+        make_tokenizer(folder, max_length=int(1e30))
+        batch = ready(folder).process(batch_of(["the " * 600]))
+        assert len(batch.column("input_ids")[0]) == 64
+    (tmp_path / "based-base" / "config.json").unlink()
+    assert len(ready(folder).process(batch_of(["the " * 600])).column("input_ids")[0]) == 512
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "base_model": "some-org/not-here"}))
+    stage = TokenizerStage(str(folder), cache_dir=str(tmp_path))
+    stage.setup()
+    assert len(stage.process(batch_of(["the " * 600])).column("input_ids")[0]) == 512
+
+
+def test_places_behind_the_padding_of_a_base_model_are_not_counted(tmp_path: Path) -> None:
+    make_tokenizer(tmp_path, max_length=int(1e30))
+    base = {"model_type": "xlm-roberta", "max_position_embeddings": 40, "pad_token_id": 1}
+    (tmp_path / "config.json").write_text(json.dumps({"base_config": base, "fc_dropout": 0.1, "id2label": {}}))
+    assert len(ready(tmp_path).process(batch_of(["the " * 600])).column("input_ids")[0]) == 38
+
+
+def test_the_settings_of_a_base_model_are_fetched_where_a_limit_is_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def download(repo_id: str, *, local_files_only: bool = False, **_: object) -> str:
+        from huggingface_hub import errors
+
+        if not local_files_only:
+            asked.append(repo_id)
+        if not asked:
+            raise errors.LocalEntryNotFoundError("not here yet")
+        return str(tmp_path / "model-base")
+
+    folder = make_classifier(tmp_path / "model")
+    make_tokenizer(folder, max_length=int(1e30))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "base_model": "some-org/base"}))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    TokenizerStage(str(folder), max_seq_length=8).setup_on_node()
+    assert asked == []
+    stage = TokenizerStage(str(folder))
+    stage.setup_on_node()
+    stage.setup()
+    assert asked == ["some-org/base"]
+    assert len(stage.process(batch_of(["the " * 600])).column("input_ids")[0]) == 64
+
+
+@pytest.mark.parametrize("name", ["a b c", "-a-", "some-org/a..b", "ä"])
+def test_what_cannot_be_an_id_of_the_hub_is_told_before_anything_is_asked(name: str) -> None:
+    for call in (TokenizerStage(name).setup_on_node, TokenizerStage(name).setup):
+        with pytest.raises(ModelNotFoundError, match="'organisation/name'") as caught:
+            call()
+        assert repr(name) in str(caught.value)
+
+
 def test_offline_the_tokenizers_error_names_all_files_that_a_classifier_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,66 @@
+"""Moves padding on the left behind the tokens, for networks that count places from the start of a row."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD
+
+
+def padding_before(mask: torch.Tensor) -> torch.Tensor | None:
+    """How much padding each row has before its first token; None where no row has any."""
+    real = (mask > 0).to(torch.int64)
+    # A graph that is exported takes every batch the same way, with padding on either side.
+    if not torch.onnx.is_in_onnx_export() and bool(real[:, 0].all()):
+        return None
+    return real.argmax(1)
+
+
+def moved(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """The tensor with each row moved to the left by so many places; what leaves there comes in again on the right."""
+    width = values.shape[1]
+    sources = (torch.arange(width, device=values.device) + places.unsqueeze(1)) % width
+    return values.gather(1, sources if values.dim() == 2 else sources.unsqueeze(-1).expand_as(values))
+
+
+def from_first_token(network: Any) -> Any:
+    """The network, with its forward pass made the same for padding on the left as on the right.
+
+    Networks that learned a place for each token, or that look at the first one of a row, would take padding for it.
+
+    Args:
+        network: A model of transformers, called with names; the vectors of tokens come back where the tokens were.
+    """
+    plain = network.forward
+
+    @functools.wraps(plain)
+    def forward(*args: Any, **inputs: Any) -> Any:
+        mask = inputs.get(ATTENTION_MASK_FIELD)
+        before = None if args or mask is None else padding_before(mask)
+        if before is None:
+            return plain(*args, **inputs)
+        given = plain(
+            **{name: moved(value, before) if _by_token(value, mask) else value for name, value in inputs.items()}
+        )
+        return _first_moved(given, mask, -before)
+
+    network.forward = forward
+    return network
+
+
+def _by_token(value: Any, mask: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == mask.shape
+
+
+def _first_moved(given: Any, mask: torch.Tensor, places: torch.Tensor) -> Any:
+    """What a network gave, with the vectors of its tokens moved, where they are what it gives first."""
+    first = given[0]
+    if first.dim() != 3 or first.shape[:2] != mask.shape:
+        return given
+    if isinstance(given, tuple):
+        return (moved(first, places), *given[1:])
+    given[next(iter(given))] = moved(first, places)
+    return given
