@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from gristmill.errors import ModelLoadError, UsageError
 from gristmill.stages.text.classifiers.token_bag import TokenBag
-from gristmill.stages.text.models.loading import load_network, load_settings, load_tensors, reading
-from gristmill.stages.text.models.sources import model_folder, read_config, weight_files
+from gristmill.stages.text.models.loading import (
+    load_network,
+    load_settings,
+    load_tensors,
+    reading,
+    stored_settings,
+)
+from gristmill.stages.text.models.padding import moved, padding_before
+from gristmill.stages.text.models.secrets import hide
+from gristmill.stages.text.models.sources import (
+    CONFIG_FILES,
+    PACKAGE_PREFIX,
+    fetch_model,
+    model_folder,
+    read_config,
+    weight_files,
+)
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_FIELD
 
-# Set while weights are about to be loaded over the whole network, so that the backbone's own need not be read.
-_weights_follow: contextvars.ContextVar[bool] = contextvars.ContextVar("weights_follow", default=False)
+FindFolder = Callable[[str], Path]
+
+# Set while weights are about to be loaded over the whole network, so that the backbone's own need not be read; gives
+# the folder with the settings of a base model.
+_settings_in: contextvars.ContextVar[FindFolder | None] = contextvars.ContextVar("settings_in", default=None)
 
 POOLINGS = ("cls", "mean")
 
@@ -29,14 +48,16 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
     """A pretrained transformer with a classification head; gives probabilities.
 
     Args:
-        config: `base_model` (a hub id or folder), `fc_dropout` and `id2label`. Some optional keys are ours:
+        config: `base_model` (a hub id, a folder or `package:NAME`), `fc_dropout` and `id2label`, as a mapping or an
+            instance of a dataclass. Some optional keys are ours:
             `base_config`, the backbone's configuration, makes a saved classifier independent of the base model's files;
             `pooling` "mean" averages all tokens instead of taking the first; `window` is how many tokens the backbone
             reads, if not all; `token_bag` adds a linear classifier over all tokens to the head.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any] | Any) -> None:
         super().__init__()
+        config = as_mapping(config)
         pooling = config.get("pooling", "cls")
         if pooling not in POOLINGS:
             raise UsageError(f"pooling={pooling!r}: give one of {POOLINGS}.")
@@ -62,6 +83,9 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
     def logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The values of all classes before the softmax."""
         ids, mask = batch[INPUT_ID_FIELD], batch[ATTENTION_MASK_FIELD]
+        before = padding_before(mask)
+        if before is not None:
+            ids, mask = moved(ids, before), moved(mask, before)
         words = None if self.bag is None else self.bag(ids, mask)
         if self.window is not None:
             ids, mask = ids[:, : self.window], mask[:, : self.window]
@@ -80,7 +104,14 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
 
     @classmethod
     def _from_pretrained(cls, **options: Any) -> Any:
-        with skipping_base_weights():
+        cache_dir = None if options["cache_dir"] is None else str(options["cache_dir"])
+
+        def find(base: str) -> Path:
+            if options["local_files_only"]:
+                return model_folder(base, cache_dir=cache_dir, files=CONFIG_FILES)
+            return fetch_model(base, cache_dir=cache_dir, token=hide(options["token"]), files=CONFIG_FILES)
+
+        with skipping_base_weights(find):
             return super()._from_pretrained(**options)
 
 
@@ -105,12 +136,19 @@ def load_classifier(folder: Path, *, cache_dir: str | None = None) -> tuple[nn.M
     """The network in a model folder, ready for inference, and its labels by class number.
 
     Reads the form of `Deberta` and of transformers' sequence classifiers; safetensors only.
+
+    Raises:
+        ModelNotFoundError: Files are missing.
+        ModelLoadError: They cannot be used.
+        UsageError: The model has a single output, which is no choice between labels.
     """
     config = read_config(folder)
     weight_files(folder)
     if "base_model" not in config and "base_config" not in config:
         model = load_network("AutoModelForSequenceClassification", folder, dtype=torch.float32)
-        return SequenceClassifier(model).eval(), labels_of({"id2label": model.config.id2label})
+        labels = labels_of({"id2label": model.config.id2label})
+        check_choice(folder, labels)
+        return SequenceClassifier(model).eval(), labels
     absent = [name for name in ("id2label", "fc_dropout") if name not in config]
     if absent:
         raise ModelLoadError(
@@ -119,8 +157,10 @@ def load_classifier(folder: Path, *, cache_dir: str | None = None) -> tuple[nn.M
             identifier=str(folder),
         )
     labels = labels_of(config)
+    check_choice(folder, labels)
     if "base_config" not in config:
-        config = {**config, "base_model": str(model_folder(config["base_model"], cache_dir=cache_dir))}
+        base = model_folder(config["base_model"], cache_dir=cache_dir, files=CONFIG_FILES)
+        config = {**config, "base_model": str(base)}
     with skipping_base_weights(), reading(folder, "configuration"):
         network = Deberta(config)
     return load_weights(network, folder), labels
@@ -146,12 +186,30 @@ def load_weights(network: nn.Module, folder: Path) -> nn.Module:
     return network.float().eval()
 
 
+def as_mapping(config: Any) -> Mapping[str, Any]:
+    """A configuration as a mapping; an instance of a dataclass is taken too."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return dataclasses.asdict(config)
+    settings: Mapping[str, Any] = config
+    return settings
+
+
 def labels_of(config: Mapping[str, Any]) -> list[str]:
     """The labels of a configuration, by class number."""
     named = {int(number): str(label) for number, label in config["id2label"].items()}
     if sorted(named) != list(range(len(named))):
         raise UsageError(f"id2label must number the labels 0 to {len(named) - 1}; it has {sorted(named)[:10]}.")
     return [named[number] for number in range(len(named))]
+
+
+def check_choice(folder: Path, labels: Sequence[str]) -> None:
+    """Refuse a model with a single output: as a probability it would be 1 for every document."""
+    if len(labels) < 2:
+        raise UsageError(
+            f"The model in {folder} has {len(labels)} output ({', '.join(map(repr, labels))}), which is a score and no "
+            "choice between labels. For a score from 0 to 5 use FineWebEduClassifier(model_identifier=...); for others "
+            "subclass ModelStage."
+        )
 
 
 def base_config_of(model: nn.Module) -> dict[str, Any]:
@@ -164,21 +222,25 @@ def make_backbone(config: Mapping[str, Any]) -> nn.Module:
     """The transformer that a classifier's configuration names."""
     stored = config.get("base_config")
     if stored is not None:
-        options = {key: value for key, value in stored.items() if key not in ("model_type", "dtype", "torch_dtype")}
-        made: nn.Module = AutoModel.from_config(
-            AutoConfig.for_model(stored["model_type"], **options), trust_remote_code=False
-        )
+        made: nn.Module = AutoModel.from_config(stored_settings(stored), trust_remote_code=False)
         return made
-    if _weights_follow.get():
-        return AutoModel.from_config(load_settings(Path(config["base_model"])), trust_remote_code=False)
-    return AutoModel.from_pretrained(config["base_model"], use_safetensors=True, trust_remote_code=False)
+    base = config["base_model"]
+    find = _settings_in.get()
+    if find is not None:
+        return AutoModel.from_config(load_settings(find(base)), trust_remote_code=False)
+    source = str(model_folder(base)) if base.startswith(PACKAGE_PREFIX) else base
+    return AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
 
 
 @contextlib.contextmanager
-def skipping_base_weights() -> Iterator[None]:
-    """Make backbones without reading their weights, because the classifier's own will be loaded over them."""
-    mark = _weights_follow.set(True)
+def skipping_base_weights(find: FindFolder = model_folder) -> Iterator[None]:
+    """Make backbones without reading their weights, because the classifier's own will be loaded over them.
+
+    Args:
+        find: Gives the folder with the settings of a base model; by default nothing is downloaded.
+    """
+    mark = _settings_in.set(find)
     try:
         yield
     finally:
-        _weights_follow.reset(mark)
+        _settings_in.reset(mark)

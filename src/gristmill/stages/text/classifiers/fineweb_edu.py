@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from gristmill.errors import UsageError
 from gristmill.stages.text.classifiers.base import (
     CpuBackend,
     DistributedDataClassifier,
@@ -103,8 +104,17 @@ class FineWebModelStage(BudgetedModelStage):
         from gristmill.stages.text.models.loading import load_network
 
         network = load_network("AutoModelForSequenceClassification", self.model_path, dtype=torch.float32)
+        self._check_outputs(network)
         self.check_length(network)
         self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
+
+    def _check_outputs(self, network: Any) -> None:
+        outputs = int(network.config.num_labels)
+        if outputs != 1:
+            raise UsageError(
+                f"{self.model_identifier} has {outputs} outputs, and a score needs a model with one. For a choice "
+                "between labels use DistributedDataClassifier(model_identifier=...)."
+            )
 
     def process_model_output(
         self, outputs: Any, model_input_batch: dict[str, torch.Tensor] | None = None

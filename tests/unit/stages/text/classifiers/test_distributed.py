@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import json
 import logging
+import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from gristmill.errors import ModelLoadError, ModelNotFoundError, NotSupportedError, UsageError
@@ -27,6 +31,8 @@ from gristmill.stages.text.embedders import EmbeddingCreatorStage
 from gristmill.stages.text.models import TokenizerStage
 from gristmill.stages.text.models.sharing import SharedTokens
 from tests.unit.stages.text.models.tiny import LABELS, batch_of, make_classifier, make_sequence_classifier, run, texts
+
+EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +106,8 @@ def test_a_saved_classifier_does_not_need_its_base_model(tmp_path: Path) -> None
 def test_deberta_loads_the_base_weights_and_saves_through_the_mixin(model: Path, tmp_path: Path) -> None:
     config = {"base_model": f"{model}-base", "fc_dropout": 0.1, "id2label": {"0": "a", "1": "b"}}
     network = Deberta(config).eval()
-    from safetensors.torch import load_file
-
     saved = load_file(f"{model}-base/model.safetensors")
-    name = "embeddings.word_embeddings.weight"
-    assert torch.equal(network.model.state_dict()[name], saved[name])
+    assert torch.equal(network.model.state_dict()[EMBEDDINGS], saved[EMBEDDINGS])
     assert isinstance(network.dropout, torch.nn.Dropout)
     assert network.dropout.p == 0.1
     assert network.fc.out_features == 2
@@ -114,6 +117,84 @@ def test_deberta_loads_the_base_weights_and_saves_through_the_mixin(model: Path,
     with torch.no_grad():
         assert torch.allclose(network(batch), again(batch), atol=1e-6)
         assert torch.allclose(network(batch).sum(1), torch.ones(1))
+
+
+def test_deberta_takes_an_instance_of_a_dataclass(model: Path, tmp_path: Path) -> None:
+    @dataclass
+    class Settings:
+        base_model: str = f"{model}-base"
+        fc_dropout: float = 0.1
+        id2label: dict[str, str] = field(default_factory=lambda: {"0": "a", "1": "b"})
+
+    network = Deberta(Settings())
+    assert network.fc.out_features == 2
+    network.save_pretrained(str(tmp_path))
+    assert Deberta.from_pretrained(str(tmp_path)).dropout.p == 0.1
+
+
+def in_cache(cache: Path, identifier: str, folder: Path) -> Path:
+    """The files of a folder, laid out as the hub keeps a download."""
+    root, commit = cache / f"models--{identifier.replace('/', '--')}", "0" * 40
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text(commit)
+    shutil.copytree(folder, root / "snapshots" / commit)
+    return root / "snapshots" / commit
+
+
+@pytest.fixture
+def published(model: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A cache that holds a classifier and not its base model, and the folder of that."""
+    folder = in_cache(tmp_path / "cache", "some-org/quality", model)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "base_model": "some-org/base"}))
+    return tmp_path / "cache", Path(f"{model}-base")
+
+
+def test_deberta_fetches_the_settings_of_its_base_model(
+    published: tuple[Path, Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, base = published
+    asked: dict[str, Any] = {}
+
+    def download(**options: Any) -> str:
+        asked.update(options)
+        return str(in_cache(cache, options["repo_id"], base))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    network = Deberta.from_pretrained("some-org/quality", cache_dir=cache, token="hf_secret")
+    assert (asked["repo_id"], asked["cache_dir"], asked["token"]) == ("some-org/base", str(cache), "hf_secret")
+    assert "*.json" in asked["allow_patterns"]
+    assert "*.safetensors" not in asked["allow_patterns"]
+    expected = Deberta.from_pretrained(str(model)).state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
+
+
+def test_deberta_says_which_files_of_its_base_model_are_missing(
+    published: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, base = published
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for options in ({}, {"local_files_only": True}):
+        with pytest.raises(ModelNotFoundError) as caught:
+            Deberta.from_pretrained("some-org/quality", cache_dir=str(cache), **options)
+        text = str(caught.value)
+        assert str(cache / "models--some-org--base") in text
+        assert "hf download some-org/base --include '*.json'" in text
+        assert f"--cache-dir {cache}" in text
+        assert "*.safetensors" not in text
+    in_cache(cache, "some-org/base", base)
+    assert Deberta.from_pretrained("some-org/quality", cache_dir=str(cache)).fc.out_features == 3
+
+
+def test_the_base_model_may_be_in_a_package(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(f"{model}-base", tmp_path / "some_base_package")
+    (tmp_path / "some_base_package" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = {"base_model": "package:some_base_package", "fc_dropout": 0.1, "id2label": {"0": "a", "1": "b"}}
+    network = Deberta(config)
+    assert torch.equal(network.model.state_dict()[EMBEDDINGS], load_file(f"{model}-base/model.safetensors")[EMBEDDINGS])
+    network.save_pretrained(str(tmp_path / "saved"))
+    assert Deberta.from_pretrained(str(tmp_path / "saved")).fc.out_features == 2
 
 
 def test_weights_that_do_not_fit_are_refused(model: Path, tmp_path: Path) -> None:
@@ -261,6 +342,23 @@ def test_fineweb_scores_are_clamped_rounded_and_labelled(tmp_path: Path) -> None
     assert out["fineweb-edu-score-label"].tolist() == [
         "high_quality" if value >= 2.5 else "low_quality" for value in raw
     ]
+
+
+@pytest.mark.parametrize("own_form", [False, True])
+def test_a_single_output_is_no_choice_between_labels(own_form: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "score"
+    if own_form:
+        make_classifier(folder, labels=["only"])
+    else:
+        make_sequence_classifier(folder, num_labels=1)
+    with pytest.raises(UsageError, match=r"has 1 output .*FineWebEduClassifier"):
+        run(DistributedDataClassifier(model_identifier=str(folder)).decompose(), batch_of(["the a"]))
+
+
+def test_several_outputs_are_no_score(tmp_path: Path) -> None:
+    folder = make_sequence_classifier(tmp_path / "labels", num_labels=3)
+    with pytest.raises(UsageError, match=r"has 3 outputs.*DistributedDataClassifier"):
+        run(FineWebEduClassifier(model_identifier=str(folder)).decompose(), batch_of(["the a"]))
 
 
 def test_published_defaults() -> None:
