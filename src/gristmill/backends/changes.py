@@ -38,7 +38,8 @@ def find_changes(
     """
     if after is before or not len(positions):
         return [], 0
-    touched = 0 if _same_names(before, after) else len(positions)
+    filled = _is_ours(stage) and any(before.has(name) for name in stage.replaced_columns())
+    touched = len(positions) if filled or not _same_names(before, after) else 0
     known = np.flatnonzero(positions >= 0)
     whole = len(positions) == before.num_rows and bool((positions == np.arange(before.num_rows)).all())
     if not len(known) or _is_ours(stage):

@@ -40,6 +40,9 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
         "parameters": _parameters(stage),
         "for_dropped": "stop" if stage.time_limit_s is not None else stage.for_dropped,
     }
+    digest = stage.content_digest()
+    if digest is not None:
+        described["parameters"]["model_files"] = digest
     code = code_of(cls)
     if code is not None:
         described["code"] = code

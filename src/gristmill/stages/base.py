@@ -181,8 +181,15 @@ class ProcessingStage(ABC, Generic[X, Y]):
         """Refuse to run on these columns, when the pipeline is planned, for a reason that `inputs` cannot express."""
 
     def replaced_columns(self) -> list[str]:
-        """Columns of the input that are lost in this stage though nobody asked for it; planning tells where it does."""
+        """Columns that this stage fills; planning tells where values are lost that were there before."""
         return []
+
+    def content_digest(self) -> str | None:
+        """A digest of local files that decide the results, where the parameters only name them; None without any.
+
+        A run that was stopped is not resumed with others.
+        """
+        return None
 
     def num_workers(self) -> int | None:
         """A fixed number of workers, or None to let the executor decide."""
@@ -345,6 +352,10 @@ class FusedStage(ProcessingStage[Any, Any]):
     @abstractmethod
     def process(self, task: Any) -> Any:
         """Do the work of all members."""
+
+    def replaced_columns(self) -> list[str]:
+        """The columns that the members fill."""
+        return [name for member in self.members for name in member.replaced_columns()]
 
 
 class CompositeStage(ProcessingStage[X, Y]):

@@ -255,9 +255,9 @@ def label_filter(classifier: Any) -> list[ProcessingStage[Any, Any]]:
     """The stage that drops documents by their label, if the classifier was asked to."""
     if classifier.filter_by is None:
         return []
-    from gristmill.stages.text.filters import Filter
+    from gristmill.stages.text.classifiers.label_filter import LabelFilter
 
-    stage = Filter(filter_fn=classifier.filter_by_category, filter_field=classifier.label_field)
+    stage = LabelFilter(classifier.filter_by_category, classifier.label_field, classifier.filter_by)
     return [stage.with_(name=f"{classifier.name}_filter")]
 
 
@@ -275,6 +275,8 @@ def check_filter_by(labels: Any, *, known: Sequence[Any] | None = None) -> None:
     if isinstance(labels, str) or not isinstance(labels, Sequence) or not labels:
         raise UsageError(f"filter_by={labels!r}: give a list with at least one label to keep, or None to keep all.")
     for label in labels:
+        if known is None and not isinstance(label, str):
+            raise UsageError(f"filter_by has {label!r}, and labels are texts: give {str(label)!r}.")
         if known is not None and label not in known:
             raise UsageError(
                 f"filter_by has {label!r}, which is never given.{did_you_mean(str(label), map(str, known))} "

@@ -23,6 +23,7 @@ from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import check_filter_by, check_new_columns, label_filter, vectors
+from gristmill.stages.text.models.folder_digest import folder_digest
 from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
@@ -208,6 +209,10 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def outputs(self) -> tuple[list[str], list[str]]:
         """The label column, and the one of the probabilities if asked for."""
         return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
+
+    def content_digest(self) -> str | None:
+        """That of the model's folder; of one that is shipped, the version of the package tells as much."""
+        return folder_digest(self.model_path)
 
     def replaced_columns(self) -> list[str]:
         """The columns of its results."""

@@ -16,6 +16,7 @@ from gristmill.backends.failures import quarantined_row
 from gristmill.errors import MissingColumnError, StageDefinitionError, UsageError
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
+from gristmill.stages.text.models.folder_digest import folder_digest
 from gristmill.stages.text.models.secrets import Secret, hide, show
 from gristmill.stages.text.models.sources import check_identifier, fetch_model, model_folder
 from gristmill.stages.text.models.tokens import (
@@ -129,6 +130,10 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def ray_stage_spec(self) -> dict[str, Any]:
         """Settings for executors on Ray Data: its workers keep what they have loaded."""
         return {**super().ray_stage_spec(), "is_actor_stage": True}
+
+    def content_digest(self) -> str | None:
+        """That of the model's folder, if it is a local one."""
+        return folder_digest(self.model_identifier)
 
     # --- the life of a worker ---
 

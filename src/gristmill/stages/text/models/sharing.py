@@ -30,7 +30,10 @@ def share_tokens(model: BudgetedModelStage, following: Sequence[ProcessingStage[
 
 def _only_drops(stage: ProcessingStage[Any, Any]) -> bool:
     """Whether a stage leaves the texts alone and keeps the other columns of the rows that it keeps."""
-    return type(stage).__name__ == "Filter" and type(stage).__module__.startswith("gristmill.stages.text.filters")
+    kind = type(stage)
+    if kind.__module__ == "gristmill.stages.text.classifiers.label_filter":
+        return True
+    return kind.__name__ == "Filter" and kind.__module__.startswith("gristmill.stages.text.filters")
 
 
 class SharedTokens(FusedStage):

@@ -1,0 +1,45 @@
+"""Drops documents by the label that a classifier gave them, with the label as the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.stages.text.filters.score_filter import Filter
+from gristmill.tasks.columns import one_chunk
+from gristmill.tasks.document import DocumentBatch, Drop
+
+
+class LabelFilter(Filter):
+    """Keeps the documents with one of some labels; `gristmill why` tells which one a dropped document had.
+
+    Args:
+        keep: Whether documents with a label are kept; asked once for each label of a task.
+        label_field: The column with the labels.
+        labels: What the user asked to keep.
+    """
+
+    for_dropped = "pass"  # type: ignore[assignment]  # there is no score to note
+
+    def __init__(self, keep: Callable[[Any], bool], label_field: str, labels: Sequence[Any]) -> None:
+        super().__init__(keep, label_field)
+        self.labels = list(labels)
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        """The documents whose label is kept."""
+        (keep,), (field,) = self.filter_fn, self.filter_field
+        labels = one_chunk(task.column(field))
+        if task.columns.is_json(field):
+            labels = pa.array([None if value is None else str(value) for value in task.columns.python_values(field)])
+        encoded = pc.dictionary_encode(labels, null_encoding="encode")
+        places = encoded.indices.to_numpy(zero_copy_only=False)
+        drops = [
+            Drop(np.flatnonzero(places == place), f"label {label!r}")
+            for place, label in enumerate(encoded.dictionary.to_pylist())
+            if not keep(label)
+        ]
+        return task.drop_all(drops)
