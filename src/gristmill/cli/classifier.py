@@ -10,6 +10,9 @@ import click
 
 from gristmill.cli.edge import common_options, json_option, print_json
 
+_NAMED = 10
+"""Labels that are written out; of more the number is said."""
+
 
 @click.group("classifier")
 def command() -> None:
@@ -78,25 +81,43 @@ def train(
     if chosen == "linear" and minutes is not None:
         raise click.UsageError("--minutes is not for --kind linear, which takes the time that it needs.")
     texts = read_labelled(data, text_field=text_field, label_field=label_field)
+    copies = len(texts) - len(set(texts.texts))
+    for note in data_notes(texts, copies, text_field):
+        click.echo(f"Note: {note}", err=True)
     learn, test = texts.split(held_out, seed)
     if not len(test) or not len(learn):
         raise click.UsageError(
             f"--held-out {held_out} of {len(texts)} texts with {len(texts.labels)} labels leaves {len(learn)} to learn "
             f"from and {len(test)} for the test: give another share, more texts of each label, or another --label."
         )
-    for first, second in texts.similar_labels():
-        click.echo(f"Note: {first!r} and {second!r} are learned as different labels.", err=True)
     if not as_json:
         click.echo(f"{len(learn):,} texts to learn from, {len(test):,} held back, {len(texts.labels)} labels.")
     with filled_when_done(Path(out)) as folder:
         evaluation = _train(learn, test, chosen, folder, encoder=encoder, minutes=minutes, seed=seed, quiet=as_json)
-        facts = {"kind": chosen, "texts": len(learn), "held_out": len(test), **evaluation.to_dict()}
+        facts = {"kind": chosen, "texts": len(learn), "held_out": len(test), "copies": copies, "blank": texts.blank}
+        facts |= evaluation.to_dict()
         (folder / EVALUATION_NAME).write_text(json.dumps(facts, ensure_ascii=False) + "\n", encoding="utf-8")
     if as_json:
         print_json(facts)
         return
     click.echo(confusion_text(evaluation))
+    if evaluation.never_tested:
+        named = ", ".join(map(repr, evaluation.never_tested[:_NAMED]))
+        more = f" and {len(evaluation.never_tested) - _NAMED} more" if len(evaluation.never_tested) > _NAMED else ""
+        click.echo(f"Never tested, as no text was held back: {named}{more}. Give more texts, or a larger --held-out.")
     click.echo(f"Accuracy on the texts held back: {evaluation.accuracy:.1%}. The classifier is in {out}.")
+
+
+def data_notes(texts: Any, copies: int, text_field: str) -> list[str]:
+    """What is remarkable about the data, in a line each."""
+    notes = [f"{first!r} and {second!r} are learned as different labels." for first, second in texts.similar_labels()]
+    if texts.blank:
+        left = f"{texts.blank:,} record{'s are' if texts.blank > 1 else ' is'} left out"
+        notes.append(f"{left}, whose {text_field!r} is null, empty or blank.")
+    if copies:
+        kind = "are copies of others" if copies > 1 else "is a copy of another"
+        notes.append(f"{copies:,} of {len(texts):,} texts {kind}. Equal texts are held back together, or not at all.")
+    return notes
 
 
 def _train(
@@ -136,5 +157,6 @@ def confusion_text(evaluation: Any) -> str:
     cell = max(len(str(int(evaluation.confusion.max(initial=0)))), len(numbers[-1])) + 2
     lines = [" " * (width + 4) + "".join(number.rjust(cell) for number in numbers)]
     for number, name, row in zip(numbers, names, evaluation.confusion.tolist(), strict=True):
-        lines.append(f"{number:>3} {name:<{width}}" + "".join(str(count).rjust(cell) for count in row))
+        untested = "" if any(row) else "  never tested"
+        lines.append(f"{number:>3} {name:<{width}}" + "".join(str(count).rjust(cell) for count in row) + untested)
     return "\n".join(lines)

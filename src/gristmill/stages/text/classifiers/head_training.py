@@ -78,7 +78,9 @@ def train_head(
     features = Features.of(*token_features(ids, rarity), dense=(vectors - centre) / scale)
     number = len(data.labels)
     if strength is None:
-        strength = best_dense_strength(features, data.classes, number, seed=seed, progress=progress)
+        strength = best_dense_strength(
+            features, data.classes, number, first_rows=data.first_rows(), seed=seed, progress=progress
+        )
     factor = (strength / TOKEN_STRENGTH) ** 0.5
     fitted = fit_logistic(features.with_dense_times(factor), data.classes, number, strength=TOKEN_STRENGTH, steps=100)
     progress("fitting", 1.0)
@@ -118,13 +120,32 @@ def mean_vectors(
 
 
 def best_dense_strength(
-    features: Features, classes: Integers, number: int, *, seed: int = 0, progress: Progress = silent
+    features: Features,
+    classes: Integers,
+    number: int,
+    *,
+    first_rows: Integers | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> float:
-    """The strength whose heads, fitted to two thirds, find the other third least surprising."""
-    folds = np.random.default_rng(seed).permutation(len(features)) % _FOLDS
+    """The strength whose heads, fitted to two thirds, find the other third least surprising.
+
+    Args:
+        features: What is known of each text.
+        classes: The true class of each text.
+        number: How many classes there are.
+        first_rows: For each text the first one that is equal, since equal texts must be in the same third; None where
+            all differ.
+        seed: Fixes the thirds.
+        progress: Told about every third.
+    """
+    different, text_of = np.unique(np.arange(len(features)) if first_rows is None else first_rows, return_inverse=True)
+    folds = (np.random.default_rng(seed).permutation(len(different)) % _FOLDS)[text_of]
     losses = dict.fromkeys(DENSE_STRENGTHS, 0.0)
     for fold in range(_FOLDS):
         inside, outside = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        if not len(inside) or not len(outside):  # with fewer than three different texts
+            continue
         learn, test = features.part(inside), features.part(outside)
         for strength in DENSE_STRENGTHS:
             factor = (strength / TOKEN_STRENGTH) ** 0.5

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +19,26 @@ from gristmill.errors import InputError, InputNotFoundError
 
 Integers = npt.NDArray[np.int64]
 
+_BOM = b"\xef\xbb\xbf"
+_GZIP = b"\x1f\x8b"
+_PARQUET = b"PAR1"
+
 
 @dataclass(slots=True)
 class LabelledTexts:
-    """Texts with the numbers of their labels."""
+    """Texts with the numbers of their labels.
+
+    Attributes:
+        texts: The texts.
+        classes: The number of the label of each.
+        labels: The labels by number.
+        blank: How many records were left out when the texts were read, because theirs is null, empty or white space.
+    """
 
     texts: list[str]
     classes: Integers
     labels: list[str]
+    blank: int = 0
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -34,25 +48,55 @@ class LabelledTexts:
         return LabelledTexts([self.texts[row] for row in rows], self.classes[rows], self.labels)
 
     def similar_labels(self) -> list[tuple[str, str]]:
-        """Pairs of labels that differ only in case or in spaces, which is seldom meant."""
+        """Pairs of labels that differ only in case, in spaces or in how a number is written, which is seldom meant."""
         seen: dict[str, str] = {}
-        pairs = [(seen.setdefault(" ".join(label.casefold().split()), label), label) for label in self.labels]
+        pairs = [(seen.setdefault(_essence(label), label), label) for label in self.labels]
         return [(first, second) for first, second in pairs if first != second]
 
+    def first_rows(self) -> Integers:
+        """For each text the first row that has an equal one."""
+        seen: dict[str, int] = {}
+        return np.array([seen.setdefault(text, row) for row, text in enumerate(self.texts)], np.int64)
+
     def split(self, held_out: float, seed: int = 0) -> tuple[LabelledTexts, LabelledTexts]:
-        """A part to learn from and a part held back, with the same share of each label."""
+        """A part to learn from and a part held back, with about the same share of each label.
+
+        Equal texts are on the same side, else the test would ask for what was learned by heart. Where that allows no
+        share as small as the one asked for, the text with the fewest copies is held back, unless a label has no other.
+        """
         rng = np.random.default_rng(seed)
-        back: list[int] = []
+        first = self.first_rows()
+        back: set[int] = set()
+        seen: set[int] = set()
         for number in range(len(self.labels)):
             rows = rng.permutation(np.flatnonzero(self.classes == number))
-            back.extend(rows[: round(len(rows) * held_out)].tolist())
-        mask = np.zeros(len(self), bool)
-        mask[back] = True
+            wanted = round(len(rows) * held_out)
+            copies = Counter(first[rows].tolist())
+            held = sum(count for text, count in copies.items() if text in back)
+            # What has another label too was decided there.
+            open_texts = {text: count for text, count in copies.items() if text not in seen}
+            for text, count in open_texts.items():
+                if held + count <= wanted:
+                    back.add(text)
+                    held += count
+            if wanted and not held and len(copies) > 1 and open_texts:
+                back.add(min(open_texts, key=open_texts.__getitem__))
+            seen.update(copies)
+        mask = np.isin(first, np.fromiter(back, np.int64, len(back)))
         return self.part(np.flatnonzero(~mask)), self.part(np.flatnonzero(mask))
 
 
+def _essence(label: str) -> str:
+    """What labels have in common that are written differently."""
+    try:
+        number = float(label)
+    except ValueError:
+        number = math.nan
+    return repr(number) if math.isfinite(number) else " ".join(label.casefold().split())
+
+
 def read_labelled(path: str | Path, *, text_field: str, label_field: str) -> LabelledTexts:
-    """The labelled texts of a JSONL file (plain or gzip).
+    """The labelled texts of a JSONL file (plain or gzip); records whose text is null, empty or blank are left out.
 
     Raises:
         InputNotFoundError: There is no such file.
@@ -65,34 +109,62 @@ def read_labelled(path: str | Path, *, text_field: str, label_field: str) -> Lab
         raise InputNotFoundError(f"There is no file {place}.", path=str(place))
     texts: list[str] = []
     named: list[str] = []
-    with place.open("rb") as raw:
-        lines: Any = gzip.GzipFile(fileobj=raw) if place.suffix == ".gz" else raw
-        for number, line in enumerate(_lines_of(lines, place), 1):
-            if not line.strip():
-                continue
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise InputError(f"Line {number} of {place} is not JSON: {error}.") from error
-            for field in (text_field, label_field):
-                if not isinstance(record, dict) or record.get(field) is None:
-                    there = ", ".join(map(repr, record)) if isinstance(record, dict) else type(record).__name__
-                    raise InputError(f"Line {number} of {place} has no {field!r}; it has {there}.")
-            text, label = record[text_field], record[label_field]
-            if not isinstance(text, str):
-                raise InputError(f"Line {number} of {place} has a {type(text).__name__} as {text_field!r}, not a text.")
-            if not isinstance(label, str | int | float) or label == "":
-                raise InputError(
-                    f"Line {number} of {place} has {label!r} as {label_field!r}; a label is a text, a number or "
-                    "a truth value."
-                )
-            texts.append(text)
-            named.append(str(label))
+    blank = 0
+    for where, record in _records(place):
+        for field in (text_field, label_field):
+            if field not in record:
+                there = ", ".join(map(repr, record)) or "nothing"
+                raise InputError(f"{where} has no {field!r}; it has {there}. Name the fields with --text and --label.")
+        text, label = record[text_field], record[label_field]
+        if text is not None and not isinstance(text, str):
+            raise InputError(f"{where} has a {type(text).__name__} as {text_field!r}, not a text.")
+        if text is None or not text.strip():
+            blank += 1
+            continue
+        texts.append(text)
+        named.append(_label_of(label, label_field, where))
     labels = sorted(set(named))
+    if blank and not texts:
+        raise InputError(f"In all {blank:,} records of {place} {text_field!r} is null, empty or blank.")
     if len(labels) < 2:
         raise InputError(f"{place} has {len(labels)} label(s) in {label_field!r}; a classifier needs at least two.")
     numbers = {label: number for number, label in enumerate(labels)}
-    return LabelledTexts(texts, np.array([numbers[label] for label in named], np.int64), labels)
+    return LabelledTexts(texts, np.array([numbers[label] for label in named], np.int64), labels, blank)
+
+
+def _label_of(label: Any, label_field: str, where: str) -> str:
+    if label is None or (isinstance(label, str) and not label.strip()):
+        state = "null" if label is None else "blank" if label else "empty"
+        raise InputError(f"{where} has no label: {label_field!r} is {state}. Give it one, or take out the record.")
+    if not isinstance(label, str | int | float):
+        raise InputError(f"{where} has {label!r} as {label_field!r}; a label is a text, a number or a truth value.")
+    return str(label)
+
+
+def _records(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every record, and what to call it in a message."""
+    with place.open("rb") as raw:
+        start = raw.read(len(_PARQUET))
+        raw.seek(0)
+        if start == _PARQUET:
+            raise InputError(
+                f"{place} is a Parquet file, and training reads JSONL. Write it as JSONL first, with a pipeline of "
+                f"ParquetReader({str(place)!r}) and JsonlWriter."
+            )
+        packed = place.suffix == ".gz" or start.startswith(_GZIP)
+        lines: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+        for number, line in enumerate(_lines_of(lines, place), 1):
+            content = line.removeprefix(_BOM) if number == 1 else line
+            if not content.strip():
+                continue
+            where = f"Line {number} of {place}"
+            try:
+                record = orjson.loads(content)
+            except orjson.JSONDecodeError as error:
+                raise InputError(f"{where} is not JSON: {error}.") from error
+            if not isinstance(record, dict):
+                raise InputError(f"{where} is a JSON {type(record).__name__}; every line must be an object of its own.")
+            yield where, record
 
 
 def _lines_of(lines: Any, place: Path) -> Iterator[bytes]:
@@ -122,6 +194,16 @@ class Evaluation:
         total = int(self.confusion.sum())
         return float(np.trace(self.confusion)) / total if total else 0.0
 
+    @property
+    def never_tested(self) -> list[str]:
+        """The labels of which no text was there to test."""
+        return [label for label, count in zip(self.labels, self.confusion.sum(axis=1), strict=True) if not count]
+
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain values."""
-        return {"accuracy": self.accuracy, "labels": self.labels, "confusion": self.confusion.tolist()}
+        return {
+            "accuracy": self.accuracy,
+            "labels": self.labels,
+            "confusion": self.confusion.tolist(),
+            "never_tested": self.never_tested,
+        }

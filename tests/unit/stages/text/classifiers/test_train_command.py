@@ -9,14 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill.cli.classifier import command
 from gristmill.errors import InputError, OutputError
 from gristmill.stages.text.classifiers import training
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
-from gristmill.stages.text.classifiers.labelled_data import read_labelled
+from gristmill.stages.text.classifiers.labelled_data import LabelledTexts, read_labelled
 from tests.unit.stages.text.models.tiny import batch_of, run
 
 ROWS = [{"text": f"{word} {number}", "label": word} for word in ("ball", "bank") for number in range(6)]
@@ -35,13 +40,14 @@ def train(data: Path, out: Path, *options: str) -> Result:
     ("row", "message"),
     [
         ({"text": "a"}, "Line 13 .* has no 'label'; it has 'text'"),
-        ({"text": "a", "label": None}, "has no 'label'"),
-        ({"text": "a", "label": ""}, "has '' as 'label'"),
+        ({"text": "a", "label": None}, "Line 13 .* has no label: 'label' is null. Give it one"),
+        ({"text": "a", "label": ""}, "has no label: 'label' is empty"),
+        ({"text": "a", "label": " "}, "has no label: 'label' is blank"),
         ({"text": "a", "label": ["x"]}, r"has \['x'\] as 'label'"),
         ({"text": ["a"], "label": "x"}, "has a list as 'text'"),
         ({"text": 5, "label": "x"}, "has a int as 'text'"),
-        ({"text": None, "label": "x"}, "has no 'text'"),
-        ([1], "has no 'text'; it has list"),
+        ({"label": "x"}, "has no 'text'; it has 'label'. Name the fields with --text and --label"),
+        ([1], "Line 13 .* is a JSON list; every line must be an object"),
     ],
 )
 def test_a_record_that_is_no_labelled_text_is_named(row: Any, message: str, tmp_path: Path) -> None:
@@ -56,6 +62,85 @@ def test_a_folder_and_half_a_gzip_file_are_no_data(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl.gz").write_bytes(packed[:-20])
     with pytest.raises(InputError, match="not a whole gzip file"):
         read_labelled(tmp_path / "data.jsonl.gz", text_field="text", label_field="label")
+
+
+def test_what_a_file_holds_counts_and_not_its_name(tmp_path: Path) -> None:
+    plain = write(tmp_path / "data.jsonl", ROWS)
+    texts = read_labelled(plain, text_field="text", label_field="label").texts
+    for name, content in (("packed.jsonl", gzip.compress(plain.read_bytes())), ("bom.jsonl", b"\xef\xbb\xbf")):
+        (tmp_path / name).write_bytes(content if name == "packed.jsonl" else content + plain.read_bytes())
+        assert read_labelled(tmp_path / name, text_field="text", label_field="label").texts == texts
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "table.jsonl")
+    with pytest.raises(InputError, match=r"is a Parquet file, .* JSONL first, .* ParquetReader\(.*JsonlWriter"):
+        read_labelled(tmp_path / "table.jsonl", text_field="text", label_field="label")
+
+
+def test_records_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None:
+    blank = [{"text": text, "label": "ball"} for text in (None, "", " \n ")]
+    result = train(write(tmp_path / "data.jsonl", [*ROWS, *blank]), tmp_path / "out", "--kind", "linear")
+    assert result.exit_code == 0
+    assert "Note: 3 records are left out, whose 'text' is null, empty or blank." in result.output
+    facts = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert (facts["texts"] + facts["held_out"], facts["blank"], facts["copies"]) == (12, 3, 0)
+    with pytest.raises(InputError, match=r"In all 3 records of .* 'text' is null, empty or blank"):
+        read_labelled(write(tmp_path / "blank.jsonl", blank), text_field="text", label_field="label")
+
+
+def labelled(texts: list[str], classes: list[int], labels: list[str]) -> LabelledTexts:
+    return LabelledTexts(texts, np.array(classes), labels)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=60),
+    st.sampled_from([0.2, 0.5]),
+    st.integers(0, 3),
+)
+def test_equal_texts_are_on_one_side_of_the_split(rows: list[tuple[int, int]], held_out: float, seed: int) -> None:
+    data = labelled([f"text {text}" for text, _ in rows], [label for _, label in rows], ["a", "b", "c"])
+    learn, test = data.split(held_out, seed)
+    assert not set(learn.texts) & set(test.texts)
+    assert sorted([*learn.texts, *test.texts]) == sorted(data.texts)
+    again = data.split(held_out, seed)
+    assert (again[0].texts, again[1].texts) == (learn.texts, test.texts)
+
+
+def test_a_split_of_copies_is_still_a_fifth_of_each_label() -> None:
+    texts = [f"{label} {number}" for label in "ab" for number in range(50)]
+    data = labelled(texts * 2, ([0] * 50 + [1] * 50) * 2, ["a", "b"])
+    learn, test = data.split(0.2)
+    assert np.bincount(test.classes).tolist() == [20, 20]
+    assert np.bincount(learn.classes).tolist() == [80, 80]
+
+
+def test_a_label_with_few_texts_in_copies_is_tested_where_it_has_two() -> None:
+    data = labelled(["x", "y", "z"] * 3 + ["one"] * 5, [0] * 9 + [1] * 5, ["many", "one"])
+    test = data.split(0.1)[1]
+    assert len(test) == 3
+    assert len(set(test.texts)) == 1
+    assert set(test.classes.tolist()) == {0}
+
+
+def test_without_copies_the_split_is_what_it_always_was() -> None:
+    data = labelled([f"text {row}" for row in range(23)], [row % 2 for row in range(23)], ["a", "b"])
+    rng = np.random.default_rng(5)
+    chosen = [row for label in (0, 1) for row in rng.permutation(np.arange(label, 23, 2))[:2].tolist()]
+    assert data.split(0.2, 5)[1].texts == [f"text {row}" for row in sorted(chosen)]
+
+
+def test_copies_and_labels_that_were_never_tested_are_told(tmp_path: Path) -> None:
+    rows = [*ROWS, *ROWS[:4], {"text": "rain in Oslo", "label": "weather"}]
+    result = train(write(tmp_path / "data.jsonl", rows), tmp_path / "out", "--kind", "linear")
+    assert "Note: 4 of 17 texts are copies of others." in result.output
+    assert "Never tested, as no text was held back: 'weather'." in result.output
+    assert re.search(r"weather +0 +0 +0  never tested\n", result.output)
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["never_tested"] == ["weather"]
+
+
+def test_labels_that_are_the_same_number_are_told(tmp_path: Path) -> None:
+    rows = [{"text": f"{label} {number}", "label": label} for label in (1, 1.0, 2) for number in range(5)]
+    found = read_labelled(write(tmp_path / "data.jsonl", rows), text_field="text", label_field="label")
+    assert found.similar_labels() == [("1", "1.0")]
+    assert labelled([], [], ["inf", "Infinity", "nan", "NaN "]).similar_labels() == [("nan", "NaN ")]
 
 
 def test_numbers_and_truth_values_are_labels(tmp_path: Path) -> None:

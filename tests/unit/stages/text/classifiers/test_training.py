@@ -238,7 +238,8 @@ def test_training_without_its_packages_says_what_to_install(tmp_path: Path, monk
     monkeypatch.delattr("gristmill.stages.text.classifiers.training", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"text": "a", "label": label}) + "\n" for label in "xyxyxyxyxy"))
+    rows = [{"text": f"a {number}", "label": "xy"[number % 2]} for number in range(10)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = CliRunner().invoke(cli, ["classifier", "train", str(path), "--kind", "linear", "--out", str(tmp_path / "o")])
     assert done.exit_code != 0
     assert "pip install 'gristmill[models]'" in done.output
