@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.errors import MissingColumnError
 from gristmill.kernels.hashing import Hashes, hash_column
@@ -44,16 +42,7 @@ def _texts(batch: DocumentBatch, field: str | None) -> pa.Array | None:
         texts = batch.text(field)
     except MissingColumnError:
         return None
-    if texts.null_count == len(texts):
-        return None
-    is_json = getattr(batch.columns, "is_json", None)
-    if is_json is not None and is_json(field):
-        # Ids of several types under one key arrive as JSON; a string must hash as it does elsewhere, without quotes.
-        quoted = pc.fill_null(pc.starts_with(texts, '"'), False)
-        if pc.any(quoted).as_py():
-            values = [json.loads(text) if text and text[0] == '"' else text for text in texts.to_pylist()]
-            return pa.array(values, pa.large_string())
-    return texts
+    return None if texts.null_count == len(texts) else texts
 
 
 def index_hashes(identities: Iterable[Identity], rows: int) -> tuple[Hashes | None, Hashes | None]:

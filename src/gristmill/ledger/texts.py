@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from gristmill.errors import GristmillError
 from gristmill.ledger.plan_record import read_plan
 from gristmill.ledger.trail import DUPLICATE
@@ -14,6 +16,7 @@ from gristmill.ledger.why import KEPT, Fate
 from gristmill.storage.jsonl_blocks import read_blocks
 from gristmill.storage.parquet_blocks import read_parquet_blocks
 from gristmill.storage.partitions import FileRange, Partition
+from gristmill.storage.schemas import is_json_field
 
 if TYPE_CHECKING:
     from gristmill.ledger.ledger import Ledger
@@ -95,8 +98,7 @@ def source_record(entry: ManifestEntry, row: int) -> Record | None:
         for table in read_parquet_blocks(partition):
             at = row - table.first_row
             if 0 <= at < table.table.num_rows:
-                found: Record = table.table.slice(at, 1).to_pylist()[0]
-                return found
+                return _row(table.table, at)
         return None
     for block in read_blocks(partition):
         places = (block.rows == row).nonzero()[0]
@@ -104,6 +106,19 @@ def source_record(entry: ManifestEntry, row: int) -> Record | None:
             start, end = int(block.starts[places[0]]), int(block.ends[places[0]])
             return _object(block.buffer[start:end].tobytes())
     return None
+
+
+def _row(table: pa.Table, at: int) -> Record:
+    one = table.slice(at, 1)
+    return {name: _values(one, name)[0] for name in one.column_names}
+
+
+def _values(table: pa.Table, name: str) -> list[Any]:
+    """The values of a column; where it holds JSON because they are of several kinds, what the JSON stands for."""
+    values: list[Any] = table.column(name).to_pylist()
+    if not is_json_field(table.schema.field(name)):
+        return values
+    return [None if value is None else json.loads(value) for value in values]
 
 
 def _object(data: bytes) -> Record | None:
@@ -153,10 +168,9 @@ def _output_record(ledger: Ledger, fate: Fate, *, name: str | None = None) -> Re
     partition = Partition(0, entry.partition, tuple(sizes))
     if any(file.path.endswith(".parquet") for file in entry.files):
         for table in read_parquet_blocks(partition, storage_options=ledger.folder.storage_options):
-            ids = [str(value) for value in table.table.column(id_field).to_pylist()]
+            ids = [str(value) for value in _values(table.table, id_field)]
             if wanted in ids:
-                found: Record = table.table.slice(ids.index(wanted), 1).to_pylist()[0]
-                return found
+                return _row(table.table, ids.index(wanted))
         return None
     for block in read_blocks(partition, storage_options=ledger.folder.storage_options):
         data = block.buffer.tobytes()
@@ -172,8 +186,9 @@ def _output_record(ledger: Ledger, fate: Fate, *, name: str | None = None) -> Re
 
 def _text(record: Record, text_field: str, diff: TextDiff, where: str) -> str | None:
     value = record.get(text_field)
-    if isinstance(value, str):
-        return value
+    if value is not None:
+        # What is no string has been read as its JSON, here as in every stage.
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     there = ", ".join(sorted(record))
     diff.notes.append(f"{where} has no text in the field {text_field!r}; it has {there}. Name the field.")
     return None

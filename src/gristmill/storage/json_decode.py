@@ -18,7 +18,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from gristmill.kernels import json_scan, json_values, json_write
 from gristmill.kernels.json_values import ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, STRING, TRUE
 from gristmill.kernels.json_vector import WIDTH
-from gristmill.storage.json_encode import address_of
+from gristmill.storage.json_encode import Texts, address_of, are_json, string_parts
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -60,6 +60,27 @@ def decode_column(buffer: Bytes, field: Field) -> Column:
     text = arrow_texts(pa.large_string(), buffer, field.starts, field.ends, valid)
     numbers = _numbers(text, field, kinds) if kinds <= {INTEGER, FLOAT} else None
     return Column(text, True) if numbers is None else Column(numbers, False)
+
+
+def texts_of_json(values: pa.LargeStringArray) -> pa.LargeStringArray:
+    """What JSON texts stand for, as texts: strings as they are, null as null, anything else as its JSON.
+
+    Half of a surrogate pair is decoded as U+FFFD; what begins like a string and is no JSON stays as it is.
+    """
+    data, offsets, valid = string_parts(values)
+    starts, ends = offsets[:-1], offsets[1:]
+    quoted = np.zeros(len(values), bool)
+    long = np.flatnonzero((ends - starts > 1) & (valid != 0) if len(valid) else ends - starts > 1)
+    quoted[long] = (data[starts[long]] == ord('"')) & (data[ends[long] - 1] == ord('"'))
+    backslashes = pc.fill_null(pc.match_substring(values, "\\"), False).to_numpy(zero_copy_only=False)
+    escaped = np.flatnonzero(quoted & backslashes)
+    quoted[escaped] = are_json(Texts(data, starts[escaped], (ends - starts)[escaped]))
+    kinds = np.where(quoted, STRING, MISSING).astype(np.uint8)
+    kinds[escaped[quoted[escaped]]] = ESCAPED
+    strings = _strings(data, Field(starts, ends, kinds), None)
+    # A string of these letters has quotes, so that it is not taken for null.
+    others = pc.if_else(pc.equal(values, "null"), pa.scalar(None, pa.large_string()), values)
+    return pc.if_else(pa.array(quoted), strings, others)
 
 
 def _strings(buffer: Bytes, field: Field, valid: Flags | None) -> pa.Array:

@@ -126,6 +126,18 @@ def json_texts(array: pa.Array) -> Texts:
     )
 
 
+def string_texts(array: pa.LargeStringArray) -> pa.LargeStringArray:
+    """The JSON text of every string as an Arrow array; null stays null."""
+    texts = _quoted(array)
+    texts = texts if not array.null_count else texts._replace(lengths=np.where(validity(array), texts.lengths, 0))
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(texts.lengths, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    json_write.gather(address_of(texts.data), texts.starts, texts.starts + texts.lengths, -1, out)
+    bitmap = None if not array.null_count else pa.py_buffer(np.packbits(validity(array), bitorder="little"))
+    return pa.Array.from_buffers(pa.large_string(), len(array), [bitmap, pa.py_buffer(offsets), pa.py_buffer(out)])
+
+
 def encode_table(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> Bytes:
     r"""JSON lines of columns of equal length, one compact object per row, as bytes.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gristmill.errors import MissingColumnError, did_you_mean
 from gristmill.storage.schemas import JSON_KEY, JSON_VALUE, is_json_field
@@ -39,7 +40,10 @@ def one_chunk(array: Array) -> pa.Array:
 
 
 def as_text(array: Array) -> pa.Array:
-    """`array` as one contiguous large_string chunk, which is what the kernels read; numbers become their digits."""
+    """`array` as one contiguous large_string chunk, which is what the kernels read; numbers become their digits.
+
+    JSON texts stay as they are: of a whole column, `Columns.text` gives what they stand for.
+    """
     whole = one_chunk(array)
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks)
@@ -85,6 +89,14 @@ class Columns(ABC):
         """
 
     @abstractmethod
+    def is_json(self, name: str) -> bool:
+        """Whether the values of `name` have no exact Arrow type and are kept as JSON texts."""
+
+    @abstractmethod
+    def python_values(self, name: str) -> list[Any]:
+        """The values of a column as Python objects, those of a JSON column exactly."""
+
+    @abstractmethod
     def table(self, names: Sequence[str] | None = None) -> pa.Table:
         """All columns, or the named ones, as an Arrow table."""
 
@@ -115,6 +127,30 @@ class Columns(ABC):
     def has(self, name: str) -> bool:
         """Whether there is such a column."""
         return name in self.names
+
+    def text(self, name: str) -> pa.Array:
+        """The values of a column as contiguous large strings: a string as it is, null as null, others as their JSON.
+
+        What a row gives does not depend on the kinds of values that the other rows hold.
+        """
+        values = as_text(self.column(name))
+        if not self.is_json(name):
+            return values
+        from gristmill.storage.json_decode import texts_of_json
+
+        return texts_of_json(values)
+
+    def with_text(self, name: str, texts: pa.Array, *, changed: Mask) -> Columns:
+        """A copy in which the rows of `name` that are `changed` have the given texts, and all others what they had."""
+        values = self.column(name)
+        if self.is_json(name):
+            from gristmill.storage.json_encode import string_texts
+
+            merged = pc.if_else(pa.array(changed), string_texts(as_text(texts)), as_text(values))
+            return self.with_column(name, merged, changed=changed, is_json=True)
+        # All batches of a run keep one schema, whether a document in them changed or not.
+        texts = texts.cast(values.type) if pa.types.is_string(values.type) else texts
+        return self.with_column(name, texts, changed=changed)
 
     def without(self, names: Collection[str]) -> Columns:
         """A copy without the named columns."""
@@ -157,6 +193,14 @@ class TableColumns(Columns):
         if name not in self._table.column_names:
             raise self.missing(name)
         return self._table.column(name)
+
+    def is_json(self, name: str) -> bool:
+        place = self._table.schema.get_field_index(name)
+        return place >= 0 and is_json_field(self._table.schema.field(place))
+
+    def python_values(self, name: str) -> list[Any]:
+        values: list[Any] = one_chunk(self.column(name)).to_pylist()
+        return [None if value is None else json.loads(value) for value in values] if self.is_json(name) else values
 
     def table(self, names: Sequence[str] | None = None) -> pa.Table:
         return self._table if names is None else self._table.select(list(names))
@@ -237,7 +281,6 @@ class RecordColumns(Columns):
         return name in self._arrays or name in self.names
 
     def is_json(self, name: str) -> bool:
-        """Whether the values of `name` have no exact Arrow type and stay JSON."""
         return name in self._json if name in self._changed else self._records.is_json(name)
 
     def is_changed(self, name: str) -> bool:
@@ -280,7 +323,8 @@ class RecordColumns(Columns):
         return pa.table(arrays, schema=pa.schema(fields))
 
     def python_values(self, name: str) -> list[Any]:
-        """The values of a JSON column as Python objects, exactly."""
+        if not self.is_json(name):
+            return list(one_chunk(self.column(name)).to_pylist())
         if name in self._changed:
             return [None if text is None else json.loads(text) for text in one_chunk(self.column(name)).to_pylist()]
         return self._records.python_values(name)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.errors import StageDefinitionError
 from gristmill.ledger.trail import DROPPED, Changes, Decisions, Floats, QuarantinedRecord, Rows, Scores
 from gristmill.tasks.base import Task
-from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns, as_text
+from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns
 from gristmill.tasks.table_door import table_of_polars
 
 if TYPE_CHECKING:
@@ -186,8 +186,16 @@ class DocumentBatch(Task[Any]):
         return self.columns.column(name)
 
     def text(self, name: str) -> pa.Array:
-        """The values of one column as contiguous large strings, as the kernels read them."""
-        return as_text(self.columns.column(name))
+        """The values of one column as contiguous large strings, as the kernels read them.
+
+        A string is given as it is, null as null, and any other value as its JSON text, whatever else is in the batch.
+
+        Example:
+            >>> frame = pd.DataFrame({"text": ["a", 5, None]})
+            >>> DocumentBatch(data=frame).text("text").to_pylist()
+            ['a', '5', None]
+        """
+        return self.columns.text(name)
 
     @property
     def rows(self) -> Rows:
@@ -212,6 +220,13 @@ class DocumentBatch(Task[Any]):
                 f"Column {name!r} has {len(values)} values, but the batch has {self.num_items} rows."
             )
         return self._derived(self.columns.with_column(name, values, changed=changed, is_json=is_json))
+
+    def with_text(self, name: str, texts: pa.Array, *, changed: Mask) -> DocumentBatch:
+        """A copy in which the rows of column `name` that are `changed` have the given texts.
+
+        All other rows keep the values they had, also those that are no strings.
+        """
+        return self._derived(self.columns.with_text(name, texts, changed=changed))
 
     def select(self, names: Sequence[str]) -> DocumentBatch:
         """A copy with only the named columns."""

@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError
-from gristmill.storage.schemas import is_json_field
-from gristmill.tasks.columns import JSON_TYPE, Columns, Indices, RecordColumns, one_chunk
+from gristmill.tasks.columns import JSON_TYPE, Columns, Indices, one_chunk
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,17 +59,13 @@ def to_frame(columns: Columns) -> pd.DataFrame:
     index = pd.RangeIndex(columns.num_rows, name=f"{_INDEX_NAME}{next(_serial)}")
     for field in table.schema:
         name = field.name
-        if isinstance(columns, RecordColumns) and columns.is_json(name):
+        if columns.is_json(name):
             values = np.empty(columns.num_rows, object)
             values[:] = columns.python_values(name)
             series[name] = pd.Series(values, index=index, dtype=object)
             continue
         column = one_chunk(table.column(name))
-        if is_json_field(field):
-            values = np.empty(len(column), object)
-            values[:] = [None if text is None else json.loads(text) for text in column.to_pylist()]
-            series[name] = pd.Series(values, index=index, dtype=object)
-        elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             series[name] = pd.Series(pd.array(column, dtype="str"), index=index)
         else:
             mapper = _nullable if column.null_count else None
@@ -119,7 +114,7 @@ def to_table(frame: pd.DataFrame, before: Columns | None = None) -> pa.Table:
 
 def _arrow_values(values: pd.Series[Any], name: str, before: Columns | None) -> tuple[pa.Array, bool]:
     known = before is not None and before.has(name)
-    if known and before is not None and values.dtype == object and _was_json(before, name):
+    if known and before is not None and values.dtype == object and before.is_json(name):
         return _json_texts(values), True
     wanted = _seen_type(before, name) if known and before is not None else None
     if wanted is not None and not _converted(values, wanted):
@@ -149,22 +144,23 @@ def _converted(values: pd.Series[Any], wanted: pa.DataType) -> bool:
     return bool(pd.api.types.is_float_dtype(kind)) and not (pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
 
 
-def _was_json(before: Columns, name: str) -> bool:
-    if isinstance(before, RecordColumns):
-        return before.is_json(name)
-    return is_json_field(before.table([name]).schema.field(0))
-
-
 def _seen_type(before: Columns, name: str) -> pa.DataType | None:
     kind = before.table([name]).schema.field(name).type
     return None if pa.types.is_null(kind) else kind
 
 
 def _json_texts(values: pd.Series[Any]) -> pa.Array:
-    return pa.array([None if value is None else _json_text(value) for value in values], pa.large_string())
+    missing = values.isna()
+    texts = [None if none else json_text(value) for value, none in zip(values, missing, strict=True)]
+    return pa.array(texts, pa.large_string())
 
 
-def _json_text(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """The JSON text of a value as UTF-8 can hold it.
+
+    Raises:
+        StageDefinitionError: JSON has no form for it.
+    """
     text = json.dumps(value, ensure_ascii=False, default=_plain)
     # Half of a surrogate pair has no UTF-8, but JSON can spell it.
     return text if text.isascii() or not _HALF.search(text) else json.dumps(value, default=_plain)

@@ -259,3 +259,23 @@ def test_two_runs_on_the_command_line(source: Path, tmp_path: Path, ledger: Ledg
     same = CliRunner().invoke(cli, ["diff", ledger.folder.path, ledger.folder.path])
     assert same.exit_code == 0
     assert "none differently" in same.output
+
+
+@pytest.mark.parametrize("writer", [JsonlWriter, ParquetWriter])
+def test_a_text_is_shown_as_it_is_beside_records_of_other_kinds(tmp_path: Path, writer: Any) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [*TEXTS, {"id": 7, "text": 5}, {"id": '"q"', "text": "ends so!"}])
+    clean = Modify(lambda value: trimmed(value) if isinstance(value, str) else value * 10)
+    stages = [JsonlReader(str(tmp_path / "in")), clean, writer(str(tmp_path / "out"))]
+    Pipeline("odd", stages=stages).run(executor=here())
+    ledger = Ledger(tmp_path / "out")
+    for name, expected in (
+        ("a", ["-And the first end.!!", "+And the first end."]),
+        ('"q"', ["-ends so!", "+ends so"]),
+    ):
+        (fate,) = ledger.why(name).fates
+        assert [(change.stage, change.field) for change in fate.changes] == [(clean.name, "text")]
+        diff = ledger.text_diff(fate)
+        assert diff is not None
+        assert not diff.notes
+        assert [line for line in diff.lines if line[0] in "+-"][2:] == expected
+    assert ledger.why("7").kept

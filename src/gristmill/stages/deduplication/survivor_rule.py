@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
 from gristmill.ledger.trail import Floats
-from gristmill.tasks.columns import RecordColumns, one_chunk
+from gristmill.tasks.columns import one_chunk
 from gristmill.tasks.document import DocumentBatch
 
 Survivor = Literal["first", "longest", "best", "priority"]
@@ -104,7 +104,7 @@ def numbers_of(batch: DocumentBatch, field: str) -> Floats:
     """
     if not batch.columns.has(field):
         return np.full(batch.num_items, np.nan)
-    column = one_chunk(batch.column(field))
+    column = batch.text(field) if batch.columns.is_json(field) else one_chunk(batch.column(field))
     try:
         return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -127,8 +127,7 @@ def _is_number(value: object) -> bool:
 
 
 def _kind(batch: DocumentBatch, field: str, kind: pa.DataType) -> str:
-    columns = batch.columns
-    if isinstance(columns, RecordColumns) and columns.is_json(field):
+    if batch.columns.is_json(field):
         return "lists, objects or values of several types"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "texts"

@@ -20,7 +20,7 @@ from gristmill.stages.text.filters.cascade import FilterCascade
 from gristmill.stages.text.filters.doc_filter import DocumentFilter
 from gristmill.stages.text.filters.fused_filters import FusedFilters, run_cascade
 from gristmill.stages.text.filters.rule import ColumnFilter
-from gristmill.tasks.columns import Array, as_text, one_chunk
+from gristmill.tasks.columns import one_chunk
 from gristmill.tasks.document import DocumentBatch
 
 Fields = str | Sequence[str] | None
@@ -113,9 +113,9 @@ class _Stopwatch:
         )
 
 
-def _python_scores(score: Callable[[str], Any], column: Array, watch: _Stopwatch, name: str) -> list[Any]:
+def _python_scores(score: Callable[[str], Any], column: pa.Array, watch: _Stopwatch, name: str) -> list[Any]:
     """The score of every document, by a function called with its text; a missing text counts as empty."""
-    texts = as_text(column).to_pylist()
+    texts = column.to_pylist()
     begun = time.perf_counter()
     scores = [score("" if text is None else text) for text in texts]
     watch.add(name, time.perf_counter() - begun, len(texts), sum(len(text) for text in texts if text is not None))
@@ -184,7 +184,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
                 numbers: np.ndarray[Any, Any] | None = result.scores[0]
             else:
                 call = function.score_document if isinstance(function, DocumentFilter) else function
-                scores = _python_scores(call, batch.column(text_field), self._watch, self.name)
+                scores = _python_scores(call, batch.text(text_field), self._watch, self.name)
                 values, numbers = _score_array(scores), _as_numbers(scores)
             if batch.wants_all_scores and numbers is not None:
                 batch.note_scores(_callable_name(function), numbers)
@@ -241,14 +241,15 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
     def _apply(self, task: DocumentBatch) -> DocumentBatch:
         batch = task
         for function, field, invert in zip(self.filter_fn, self.filter_field, self.invert, strict=True):
-            values = one_chunk(batch.column(field))
             if isinstance(function, ColumnFilter):
+                values = batch.text(field) if batch.columns.is_json(field) else one_chunk(batch.column(field))
                 numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
                 kept = function.keep(numbers)
             else:
                 decide = function.keep_document if isinstance(function, DocumentFilter) else function
-                kept = np.fromiter((bool(decide(value)) for value in values.to_pylist()), bool, len(values))
-                numbers = _as_numbers(values.to_pylist())
+                seen = batch.columns.python_values(field)
+                kept = np.fromiter((bool(decide(value)) for value in seen), bool, len(seen))
+                numbers = _as_numbers(seen)
             gone = kept if invert else ~kept
             if batch.wants_all_scores and numbers is not None:
                 batch.note_scores(_filter_name(function), numbers)
@@ -354,7 +355,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         prefix: str,
     ) -> DocumentBatch:
         assert self._watch is not None
-        scores = _python_scores(one.score_document, batch.column(text_field), self._watch, one.name)
+        scores = _python_scores(one.score_document, batch.text(text_field), self._watch, one.name)
         kept = np.fromiter((bool(one.keep_document(score)) for score in scores), bool, len(scores))
         numbers = _as_numbers(scores)
         if batch.wants_all_scores and numbers is not None:

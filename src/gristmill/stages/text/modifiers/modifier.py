@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -14,8 +13,9 @@ import pyarrow.compute as pc
 from gristmill.errors import StageDefinitionError, UsageError
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.text.modifiers.doc_modifier import DocumentModifier, ModifiedColumn, has_column_path
-from gristmill.tasks.columns import Array, Mask, RecordColumns, as_text, one_chunk
+from gristmill.tasks.columns import Array, Mask, as_text, one_chunk
 from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.pandas_door import json_text
 from gristmill.tasks.rebuilding import differing_rows
 
 AnyModifier: TypeAlias = "DocumentModifier | Callable[..., Any]"
@@ -87,12 +87,8 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
     def _apply_to_column(
         self, batch: DocumentBatch, modifier: DocumentModifier, field: str, output: str
     ) -> DocumentBatch:
-        objects = _json_values(batch, field)
-        if objects is not None:
-            texts = [value if isinstance(value, str) else None for value in objects]
-            before: pa.Array = pa.array(texts, pa.large_string())
-        else:
-            before = batch.text(field)
+        mixed = batch.columns.is_json(field)
+        before = _strings_alone(batch, field) if mixed else batch.text(field)
         given = modifier.modify_column(before)  # type: ignore[attr-defined]
         result = given if isinstance(given, ModifiedColumn) else ModifiedColumn(given)
         values = one_chunk(result.values)
@@ -100,8 +96,8 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
             raise StageDefinitionError(
                 f"{self.name}: modify_column got {batch.num_items} values and gave {len(values)}; return one per row."
             )
-        if objects is not None and output == field:
-            batch = _with_json(batch, output, objects, before, values)
+        if mixed and output == field:
+            batch = _with_texts(batch, output, values, before)
         elif output == field:
             batch = _with_changes(batch, output, values, before)
         else:
@@ -114,13 +110,10 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def _apply_to_each(self, batch: DocumentBatch, modifier: AnyModifier, field: str, output: str) -> DocumentBatch:
         function = modifier.modify_document if isinstance(modifier, DocumentModifier) else modifier
-        objects = _json_values(batch, field)
-        seen = one_chunk(batch.column(field)).to_pylist() if objects is None else objects
+        seen = batch.columns.python_values(field)
         results = [None if value is None else function(value) for value in seen]
-        if objects is not None and output == field:
-            texts = pa.array([None if value is None else json.dumps(value) for value in results], pa.large_string())
-            changed = np.fromiter((a != b for a, b in zip(seen, results, strict=True)), bool, len(seen))
-            return batch.with_column(output, texts, changed=changed, is_json=True) if changed.any() else batch
+        if output == field and batch.columns.is_json(field):
+            return _with_objects(batch, output, results, seen)
         values = self._as_array(results)
         if output == field:
             return _with_changes(batch, output, values, one_chunk(batch.column(field)))
@@ -130,13 +123,15 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
         self, batch: DocumentBatch, modifier: AnyModifier, fields: Sequence[str], output: str
     ) -> DocumentBatch:
         function = modifier.modify_document if isinstance(modifier, DocumentModifier) else modifier
-        seen = [_json_values(batch, field) or one_chunk(batch.column(field)).to_pylist() for field in fields]
+        seen = [batch.columns.python_values(field) for field in fields]
         there = output in batch.get_columns()
-        kept = one_chunk(batch.column(output)).to_pylist() if there else [None] * batch.num_items
+        kept = batch.columns.python_values(output) if there else [None] * batch.num_items
         results = [
             old if any(value is None for value in row) else function(**dict(zip(fields, row, strict=True)))
             for old, *row in zip(kept, *seen, strict=True)
         ]
+        if there and batch.columns.is_json(output):
+            return _with_objects(batch, output, results, kept)
         values = self._as_array(results)
         return (
             _with_changes(batch, output, values, one_chunk(batch.column(output)))
@@ -190,24 +185,34 @@ def _growth(before: pa.Array, after: pa.Array, marks: Mask) -> Any:
     return grown
 
 
-def _json_values(batch: DocumentBatch, field: str) -> list[Any] | None:
-    """The values of a column whose texts are mixed with other JSON values; None when it is an ordinary column."""
-    columns = batch.columns
-    if isinstance(columns, RecordColumns) and columns.has(field) and columns.is_json(field):
-        return columns.python_values(field)
-    return None
+def _strings_alone(batch: DocumentBatch, field: str) -> pa.Array:
+    """The texts of a column in which they are mixed with other JSON values, which are no texts to modify."""
+    written = pc.starts_with(as_text(batch.column(field)), '"')
+    return pc.if_else(written, batch.text(field), pa.scalar(None, pa.large_string()))
 
 
-def _with_json(batch: DocumentBatch, field: str, objects: list[Any], before: Array, values: Array) -> DocumentBatch:
+def _with_texts(batch: DocumentBatch, field: str, values: Array, before: Array) -> DocumentBatch:
     """The batch in which the texts among the mixed values of `field` have been modified."""
     marks = differing_rows(values, before)
     if not marks.any():
         return batch
-    fresh = values.to_pylist()
-    merged = [new if mark else old for new, old, mark in zip(fresh, objects, marks, strict=True)]
-    texts = pa.array([None if value is None else json.dumps(value) for value in merged], pa.large_string())
     batch.note_change(field, marks, _growth(one_chunk(before), one_chunk(values), marks))
-    return batch.with_column(field, texts, changed=marks, is_json=True)
+    return batch.with_text(field, one_chunk(values), changed=marks)
+
+
+def _with_objects(batch: DocumentBatch, field: str, values: list[Any], before: list[Any]) -> DocumentBatch:
+    """The batch with new values of any kind in `field`, of which only the differing ones count as changed."""
+    pairs = list(zip(before, values, strict=True))
+    marks = np.fromiter((old != new for old, new in pairs), bool, len(pairs))
+    if not marks.any():
+        return batch
+    both = np.fromiter((isinstance(old, str) and isinstance(new, str) for old, new in pairs), bool, len(pairs))
+    grown = np.zeros(len(pairs), np.int64)
+    grown[both] = [len(new) - len(old) for (old, new), texts in zip(pairs, both, strict=True) if texts]
+    batch.note_change(field, marks & both, grown)
+    texts = [json_text(new) if mark and new is not None else None for new, mark in zip(values, marks, strict=True)]
+    merged = pc.if_else(pa.array(marks), pa.array(texts, pa.large_string()), as_text(batch.column(field)))
+    return batch.with_column(field, merged, changed=marks, is_json=True)
 
 
 def _name_of(modifier: AnyModifier) -> str:

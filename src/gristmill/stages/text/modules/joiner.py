@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from gristmill.errors import UsageError
 from gristmill.kernels.grouping import limited_groups
 from gristmill.stages.base import ProcessingStage, Spec
-from gristmill.tasks.columns import one_chunk
+from gristmill.tasks.columns import as_text, one_chunk
 from gristmill.tasks.document import DocumentBatch
 
 REASON = "joined_into_document"
@@ -87,8 +87,8 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
         return batch
 
     def _joined(self, batch: DocumentBatch) -> DocumentBatch:
-        documents = _numbered(one_chunk(batch.column(self.document_id_field)))
-        order = _sorted_rows(documents, one_chunk(batch.column(self.segment_id_field)))
+        documents = _numbered(_exact(batch, self.document_id_field))
+        order = _sorted_rows(documents, _segment_keys(batch, self.segment_id_field))
         lengths = self._lengths(batch)[order]
         limit = 2**62 if self.max_length is None else self.max_length
         heads, totals = limited_groups(documents[order], lengths, len(self.separator), limit)
@@ -104,16 +104,13 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
         result = batch.drop(merged, reason=REASON)
         grown = sizes[place] > 1
         values = joined.take(pa.array(place))
-        kind = batch.column(self.text_field).type
-        if pa.types.is_string(kind):
-            values = values.cast(kind)
         if grown.any():
             before, after = (
                 pc.fill_null(pc.utf8_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
                 for column in (texts.take(pa.array(first[place])), values)
             )
             result.note_change(self.text_field, grown, after - before)
-            result = result.with_column(self.text_field, values, changed=grown)
+            result = result.with_text(self.text_field, values, changed=grown)
         if self.length_field is not None:
             ends = begins + sizes - 1
             result = result.with_column(self.length_field, pa.array(totals[ends][place]))
@@ -124,9 +121,14 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
     def _lengths(self, batch: DocumentBatch) -> np.ndarray:
         if self.length_field is None:
             return np.zeros(batch.num_items, np.int64)
-        given = one_chunk(batch.column(self.length_field)).cast(pa.int64(), safe=False)
+        given = _exact(batch, self.length_field).cast(pa.int64(), safe=False)
         counted = pc.fill_null(pc.utf8_length(batch.text(self.text_field)), 0).cast(pa.int64())
         return np.asarray(pc.if_else(pc.is_valid(given), given, counted).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _exact(batch: DocumentBatch, field: str) -> pa.Array:
+    """The values of a column; those of several kinds as texts."""
+    return batch.text(field) if batch.columns.is_json(field) else one_chunk(batch.column(field))
 
 
 def _numbered(ids: pa.Array) -> np.ndarray:
@@ -139,12 +141,22 @@ def _numbered(ids: pa.Array) -> np.ndarray:
     return np.where(alone, len(encoded.dictionary) + np.arange(len(numbers)), numbers)
 
 
-def _sorted_rows(documents: np.ndarray, segments: pa.Array) -> np.ndarray:
+def _segment_keys(batch: DocumentBatch, field: str) -> dict[str, pa.Array]:
+    """What segments are sorted by: their ids, and where these are of several kinds, numbers before texts."""
+    ids = _exact(batch, field)
+    if not batch.columns.is_json(field):
+        return {"segment": ids}
+    raw = as_text(batch.column(field))
+    numbers = pc.if_else(pc.match_substring_regex(raw, "^-?[0-9]"), raw, pa.scalar(None, raw.type)).cast(pa.float64())
+    return {"number": numbers, "segment": ids}
+
+
+def _sorted_rows(documents: np.ndarray, segments: dict[str, pa.Array]) -> np.ndarray:
     """The rows sorted by document, then by segment, then as they came."""
     import polars as pl
 
-    frame = pl.DataFrame({"document": documents, "segment": pl.from_arrow(segments)})
-    order = frame.select(pl.arg_sort_by("document", "segment", nulls_last=True, maintain_order=True))
+    keys = {"document": documents, **{name: pl.from_arrow(values) for name, values in segments.items()}}
+    order = pl.DataFrame(keys).select(pl.arg_sort_by(*keys, nulls_last=True, maintain_order=True))
     return order.to_series().to_numpy().astype(np.int64)
 
 

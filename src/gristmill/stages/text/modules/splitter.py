@@ -64,11 +64,8 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
                 filled = np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False))[parents]
                 places[filled] = np.arange(len(segments))
                 segments = segments.take(pa.array(places, mask=~filled))
-            kind = batch.column(self.text_field).type
-            if pa.types.is_string(kind):
-                segments = segments.cast(kind)
             sizes = pc.fill_null(pc.utf8_length(segments), 0).to_numpy(zero_copy_only=False).astype(np.int64)
             whole = pc.fill_null(pc.utf8_length(texts), 0).to_numpy(zero_copy_only=False).astype(np.int64)
             result.note_change(self.text_field, split, sizes - whole[parents])
-            result = result.with_column(self.text_field, segments, changed=split)
+            result = result.with_text(self.text_field, segments, changed=split)
         return result.with_column(self.segment_id_field, pa.array(segment_ids))

@@ -194,7 +194,7 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
         if not changed.any():
             return kept
         # A null text that passes (the rules may all be off) stays null.
-        made = kept.with_column(self.text_field, texts, changed=changed & earlier.is_valid().to_numpy(False))
+        made = kept.with_text(self.text_field, texts, changed=changed & earlier.is_valid().to_numpy(False))
         lengths = [np.asarray(_lengths(array), np.int64) for array in (texts, earlier)]
         made.note_change(self.text_field, changed, lengths[0] - lengths[1])
         return made
