@@ -10,6 +10,9 @@ from typing import Any
 from gristmill.errors import InputNotFoundError
 
 _LISTED = 10_000
+_COMPRESSED = (".gz", ".zst", ".bz2")
+_READERS = {".jsonl": "JsonlReader", ".json": "JsonlReader", ".ndjson": "JsonlReader", ".parquet": "ParquetReader"}
+"""What reads the files of a suffix."""
 
 
 def missing_input_error(asked: str, path: str, extensions: tuple[str, ...], *, fs: Any = None) -> InputNotFoundError:
@@ -23,17 +26,18 @@ def missing_input_error(asked: str, path: str, extensions: tuple[str, ...], *, f
     """
     wanted = ", ".join(extensions)
     if _is_folder(path, fs):
-        others = Counter(os.path.splitext(name)[1] or "(none)" for name in _files_below(path, fs))
+        others = Counter(_suffix(name) or "(none)" for name in _files_below(path, fs))
         if not others:
             text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at a folder with data."
         else:
             listing = ", ".join(f"{count} × {suffix}" for suffix, count in others.most_common(5))
             best = next((suffix for suffix, _ in others.most_common() if suffix.startswith(".")), None)
-            fix = (
-                f" Pass file_extensions=[{best!r}] to read those, or"
-                if best and best not in extensions
-                else " Rename them, or"
-            )
+            if best is None or best in extensions:
+                fix = " Rename them, or"
+            elif best in _READERS:  # a reader of another format would read nothing in them
+                fix = f" Read those with {_READERS[best]}, or"
+            else:
+                fix = f" Pass file_extensions=[{best!r}] to read those, or"
             text = (
                 f"The input folder {asked!r} holds no file with the extension {wanted}; it holds {listing}"
                 f" (names that start with '_' or '.' are passed over).{fix} point file_paths at another folder."
@@ -57,6 +61,12 @@ def missing_input_error(asked: str, path: str, extensions: tuple[str, ...], *, f
         path=asked,
         extensions=extensions,
     )
+
+
+def _suffix(name: str) -> str:
+    """The suffix of a file's name, in small letters; that of a compression does not count where there is another."""
+    stem, suffix = os.path.splitext(name.lower())
+    return (os.path.splitext(stem)[1] or suffix) if suffix in _COMPRESSED else suffix
 
 
 def _is_folder(path: str, fs: Any) -> bool:

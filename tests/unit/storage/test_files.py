@@ -114,6 +114,21 @@ def test_nothing_found_says_what_is_there(tree, path, parts):
     assert str(copy) == str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted", "fix"),
+    [
+        ("a.parquet", [".jsonl", ".json", ".ndjson"], "1 × .parquet .* Read those with ParquetReader, or point"),
+        ("a.JSONL.gz", [".parquet"], "1 × .jsonl .* Read those with JsonlReader, or point"),
+        ("a.csv.zst", [".jsonl"], r"file_extensions=\['.csv'\]"),
+        ("_a.jsonl.gz", [".jsonl"], "1 × .jsonl .* Rename them"),
+    ],
+)
+def test_files_of_another_format_are_left_to_its_reader(tmp_path, name, wanted, fix):
+    (tmp_path / name).touch()
+    with pytest.raises(InputNotFoundError, match=fix):
+        list_files(tmp_path, extensions=wanted)
+
+
 def test_one_missing_path_of_a_list_is_an_error(tree):
     with pytest.raises(InputNotFoundError, match=r"nope\.jsonl"):
         list_files([tree, tree / "nope.jsonl"], extensions=".jsonl")

@@ -7,6 +7,7 @@ features weighted by rarity instead of learned word vectors.
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gristmill.backends.base import WorkerMetadata
 
 CONFIG_NAME, WEIGHTS_NAME = "linear.json", "linear.npz"
+_NETWORK_CONFIG = "config.json"
 SHIPPED_PREFIX = "shipped:"
 _FORMAT = 2
 
@@ -71,7 +73,7 @@ class LinearModel:
         result: Floats = scores / scores.sum(axis=1, keepdims=True)
         return result
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model into `folder`; weights in 16 bits, which change no label in practice."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
@@ -86,7 +88,7 @@ class LinearModel:
         (place / CONFIG_NAME).write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path) -> LinearModel:
+    def load(cls, folder: str | os.PathLike[str]) -> LinearModel:
         """The model in `folder`, or a shipped one (`shipped:NAME`).
 
         Raises:
@@ -99,9 +101,14 @@ class LinearModel:
         """
         place = linear_folder(folder)
         if not (place / CONFIG_NAME).is_file():
+            network = (place / _NETWORK_CONFIG).is_file()
             raise ModelNotFoundError(
-                f"{place} holds no linear classifier ({CONFIG_NAME} is missing). "
-                "Make one with 'gristmill classifier train DATA.jsonl --kind linear --out DIR'.",
+                f"{place} holds no linear classifier ({CONFIG_NAME} is missing)"
+                + (
+                    f" but a network. Use it with DistributedDataClassifier(model_identifier={str(folder)!r})."
+                    if network
+                    else ". Make one with 'gristmill classifier train DATA.jsonl --kind linear --out DIR'."
+                ),
                 identifier=str(folder),
                 files=[CONFIG_NAME, WEIGHTS_NAME],
                 searched=[str(place)],
@@ -143,7 +150,7 @@ def shipped_models() -> list[str]:
     return sorted(path.parent.name for path in _shipped_folder().glob(f"*/{CONFIG_NAME}"))
 
 
-def linear_folder(model_path: str | Path) -> Path:
+def linear_folder(model_path: str | os.PathLike[str]) -> Path:
     """The folder that `model_path` means: a path, or `shipped:NAME` for a model of the package.
 
     Raises:
@@ -187,15 +194,15 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def __init__(
         self,
-        model_path: str,
+        model_path: str | os.PathLike[str],
         *,
         text_field: str = "text",
         label_field: str = "preds",
         score_field: str | None = None,
         expected_labels: Sequence[str] = (),
     ) -> None:
-        self.name = f"{_short_name(model_path)}_linear"
-        self.model_path = model_path
+        self.model_path = os.fspath(model_path)
+        self.name = f"{_short_name(self.model_path)}_linear"
         self.text_field = text_field
         self.label_field = label_field
         self.score_field = score_field
@@ -265,13 +272,14 @@ class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         'topic_classifier'
     """
 
-    model_path: str
+    model_path: str | os.PathLike[str]
     label_field: str = "preds"
     score_field: str | None = None
     text_field: str = "text"
     filter_by: list[str] | None = None
 
     def __post_init__(self) -> None:
+        self.model_path = os.fspath(self.model_path)
         self.name = f"{_short_name(self.model_path)}_classifier"
         check_filter_by(self.filter_by)
         check_new_columns(self, "label_field", "score_field")

@@ -23,7 +23,7 @@ from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts, read_labelled
-from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel
+from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel, LinearModelStage
 from gristmill.stages.text.classifiers.logistic import Features, telling_reach
 from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_linear
 from tests.unit.stages.text.classifiers.topics import topics
@@ -172,6 +172,22 @@ def test_warming_up_needs_no_model() -> None:
 def test_a_missing_linear_model_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="gristmill classifier train"):
         LinearModel.load(tmp_path)
+
+
+def test_the_folder_of_a_linear_model_may_be_a_path(tmp_path: Path) -> None:
+    train_linear(topics(30)).save(tmp_path / "topic")
+    classifier = LinearClassifier(model_path=tmp_path / "topic")
+    assert classifier.name == "topic_classifier"
+    model = classifier.decompose()[0]
+    assert model.model_path == str(tmp_path / "topic")  # plans are kept as JSON
+    assert run([model], batch_of(["bank stock"])).column("preds").to_pylist() == ["sports"]
+    assert LinearModelStage(tmp_path / "topic").name == "topic_linear"
+
+
+def test_a_network_is_no_linear_model(tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / "net", self_contained=True)
+    with pytest.raises(ModelNotFoundError, match=r"but a network. Use it with DistributedDataClassifier\(model_ident"):
+        LinearModel.load(folder)
 
 
 def test_a_damaged_linear_model_is_told_with_what_to_do(tmp_path: Path) -> None:
