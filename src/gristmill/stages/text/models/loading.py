@@ -140,9 +140,19 @@ def stored_settings(stored: Mapping[str, Any]) -> Any:
     return AutoConfig.for_model(stored["model_type"], **options)
 
 
-def names_base(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration is that of a head on a base model, whose own configuration has to be looked for."""
-    return "model_type" not in config and "base_config" not in config and isinstance(config.get("base_model"), str)
+def base_of(config: Mapping[str, Any]) -> str | None:
+    """The base model of a head whose configuration names it without its settings; None for other configurations."""
+    base = config.get("base_model")
+    return base if isinstance(base, str) and not {"model_type", "base_config"} & set(config) else None
+
+
+def base_settings_folder(base: str, *, cache_dir: str | None = None) -> Path | None:
+    """The local folder with the settings of a base model; None if they are not on this machine."""
+    try:
+        folder = model_folder(base, cache_dir=cache_dir, files=CONFIG_FILES)
+    except ModelNotFoundError:
+        return None
+    return folder if (folder / "config.json").is_file() else None
 
 
 def backbone_settings(folder: Path, *, cache_dir: str | None = None) -> Any:
@@ -157,13 +167,11 @@ def backbone_settings(folder: Path, *, cache_dir: str | None = None) -> Any:
     if "model_type" not in config and isinstance(config.get("base_config"), dict):
         with reading(folder, "configuration"):
             return stored_settings(config["base_config"])
-    if not names_base(config):
+    base = base_of(config)
+    if base is None:
         return load_settings(folder)
-    try:
-        base = model_folder(config["base_model"], cache_dir=cache_dir, files=CONFIG_FILES)
-    except ModelNotFoundError:
-        return None
-    return load_settings(base) if (base / "config.json").is_file() else None
+    found = base_settings_folder(base, cache_dir=cache_dir)
+    return None if found is None else load_settings(found)
 
 
 def load_tensors(folder: Path) -> dict[str, Any]:

