@@ -393,6 +393,9 @@ class CompositeStage(ProcessingStage[X, Y]):
     ) -> Any:
         """A copy with changed settings: for one part, or for all of them.
 
+        Resources with GPUs go only to the parts that ask for a GPU themselves, if any of them does: a model gets them,
+        the tokenizer before it keeps what it has.
+
         Args:
             stage_config: `{stage name: {setting: value}}` for the named parts.
             **settings: The settings of `ProcessingStage.with_`, applied to every part (`name` to the composite).
@@ -419,7 +422,7 @@ class CompositeStage(ProcessingStage[X, Y]):
             twice = sorted({name for name in names if names.count(name) > 1})
             raise UsageError(f"{type(self).__name__} has several parts named {twice}; with_ cannot tell them apart.")
         if self._keywords:
-            parts = [part.with_(**self._keywords) for part in parts]
+            parts = _with_keywords(parts, self._keywords)
         for change in self._changes:
             for name, settings in change.items():
                 if name not in names:
@@ -431,6 +434,23 @@ class CompositeStage(ProcessingStage[X, Y]):
                 parts[place] = parts[place].with_(**settings)
                 names[place] = parts[place].name
         return parts
+
+
+def _with_keywords(
+    parts: Sequence[ProcessingStage[Any, Any]], keywords: Mapping[str, Any]
+) -> list[ProcessingStage[Any, Any]]:
+    """The parts of a composite with settings for all of them; GPUs only for those that ask for one, if any does."""
+    resources = keywords.get("resources")
+    if resources is None or not resources.requires_gpu or not any(_asks_for_gpu(part) for part in parts):
+        return [part.with_(**keywords) for part in parts]
+    others = {name: value for name, value in keywords.items() if name != "resources"}
+    return [part.with_(**(keywords if _asks_for_gpu(part) else others)) for part in parts]
+
+
+def _asks_for_gpu(stage: ProcessingStage[Any, Any]) -> bool:
+    if isinstance(stage, CompositeStage):
+        return any(_asks_for_gpu(part) for part in stage.decompose_and_apply_with())
+    return stage.resources.requires_gpu
 
 
 class _Probe(ProcessingStage[Any, Any]):

@@ -6,6 +6,7 @@ import gc
 import inspect
 import logging
 from collections.abc import Generator
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -371,5 +372,5 @@ def check_padding_side(side: str) -> None:
 def check_positive(name: str, value: int | None) -> None:
     """Refuse a count that is not a whole number of at least 1; None is off."""
     whole: Any = value
-    if whole is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
+    if whole is not None and (isinstance(whole, bool) or not isinstance(whole, Integral) or whole < 1):
         raise UsageError(f"{name}={value!r}: give a whole number of at least 1.")

@@ -13,7 +13,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from gristmill.backends.local import LocalExecutor
 from gristmill.errors import ModelLoadError, ModelNotFoundError, NotSupportedError, UsageError
+from gristmill.pipeline import Pipeline
+from gristmill.stages.resources import Resources
 from gristmill.stages.text.classifiers import (
     AegisClassifier,
     ContentTypeClassifier,
@@ -28,9 +31,12 @@ from gristmill.stages.text.classifiers import (
 )
 from gristmill.stages.text.classifiers.base import ClassifierModelStage, Deberta, DistributedDataClassifier
 from gristmill.stages.text.embedders import EmbeddingCreatorStage
+from gristmill.stages.text.filters import ScoreFilter, TokenCountFilter
+from gristmill.stages.text.io import JsonlReader
 from gristmill.stages.text.models import TokenizerStage
 from gristmill.stages.text.models.sharing import SharedTokens
 from tests.unit.stages.text.models.tiny import LABELS, batch_of, make_classifier, make_sequence_classifier, run, texts
+from tests.unit.stages.text.test_odd_records import check
 
 EMBEDDINGS = "embeddings.word_embeddings.weight"
 
@@ -418,3 +424,37 @@ def test_options_that_would_lose_data_are_refused(make: Any, options: dict[str, 
 def test_a_folder_may_be_given_as_a_path(model: Path) -> None:
     out = run(DistributedDataClassifier(model_identifier=model).decompose(), batch_of(texts(3)))  # type: ignore[arg-type]
     assert len(out.column("preds")) == 3
+
+
+def test_a_document_whose_text_is_no_string_changes_no_label_of_others(model: Path, tmp_path: Path) -> None:
+    check(DistributedDataClassifier(model_identifier=str(model)).decompose(), tmp_path)
+    check([ScoreFilter(TokenCountFilter(str(model / "tokenizer.json")), score_field="tokens")], tmp_path)
+
+
+def test_a_gpu_for_the_whole_classifier_is_one_for_its_model(model: Path, tmp_path: Path) -> None:
+    classifier = DistributedDataClassifier(model_identifier=str(model), filter_by=list(LABELS))
+    parts = {part.name: part.resources for part in classifier.decompose()}
+    for given in (Resources(gpus=0.5), Resources(gpu_memory_gb=4), Resources(cpus=2.0, gpus=1)):
+        changed = classifier.with_(resources=given, batch_size=3).decompose_and_apply_with()
+        assert [part.batch_size for part in changed] == [3] * len(parts)
+        for part in changed:
+            assert part.resources == (given if parts[part.name].requires_gpu else parts[part.name])
+        assert sum(part.resources.requires_gpu for part in changed) == 1
+    processors = classifier.with_(resources=Resources(cpus=2.0)).decompose_and_apply_with()
+    assert [part.resources for part in processors] == [Resources(cpus=2.0)] * len(parts)
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "the of to"}) + "\n")
+    stages = [JsonlReader(str(tmp_path / "in.jsonl")), classifier.with_(resources=Resources(gpus=1))]
+    (made,) = Pipeline(name="p", stages=stages).run(LocalExecutor(config={"num_cpus": 0}), progress=False)
+    assert made.column("preds").to_pylist()[0] in LABELS
+
+
+def test_a_whole_number_of_numpy_is_a_whole_number(model: Path) -> None:
+    three, same = (
+        DistributedDataClassifier(model_identifier=str(model), model_inference_batch_size=size)
+        for size in (3, np.int64(3))
+    )
+    values = batch_of(texts(9))
+    assert run(same.decompose(), values).text("preds").equals(run(three.decompose(), values).text("preds"))
+    for wrong in (True, np.True_, np.int64(0), np.float64(3.0), 2.5):
+        with pytest.raises(UsageError, match="whole number"):
+            DistributedDataClassifier(model_identifier=str(model), model_inference_batch_size=wrong)
