@@ -47,4 +47,4 @@ class TokenSettings:
         facts: list[Any] = [
             tokenizer, self.text_field, self.max_chars, max_seq_length, self.unk_token, self.init_options,
         ]  # fmt: skip
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(facts, default=int).encode()).hexdigest()[:32]

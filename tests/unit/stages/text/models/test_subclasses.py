@@ -165,6 +165,16 @@ def test_options_are_refused_where_they_are_given(options: dict[str, Any]) -> No
             kind(model_identifier="org/model", **options)
 
 
+def test_whole_numbers_of_numpy_are_taken(model: Path, tmp_path: Path) -> None:
+    three = np.int64(3)
+    classifier = DistributedDataClassifier(
+        model_identifier=str(model), max_chars=three, max_seq_length=three, model_inference_batch_size=three
+    )
+    (tmp_path / "in.jsonl").write_text('{"text": "the"}\n')
+    stages = [JsonlReader(str(tmp_path / "in.jsonl")), classifier, JsonlWriter(str(tmp_path / "out"))]
+    assert Pipeline("p", stages=stages).run(LocalExecutor({"num_cpus": 0})).report.rows_written == 1
+
+
 def test_an_unknown_pooling_is_refused_where_it_is_given() -> None:
     with pytest.raises(UsageError, match=r"embedding_pooling='cls'.*mean_pooling"):
         EmbeddingCreatorStage(model_identifier="org/model", embedding_pooling="cls")  # type: ignore[arg-type]
