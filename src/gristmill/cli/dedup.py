@@ -81,7 +81,8 @@ STEPS = {
 @click.option(
     "--max-eps",
     type=float,
-    help="semantic: pairs up to so far apart are kept, for a later run with another --eps [default: 0.1].",
+    help="semantic: pairs up to so far apart are kept, for a later run with another --eps up to this [default: 0.1, or "
+    "--eps if that is more].",
 )
 @click.option(
     "--which-to-keep",
@@ -118,7 +119,8 @@ def command(
     exact keeps one document of every group of equal texts; fuzzy also finds texts that share most of their word
     sequences; semantic finds texts that mean nearly the same, by embeddings. Every removal is in the ledger of OUTPUT
     with its survivor and similarity (see 'gristmill why'). Interrupt a run at any time: the same command takes it up
-    where it stopped. For semantic, the same command with another --eps chooses anew without embedding again.
+    where it stopped. For semantic, the same command with another --eps chooses anew without embedding again, and up to
+    --max-eps without a search.
 
     \b
     gristmill dedup exact crawl/ unique/

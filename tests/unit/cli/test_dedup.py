@@ -318,7 +318,20 @@ def test_embeddings_that_are_none_are_explained_without_a_traceback(tmp_path: Pa
     result = dedup(tmp_path, "semantic", "--embedding-field", "e")
     assert result.exit_code == 1
     assert "not a list of numbers but" in result.output or "are lists of numbers, but" in result.output
+    assert "The column 'e' cannot be compared" in result.output
+    assert "--embedding-field" in result.output
     assert "Traceback" not in result.output
+
+
+def test_an_eps_above_the_pairs_of_an_earlier_run_is_told(tmp_path: Path) -> None:
+    vectors = [[1.0, 0.0, 0.2], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.9]]
+    write_files(tmp_path, {"a.jsonl": [{"id": f"d{at}", "e": vector} for at, vector in enumerate(vectors)]})
+    options = ("--embedding-field", "e", "--keep", "first")
+    assert dedup(tmp_path, "semantic", *options, "--eps", "0.001").exit_code == 0
+    result = dedup(tmp_path, "semantic", *options, "--eps", "0.3")
+    assert result.exit_code == 0
+    assert "--eps 0.3 (eps) is above the --max-eps 0.1 (max_eps) of the earlier run" in result.output
+    assert kept_ids(tmp_path) == ["d0", "d2"]
 
 
 def test_an_eps_that_is_none_is_called_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,57 @@ def test_another_eps_needs_no_search(tmp_path: Path) -> None:
     assert verify(str(tmp_path / "out")).problems == []
 
 
+def steps_of(folder: Path) -> dict[str, int]:
+    """When each step was begun."""
+    steps = folder / "out" / "_gristmill" / "steps"
+    return {plan.parents[1].name: plan.stat().st_mtime_ns for plan in steps.glob("*/_gristmill/plan.json")}
+
+
+def test_an_eps_above_the_pairs_repeats_the_search_and_not_the_embeddings(tmp_path: Path) -> None:
+    matrix = crowd(240, near=0.8)
+    for name in ("one", "other"):
+        write_vectors(tmp_path / name, matrix)
+    small = deduplicate(tmp_path / "one", eps=0.02)
+    at_small, before = kept(tmp_path / "one"), steps_of(tmp_path / "one")
+    large = deduplicate(tmp_path / "one", eps=0.3)
+    (note,) = large.get_metadata("notes")
+    assert note.startswith("--eps 0.3 (eps) is above the --max-eps 0.1 (max_eps) of the earlier run: pairs up to 0.3")
+    after = steps_of(tmp_path / "one")
+    assert {step for step in after if before.get(step) == after[step]} == {"vectors", "twins", "centroids"}
+    assert "survivors-0.02" not in after
+    deduplicate(tmp_path / "other", eps=0.3)
+    assert kept(tmp_path / "one") == kept(tmp_path / "other") < at_small
+    assert large.get_metadata("duplicates_by_eps")["0.3"] == large.get_metadata("num_removed")
+    assert verify(str(tmp_path / "one" / "out")).problems == []
+    # And back: the pairs that reach further serve as well.
+    again = deduplicate(tmp_path / "one", eps=0.02)
+    assert again.get_metadata("notes") == []
+    assert (small.get_metadata("max_eps"), again.get_metadata("max_eps")) == (0.1, 0.3)
+    assert kept(tmp_path / "one") == at_small
+    assert steps_of(tmp_path / "one").items() >= after.items()
+    assert verify(str(tmp_path / "one" / "out")).problems == []
+
+
+def test_another_max_eps_repeats_the_search(tmp_path: Path) -> None:
+    write_vectors(tmp_path, crowd(90))
+    deduplicate(tmp_path, eps=0.02, max_eps=0.123456789)
+    assert deduplicate(tmp_path, eps=0.1).get_metadata("max_eps") == 0.123456789
+    found = deduplicate(tmp_path, eps=0.02, max_eps=0.05)
+    assert found.get_metadata("notes")[0].startswith("--max-eps 0.05 (max_eps) is not the 0.123457 of the earlier run")
+    assert found.get_metadata("max_eps") == 0.05
+    assert deduplicate(tmp_path, eps=0.05).get_metadata("notes") == []
+
+
+@pytest.mark.parametrize("gone", [["pairs"], ["pairs", "neighbours"], ["pairs", "neighbours", "members"]])
+def test_a_search_that_was_half_forgotten_is_repeated(tmp_path: Path, gone: list[str]) -> None:
+    write_vectors(tmp_path, crowd(90))
+    deduplicate(tmp_path, eps=0.02)
+    for step in ("survivors-0.02", *gone):
+        shutil.rmtree(tmp_path / "out" / "_gristmill" / "steps" / step)
+    deduplicate(tmp_path, eps=0.3)
+    assert verify(str(tmp_path / "out")).problems == []
+
+
 def test_eps_none_only_finds_pairs_and_a_list_can_be_written(tmp_path: Path) -> None:
     write_vectors(tmp_path, crowd(240))
     found = deduplicate(tmp_path, eps=None, perform_removal=False)
@@ -155,6 +207,27 @@ def test_documents_without_a_direction_stay(tmp_path: Path) -> None:
     assert ids == ["d0", "d1", "d2", "d3", "d4", "d5", "d6"]
     assert survivor_of(tmp_path, "d7") == ("d3", 1.0)
     assert result.get_metadata("empty") == 6
+
+
+@pytest.mark.parametrize("blocksize", [None, 60])
+def test_documents_without_a_text_are_compared_with_nothing(tmp_path: Path, blocksize: int | None) -> None:
+    texts: list[Any] = [{"body": "words"}, {"body": None}, {"body": ""}, {"body": " \n"}, {}, {"body": "others"}]
+    rows = [{"id": f"d{at}", "embeddings": [1.0, 2.0], **text} for at, text in enumerate(texts)]
+    write_files(tmp_path, {"a.jsonl": rows})
+    result = deduplicate(tmp_path, text_field="body", survivor="first", input_blocksize=blocksize)
+    lines = [line for path in sorted((tmp_path / "out").glob("*.jsonl")) for line in path.read_text().splitlines()]
+    assert [json.loads(line)["id"] for line in lines] == ["d0", "d1", "d2", "d3", "d4"]
+    assert result.get_metadata("empty") == 4
+    assert survivor_of(tmp_path, "d5") == ("d0", 1.0)
+
+
+def test_embeddings_without_any_texts_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    table = pa.table({"id": ["a", "b", "c"], "embeddings": [[1.0, 2.0]] * 3, "body": [None, "", "words"]})
+    pq.write_table(table, tmp_path / "in" / "a.parquet")
+    assert deduplicate(tmp_path).get_metadata("num_removed") == 2
+    assert deduplicate(tmp_path, text_field="body", cache_path=str(tmp_path / "steps")).get_metadata("empty") == 2
+    assert kept(tmp_path) == {"a", "b", "c"}
 
 
 def test_nothing_but_empty_documents(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gristmill.errors import InputError, UsageError
+from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.plan_record import read_plan
+from gristmill.observe.events import Notice
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
 from gristmill.stages.deduplication.semantic.clusters import Centroids, ClusterMembers, cluster_cuts, sample_size
 from gristmill.stages.deduplication.semantic.neighbours import (
@@ -98,6 +101,62 @@ def find_pairs(steps: Steps, vectors: RunFiles, settings: SearchSettings) -> Run
     steps.run("pairs", [source, NearestPairs(), steps.writer("pairs")], id_field=None)
     steps.result.extend_metadata({"vectors": count, "dimensions": dimensions, "n_clusters": clusters})
     return steps.runs("pairs")
+
+
+def settle_max_eps(steps: Steps, settings: SearchSettings, *, eps: float | None, given: bool) -> SearchSettings:
+    """The settings with the `max_eps` of an earlier run, where its pairs reach as far as this one needs.
+
+    Where they do not, or where another `max_eps` is asked for, the steps of the search are forgotten. Vectors, and what
+    is equal among them, do not depend on it and stay.
+
+    Args:
+        steps: The run.
+        settings: Those that the workflow was made with.
+        eps: How far apart duplicates may be.
+        given: Whether `max_eps` was asked for, and not derived.
+    """
+    least = _earlier_least(steps)
+    if least is None or least == settings.least:
+        return settings
+    earlier = _max_eps_of(least)
+    if not given and (eps is None or 1.0 - eps >= least):
+        return replace(settings, max_eps=earlier)
+    reason = (
+        f"--max-eps {settings.max_eps:g} (max_eps) is not the {earlier:g} of the earlier run"
+        if given
+        else f"--eps {eps:g} (eps) is above the --max-eps {earlier:g} (max_eps) of the earlier run"
+    )
+    _tell(steps, f"{reason}: pairs up to {settings.max_eps:g} apart are looked for anew. The embeddings stay.")
+    _forget_search(steps)
+    return settings
+
+
+def _tell(steps: Steps, note: str) -> None:
+    steps.result.get_metadata("notes").append(note)
+    for listener in steps.options["listeners"]:
+        listener(Notice(note))
+
+
+def _earlier_least(steps: Steps) -> float | None:
+    """The least cosine that an earlier run has looked for; None where there was no search."""
+    plan = read_plan(steps.folder("members")) or {}
+    stages = [stage for stage in plan.get("stages", ()) if stage.get("name") == ClusterMembers.name]
+    return float(stages[0]["parameters"]["least"]) if stages else None
+
+
+def _max_eps_of(least: float) -> float:
+    """The `max_eps` that gives exactly this least cosine, with as few digits as will do."""
+    candidates = (round(1.0 - least, digits) for digits in range(1, 17))
+    return next((max_eps for max_eps in candidates if 1.0 - max_eps == least), 1.0 - least)
+
+
+def _forget_search(steps: Steps) -> None:
+    """Remove what the steps from the clusters on have left; what tells of the search goes last."""
+    root = RunFolder(steps.path("members").rpartition("/")[0], storage_options=steps.workflow.storage_options)
+    there = {name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")}
+    chosen = sorted(step for step in there if step.startswith(("chains-", "survivors-")))
+    for step in (*chosen, "pairs", "neighbours", "members"):
+        root.remove_tree(root.join(step))
 
 
 def _rows(runs: RunFiles) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from gristmill.errors import MissingExtraError
 from gristmill.stages.deduplication.semantic.vectors import WithText
 from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
-from gristmill.stages.deduplication.workflow_steps import Stage
+from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -53,7 +53,8 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         output_filetype: "jsonl" or "parquet"; by default as the input.
         read_kwargs: As in the readers.
         write_kwargs: As in the writers.
-        max_eps: Pairs up to so far apart are kept, so that `eps` can be changed up to it.
+        max_eps: Pairs up to so far apart are kept, so that `eps` can be changed up to it; by default that of an earlier
+            run into the same output, where `eps` is not above it, else 0.1 or `eps`.
         embedding_max_seq_length: The most tokens of a text; None takes the model's own limit.
         model_inference_batch_size: The most documents per forward pass.
         cpu_backend: What runs the encoder where there is no GPU: `torch`, `torch-int8` or `onnx`.
@@ -159,6 +160,9 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
 
     def _columns(self) -> list[str]:
         return [self.text_field, self.id_field or "id", *self.rule.columns]
+
+    def _text_stages(self, steps: Steps) -> list[Stage]:
+        return []  # part of the first stages, as nothing is compared but texts
 
     def _first_stages(self) -> list[Stage]:
         missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]

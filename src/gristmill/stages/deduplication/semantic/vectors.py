@@ -185,7 +185,14 @@ class DocumentVectors(DocumentStage):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         if not task.columns.has(self.embedding_field):
             return task.drop(np.ones(task.num_items, bool), reason=NO_EMBEDDING)
-        matrix, rows = embedding_matrix(task.column(self.embedding_field))
+        try:
+            matrix, rows = embedding_matrix(task.column(self.embedding_field))
+        except InputError as error:
+            raise InputError(
+                f"The column {self.embedding_field!r} cannot be compared: {error} Say with --embedding-field "
+                "(embedding_field) which column holds the embeddings.",
+                **error.facts,
+            ) from None
         vectors, usable = whole_vectors(matrix)
         missing = np.ones(task.num_items, bool)
         missing[rows[usable]] = False

@@ -18,9 +18,10 @@ from gristmill.stages.deduplication.semantic.search import (
     find_pairs,
     histogram,
     search_forecast,
+    settle_max_eps,
 )
 from gristmill.stages.deduplication.semantic.survivors import SemanticSurvivors
-from gristmill.stages.deduplication.semantic.vectors import DocumentVectors
+from gristmill.stages.deduplication.semantic.vectors import DocumentVectors, WithText
 from gristmill.stages.deduplication.sorted_runs import RunFiles
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 
@@ -35,10 +36,12 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
 
     k-means gathers like vectors; in every cluster, and across the borders that are near, each vector looks for the
     nearest one that is preferred to it. A document goes when that one has a cosine of at least 1 - `eps`. These pairs
-    stay in files: running again with another `eps` (up to `max_eps`) chooses anew, without embeddings or search.
+    stay in files: running again with another `eps` (up to `max_eps`) chooses anew, without embeddings or search. For an
+    `eps` above it, or another `max_eps`, the search is repeated with the embeddings that are there.
 
     All vectors are rounded to whole numbers whose products are exact, so the result is the same on any number of
-    workers and on any machine. Documents without an embedding are compared with nothing, and stay.
+    workers and on any machine. Documents without an embedding are compared with nothing, and stay; so are those without
+    a text, where the input has the column of texts.
 
     Args:
         input_path: A file, a folder, a glob, a URL, or a list of these.
@@ -73,7 +76,8 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         pairwise_compute_dtype: For GPUs; has no effect.
         kmeans_embedding_output_dtype: For GPUs; has no effect.
         perform_removal: Write the documents that stay; else only the ids of those to remove.
-        max_eps: Pairs up to so far apart are kept, so that `eps` can be changed up to it.
+        max_eps: Pairs up to so far apart are kept, so that `eps` can be changed up to it; by default that of an earlier
+            run into the same output, where `eps` is not above it, else 0.1 or `eps`.
         input_blocksize: As `blocksize` of the readers.
         files_per_partition: As in the readers, instead of `input_blocksize`.
         output_filetype: "jsonl" or "parquet"; by default as the input.
@@ -81,7 +85,7 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
             "priority" of sources.
         score_field: The column of numbers for survivor="best"; the highest stays.
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
-        text_field: The column with the text, for survivor="longest".
+        text_field: The column with the text, for survivor="longest", and to leave out empty texts.
 
     Example:
         >>> workflow = SemanticDeduplicationWorkflow("embedded/", "unique/", eps=0.01, perform_removal=True)
@@ -190,7 +194,8 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         if eps is not None and not 0 <= eps <= self.settings.max_eps:
             raise UsageError(
                 f"eps={eps!r}: it is a distance (1 - cosine) from 0 to max_eps={self.settings.max_eps:g}. Pairs "
-                "further apart are not kept; for a larger eps give a larger max_eps and start over.",
+                "further apart are not kept; for a larger eps give a larger max_eps: the search is then repeated, with "
+                "the embeddings that are there.",
                 eps=eps,
             )
 
@@ -207,15 +212,24 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
 
     def _columns(self) -> list[str]:
         """The columns that the first step reads."""
-        text = [self.text_field] if self.rule.survivor == "longest" else []
-        return [self.embedding_field, self.id_field or "id", *text, *self.rule.columns]
+        return [self.embedding_field, self.id_field or "id", self.text_field, *self.rule.columns]
+
+    def _text_stages(self, steps: Steps) -> list[Stage]:
+        """What leaves out documents without a text, whose embeddings are all the same and tell nothing.
+
+        Whether there are texts is asked of the input as a whole: of a batch, it would depend on how the input is cut.
+        """
+        found = steps.source.look_for([self.text_field])
+        return [WithText(self.text_field)] if found is not None and self.text_field in found.names else []
 
     def _find(self, steps: Steps) -> RunFiles | None:
         reader = steps.source.reader(self._columns())
-        steps.run("vectors", [reader, *self._first_stages(), steps.writer("vectors")])
+        steps.run("vectors", [reader, *self._text_stages(steps), *self._first_stages(), steps.writer("vectors")])
         steps.check_input()
         vectors = steps.runs("vectors")
-        pairs = find_pairs(steps, vectors, self.settings)
+        settings = settle_max_eps(steps, self.settings, eps=self.eps, given=self.max_eps is not None)
+        steps.result.add_metadata("max_eps", settings.max_eps)
+        pairs = find_pairs(steps, vectors, settings)
         if self.eps is None:
             return None
         step = f"survivors-{self.eps!r}"
@@ -227,8 +241,7 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         facts = super()._facts(steps, removals)
         facts.update(
             eps=self.eps,
-            max_eps=self.settings.max_eps,
-            duplicates_by_eps=histogram(steps.runs("pairs"), self.settings.least),
+            duplicates_by_eps=histogram(steps.runs("pairs"), 1.0 - steps.result.get_metadata("max_eps")),
             which_to_keep=self.settings.which_to_keep,
             survivor=self.rule.survivor if self.settings.which_to_keep is None else self.settings.which_to_keep,
         )
