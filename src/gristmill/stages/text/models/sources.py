@@ -275,7 +275,12 @@ def _cached(identifier: str, cache_dir: str | None) -> Path | None:
     except ImportError as error:
         raise missing_extra("huggingface_hub") from error
     try:
-        return Path(huggingface_hub.snapshot_download(identifier, cache_dir=cache_dir, local_files_only=True))
+        # Without patterns, some versions of the hub's library take a download for incomplete that left out files of the
+        # repository, as all of ours do. What is missing is told by whoever reads it.
+        found = huggingface_hub.snapshot_download(
+            identifier, cache_dir=cache_dir, local_files_only=True, allow_patterns=[]
+        )
+        return Path(found)
     except HFValidationError as error:
         raise _no_identifier(identifier) from error
     except (LocalEntryNotFoundError, FileNotFoundError):

@@ -1,0 +1,77 @@
+"""Models come from a hub to a machine that has none of their files, and are found there again without it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gristmill.errors import ModelNotFoundError
+from gristmill.stages.text.classifiers.base import DistributedDataClassifier
+from gristmill.stages.text.classifiers.deberta import Deberta
+from gristmill.stages.text.models.sources import CONFIG_FILES, fetch_model, model_folder
+from tests.unit.stages.text.models.local_hub import LocalHub, local_hub
+from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_tokenizer, run, texts
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    """A hub with a classifier in the published form and its base model, each beside files that are not fetched."""
+    folder = make_classifier(tmp_path / "quality")
+    make_tokenizer(folder, max_length=int(1e30))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "base_model": "some-org/base"}))
+    base = tmp_path / "quality-base"
+    for repository in (folder, base):
+        (repository / "README.md").write_text("# A model")
+        (repository / "pytorch_model.bin").write_bytes(b"a pickle")
+    with local_hub() as server:
+        server.models = {"some-org/quality": folder, "some-org/base": base}
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.address)
+        files = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield server
+
+
+def of_base(hub: LocalHub) -> set[str]:
+    return {path.rsplit("/", 1)[-1] for path in hub.asked if path.startswith("/some-org/base/")}
+
+
+def test_a_classifier_and_the_settings_of_its_base_model_are_fetched(hub: LocalHub, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    classifier = DistributedDataClassifier(model_identifier="some-org/quality", cache_dir=cache)
+    found = run(classifier.decompose(), batch_of(["the " * 200, *texts(20)])).column("preds").to_pylist()
+    assert of_base(hub) == {"config.json"}
+    assert not any("README" in path or path.endswith(".bin") for path in hub.asked)
+    local = DistributedDataClassifier(model_identifier=str(tmp_path / "quality"), cache_dir=cache)
+    assert run(local.decompose(), batch_of(["the " * 200, *texts(20)])).column("preds").to_pylist() == found
+
+
+def test_what_was_fetched_is_found_without_the_hub(hub: LocalHub, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    fetched = fetch_model("some-org/base", cache_dir=cache, files=CONFIG_FILES)
+    assert [path.name for path in fetched.iterdir()] == ["config.json"]
+    asked = len(hub.asked)
+    assert model_folder("some-org/base", cache_dir=cache) == fetched
+    assert len(hub.asked) == asked
+    hub.models.clear()
+    assert fetch_model("some-org/base", cache_dir=cache, files=CONFIG_FILES) == fetched
+
+
+def test_deberta_on_a_machine_without_files(hub: LocalHub, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    network = Deberta.from_pretrained("some-org/quality", cache_dir=cache)
+    assert network.fc.out_features == 3
+    assert of_base(hub) == {"config.json"}
+    asked = len(hub.asked)
+    Deberta.from_pretrained("some-org/quality", cache_dir=cache, local_files_only=True)
+    assert len(hub.asked) == asked
+    shutil.rmtree(cache / "models--some-org--base")
+    del hub.models["some-org/base"]
+    with pytest.raises(ModelNotFoundError, match="hf download some-org/base"):
+        Deberta.from_pretrained("some-org/quality", cache_dir=cache)
