@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import InputChangedError, InputError, MissingExtraError, UsageError
+from gristmill.ledger.layout import RunFolder
 from gristmill.ledger.verify import verify
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.semantic.clusters import border_width, sample_size
@@ -139,13 +139,26 @@ def test_another_max_eps_repeats_the_search(tmp_path: Path) -> None:
     assert deduplicate(tmp_path, eps=0.05).get_metadata("notes") == []
 
 
-@pytest.mark.parametrize("gone", [["pairs"], ["pairs", "neighbours"], ["pairs", "neighbours", "members"]])
-def test_a_search_that_was_half_forgotten_is_repeated(tmp_path: Path, gone: list[str]) -> None:
+@pytest.mark.parametrize("removals", [0, 1, 7, 11])
+def test_a_stop_while_the_search_is_forgotten_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removals: int
+) -> None:
     write_vectors(tmp_path, crowd(90))
     deduplicate(tmp_path, eps=0.02)
-    for step in ("survivors-0.02", *gone):
-        shutil.rmtree(tmp_path / "out" / "_gristmill" / "steps" / step)
-    deduplicate(tmp_path, eps=0.3)
+    left = iter(range(removals))
+    remove = RunFolder.remove
+
+    def then_stop(folder: RunFolder, path: str) -> bool:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return remove(folder, path)
+
+    monkeypatch.setattr(RunFolder, "remove", then_stop)
+    with pytest.raises(KeyboardInterrupt):
+        deduplicate(tmp_path, eps=0.3)
+    monkeypatch.undo()
+    assert "members" in steps_of(tmp_path)
+    assert deduplicate(tmp_path, eps=0.3).get_metadata("max_eps") == 0.3
     assert verify(str(tmp_path / "out")).problems == []
 
 

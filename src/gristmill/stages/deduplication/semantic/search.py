@@ -151,11 +151,19 @@ def _max_eps_of(least: float) -> float:
 
 
 def _forget_search(steps: Steps) -> None:
-    """Remove what the steps from the clusters on have left; what tells of the search goes last."""
+    """Remove what the steps from the clusters on have left.
+
+    The plan of a step goes last of its files, and that of the clusters, which tells of the search, last of all: a run
+    that is stopped here finds it again and goes on with the removal.
+    """
     root = RunFolder(steps.path("members").rpartition("/")[0], storage_options=steps.workflow.storage_options)
-    there = {name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")}
-    chosen = sorted(step for step in there if step.startswith(("chains-", "survivors-")))
+    files = list(root.walk())
+    chosen = sorted({name.split("/", 1)[0] for name in files if name.startswith(("chains-", "survivors-"))})
     for step in (*chosen, "pairs", "neighbours", "members"):
+        plan = f"{step}/{RECORD_FOLDER}/plan.json"
+        for name in files:
+            if name.startswith(f"{step}/") and name != plan:
+                root.remove(root.join(name))
         root.remove_tree(root.join(step))
 
 
