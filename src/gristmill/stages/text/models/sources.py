@@ -203,6 +203,12 @@ def _local_folder(identifier: str) -> Path | None:
         return _package_folder(identifier.removeprefix(PACKAGE_PREFIX))
     path = Path(identifier).expanduser()
     if path.is_dir():
+        if (path / "linear.json").is_file() and not (path / "config.json").is_file():
+            raise ModelLoadError(
+                f"{identifier} holds a linear classifier (linear.json) and no network: use "
+                f"LinearClassifier(model_path={identifier!r}).",
+                identifier=identifier,
+            )
         return path.resolve()
     if _looks_like_path(identifier):
         what = "a file, not a folder" if path.is_file() else "not there"
@@ -308,9 +314,10 @@ def _missing(
     why = f" Fetching them failed: {type(cause).__name__}." if cause is not None else ""
     return ModelNotFoundError(
         f"The files of model {identifier!r} ({', '.join(files)}) are not on this machine; they were looked for in "
-        f"{place / ('models--' + identifier.replace('/', '--'))}.{why} With a connection, fetch them once with\n"
+        f"{place / ('models--' + identifier.replace('/', '--'))}, and there is no folder "
+        f"{Path(identifier).absolute()}.{why} With a connection, fetch them once with\n"
         f"    hf download {identifier}{wanted}{option}\n"
-        "or give a local folder as model_identifier. A gated model also needs hf_token= or `hf auth login`.",
+        "or give the path of a local folder. A gated model also needs hf_token= or `hf auth login`.",
         identifier=identifier,
         files=list(files),
         searched=[str(place)],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.errors import ModelNotFoundError
+from gristmill.errors import ModelLoadError, ModelNotFoundError
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.deberta import Deberta
 from gristmill.stages.text.models.sources import CONFIG_FILES, fetch_model, model_folder
@@ -75,3 +75,17 @@ def test_deberta_on_a_machine_without_files(hub: LocalHub, tmp_path: Path) -> No
     del hub.models["some-org/base"]
     with pytest.raises(ModelNotFoundError, match="hf download some-org/base"):
         Deberta.from_pretrained("some-org/quality", cache_dir=cache)
+
+
+def test_a_folder_that_is_not_there_is_named_also_where_it_could_be_a_hub_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError, match=f"there is no folder {tmp_path}/models/topic"):
+        model_folder("models/topic", cache_dir=str(tmp_path / "cache"))
+
+
+def test_the_folder_of_a_linear_classifier_is_told_from_that_of_a_network(tmp_path: Path) -> None:
+    (tmp_path / "linear.json").write_text("{}")
+    with pytest.raises(ModelLoadError, match=r"holds a linear classifier .*use LinearClassifier\(model_path="):
+        model_folder(str(tmp_path))
