@@ -90,10 +90,12 @@ def test_a_network_that_changed_is_noticed_too(tmp_path: Path) -> None:
 
 
 def test_labels_that_replace_older_ones_are_an_effect(tmp_path: Path) -> None:
-    model = make_classifier(tmp_path / "quality")
-    records = [{"id": str(n), "text": "the a of", "preds": "old"} for n in range(10_000)]
+    train_linear(LabelledTexts(["meow", "meow", "bark", "bark"], np.array([0, 0, 1, 1]), ["cat", "dog"])).save(
+        tmp_path / "m"
+    )
+    records = [{"id": str(number), "text": "meow", "preds": "old"} for number in range(10_000)]
     (tmp_path / "many.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    classifier = DistributedDataClassifier(model_identifier=str(model))
+    classifier = LinearClassifier(model_path=str(tmp_path / "m"))
     stages = [JsonlReader(str(tmp_path / "many.jsonl")), classifier, JsonlWriter(str(tmp_path / "many"))]
     result = Pipeline("p", stages=stages).run(LocalExecutor({"num_cpus": 0}))
     assert result.report.alarms == ()
