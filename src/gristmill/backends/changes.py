@@ -38,7 +38,7 @@ def find_changes(
     """
     if after is before or not len(positions):
         return [], 0
-    filled = _is_ours(stage) and any(before.has(name) for name in stage.replaced_columns())
+    filled = _is_ours(stage) and any(before.has(name) for name in stage.filled_columns())
     touched = len(positions) if filled or not _same_names(before, after) else 0
     known = np.flatnonzero(positions >= 0)
     whole = len(positions) == before.num_rows and bool((positions == np.arange(before.num_rows)).all())

@@ -211,7 +211,7 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
 def _notes_of_loss(stage: Stage, owners: dict[str, str | None]) -> list[str]:
     """Say what is lost in columns that `stage` uses, and make it their owner; that of a column of the input is None."""
     notes = []
-    for name in stage.replaced_columns():
+    for name in stage.filled_columns():
         if name in owners and owners[name] is None:
             notes.append(
                 f"The input has a column {name!r}, which {stage.name} uses for its own values: those of the input are "

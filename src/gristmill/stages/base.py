@@ -180,7 +180,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     def check_columns(self, columns: Collection[str]) -> None:
         """Refuse to run on these columns, when the pipeline is planned, for a reason that `inputs` cannot express."""
 
-    def replaced_columns(self) -> list[str]:
+    def filled_columns(self) -> list[str]:
         """Columns that this stage fills; planning tells where values are lost that were there before."""
         return []
 
@@ -353,9 +353,9 @@ class FusedStage(ProcessingStage[Any, Any]):
     def process(self, task: Any) -> Any:
         """Do the work of all members."""
 
-    def replaced_columns(self) -> list[str]:
+    def filled_columns(self) -> list[str]:
         """The columns that the members fill."""
-        return [name for member in self.members for name in member.replaced_columns()]
+        return [name for member in self.members for name in member.filled_columns()]
 
 
 class CompositeStage(ProcessingStage[X, Y]):

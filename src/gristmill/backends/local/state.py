@@ -14,7 +14,7 @@ UNKNOWN_BYTES = 1 << 30
 """With less room than this, it is waited to see what a worker takes before another one is started."""
 _MOST_GROWTH_BYTES = 256 << 20
 """A worker that has grown by more than this is replaced, also where there is room."""
-_FORESEEN = 0.95
+_FILLED_AT_MOST = 0.95
 """The share of the budget that workers are let fill; the driver grows too, and is measured only now and then."""
 _WORTH_A_START = 0.05
 """Replacing a worker that has grown by less than this share of the budget would win hardly anything."""
@@ -227,7 +227,7 @@ class State:
         more = self._keeps(worker)
         if not worker.hands:
             more += worker.taken - worker.held if worker.groups else segment.worker_bytes or 0
-        return self.own + self._queued_bytes + self.expected + more > _FORESEEN * self.budget
+        return self.own + self._queued_bytes + self.expected + more > _FILLED_AT_MOST * self.budget
 
     def outgrows(self, worker: Worker) -> bool:
         """Whether one more group for this worker might break the budget, and memory is won when it leaves instead."""

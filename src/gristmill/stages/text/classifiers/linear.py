@@ -221,7 +221,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """That of the model's folder; of one that is shipped, the version of the package tells as much."""
         return folder_digest(self.model_path)
 
-    def replaced_columns(self) -> list[str]:
+    def filled_columns(self) -> list[str]:
         """The columns of its results."""
         return self.outputs()[1]
 

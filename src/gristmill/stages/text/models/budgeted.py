@@ -91,12 +91,12 @@ class BudgetedModelStage(ModelStage):
             cls.create_output_dataframe is own.create_output_dataframe and cls.yield_next_batch is own.yield_next_batch
         )
 
-    def is_its_own(self) -> bool:
+    def has_plain_process(self) -> bool:
         """Whether no subclass has replaced what surrounds `run`, so that another stage may call that instead."""
         own, cls = BudgetedModelStage, type(self)
         return self.is_columnar() and cls.process is own.process and cls.process_batch is own.process_batch
 
-    def replaced_columns(self) -> list[str]:
+    def filled_columns(self) -> list[str]:
         """The columns of its results."""
         return self.outputs()[1]
 

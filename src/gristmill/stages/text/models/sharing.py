@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def share_tokens(model: BudgetedModelStage, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
     """One stage for `model`, the filter on its labels and the next classifier's tokenizer, if the tokens agree."""
-    if model.token_settings is None or model.keep_tokens or not model.is_its_own():
+    if model.token_settings is None or model.keep_tokens or not model.has_plain_process():
         return None
     between = list(following[:1]) if following and _only_drops(following[0]) else []
     rest = following[len(between) :]

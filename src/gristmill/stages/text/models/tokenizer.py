@@ -175,7 +175,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         order = [SEQ_ORDER_FIELD] if self.sort_by_length else []
         return ["data"], [self.text_field, INPUT_ID_FIELD, ATTENTION_MASK_FIELD, *order]
 
-    def replaced_columns(self) -> list[str]:
+    def filled_columns(self) -> list[str]:
         """The columns that the tokens are put into."""
         return list(TOKEN_FIELDS)
 
