@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gristmill.stages.text.classifiers.head_training import train_head
-from gristmill.stages.text.classifiers.labelled_data import LabelledTexts, read_labelled
-from gristmill.stages.text.classifiers.training import evaluate, train_deberta, train_linear
+from gristmill.training.head_training import train_head
+from gristmill.training.labelled_data import LabelledTexts, read_labelled
+from gristmill.training.training import evaluate, train_deberta, train_linear
 
 ROOT = Path(__file__).resolve().parent
 DATA = ROOT.parent.parent / "shared" / "data" / "texts"

@@ -110,10 +110,10 @@ def run(corpus: Path, output: Path, *, cheap: bool) -> None:
 
 def time_and_bytes(corpus: Path, folder: Path, *, repeats: int) -> dict[str, Any]:
     """Shares of processor time and bytes per document."""
-    import gristmill.backends.parts as parts
-    import gristmill.backends.runner as runner
-    import gristmill.ledger.identity as identity
-    from gristmill.ledger.ledger import Ledger
+    import gristmill.execution.partition_output as parts
+    import gristmill.execution.runner as runner
+    import gristmill.ledger.record.identity as identity
+    from gristmill.ledger.ask.ledger import Ledger
 
     run(corpus, folder / "warm", cheap=False)
     clock = Clock()
@@ -150,10 +150,10 @@ def time_and_bytes(corpus: Path, folder: Path, *, repeats: int) -> dict[str, Any
 def million_decisions(folder: Path) -> dict[str, Any]:
     """A run of two million documents, every second one dropped, and the wait for answers about some of them."""
     from gristmill.kernels.hashing import hash_column
-    from gristmill.ledger.commit import commit_partition
-    from gristmill.ledger.layout import RunFolder
-    from gristmill.ledger.plan_record import write_plan
-    from gristmill.ledger.trail import Decisions, Identity, Trail
+    from gristmill.ledger.record.commit import commit_partition
+    from gristmill.ledger.record.layout import RunFolder
+    from gristmill.ledger.record.plan_record import write_plan
+    from gristmill.ledger.record.trail import Decisions, Identity, Trail
     from gristmill.storage.part_sink import WrittenFile
     from gristmill.storage.partitions import FileRange, Partition
 

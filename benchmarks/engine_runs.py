@@ -57,7 +57,7 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
-        from gristmill.backends.local.memory import measure_tree, process_tree
+        from gristmill.observe.memory import measure_tree, process_tree
 
         while not self._over.wait(self._period_s):
             self.peak_bytes = max(self.peak_bytes, measure_tree(process_tree(os.getpid())).pss_bytes)

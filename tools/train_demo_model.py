@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from gristmill.recipes.shipped_recipes import sample_file
-from gristmill.stages.text.classifiers.labelled_data import Evaluation, LabelledTexts
 from gristmill.stages.text.classifiers.linear import LinearModel
-from gristmill.stages.text.classifiers.training import train_linear
+from gristmill.training.labelled_data import Evaluation, LabelledTexts
+from gristmill.training.training import train_linear
 from make_sample import ROOT, SOURCES, pieces, rows, units_of
 
 BITS = 15

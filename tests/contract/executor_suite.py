@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 import pytest
 
 from gristmill.backends.base import BaseExecutor
-from gristmill.backends.in_process import run_in_process
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.backends.work import Work
 from gristmill.errors import ResourcesError, StageFailedError, StageResultError, UnknownNameError
+from gristmill.execution.driver import Work
+from gristmill.execution.in_process import run_in_process
 from gristmill.ledger import Ledger
 from gristmill.ledger.performance import TaskPerfUtils
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.observe.events import PartitionCommitted, WorkerStopped
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage

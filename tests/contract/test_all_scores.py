@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 
 from gristmill.backends.local import LocalExecutor
 from gristmill.ledger import Ledger
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.filters import (

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.backends.local import LocalExecutor
-from gristmill.ledger.manifest import Manifest
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.manifest import Manifest
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.filters import MeanWordLengthFilter, ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter

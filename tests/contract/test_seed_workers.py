@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gristmill.backends.local import LocalExecutor
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.observe.events import WorkerStarted, WorkerStopped
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.io import JsonlReader, JsonlWriter

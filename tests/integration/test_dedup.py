@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.backends.local import LocalExecutor
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.stages.deduplication import ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow
 
 KINDS = {"exact": ExactDeduplicationWorkflow, "fuzzy": FuzzyDeduplicationWorkflow}

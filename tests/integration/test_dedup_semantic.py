@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.backends.local import LocalExecutor
-from gristmill.ledger.ledger import Ledger
-from gristmill.ledger.verify import verify
+from gristmill.ledger.ask.ledger import Ledger
+from gristmill.ledger.prove.verify import verify
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
 
 STEPS = 8

@@ -21,7 +21,6 @@ import cloudpickle
 import pytest
 
 from gristmill.backends.local import LocalExecutor
-from gristmill.backends.local.memory import measure_tree, process_tree
 from gristmill.errors import (
     OutputError,
     PlanningError,
@@ -30,9 +29,10 @@ from gristmill.errors import (
     UsageError,
     WorkerError,
 )
-from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.quarantine import read_quarantine
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.quarantine import read_quarantine
 from gristmill.observe.events import Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
+from gristmill.observe.memory import measure_tree, process_tree
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
@@ -264,7 +264,7 @@ def ids(out: Path) -> set[str]:
 
 
 def ledger(out: Path) -> dict[str, Any]:
-    from gristmill.ledger.manifest import Manifest
+    from gristmill.ledger.record.manifest import Manifest
 
     entries = Manifest(RunFolder(str(out))).load()
     return {
@@ -607,7 +607,7 @@ WATCHED = """
     import sys
 
     from gristmill.backends.local import LocalExecutor
-    from gristmill.backends.local.memory import measure_tree
+    from gristmill.observe.memory import measure_tree
     from gristmill.observe.events import Sample, WorkerStopped
     from gristmill.pipeline import Pipeline
     from gristmill.stages.text.io.reader import JsonlReader

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pytest
 
 from gristmill.backends.local.channel import Channel, ChannelClosed
-from gristmill.backends.local.memory import measure_tree, process_start_time, process_tree
 from gristmill.backends.local.nursery import RECEIVED_FUNCTION_ENTRY, Nursery, WorkerProcess, shared_nursery
 from gristmill.backends.local.processes import stop_workers
 from gristmill.backends.local.shared_files import SharedFolder, sweep
 from gristmill.backends.local.status import Phase, StatusWriter
 from gristmill.errors import UsageError, WorkerError
+from gristmill.observe.memory import measure_tree, process_start_time, process_tree
 
 # Workers cannot import this file; what they are to do is sent by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -11,7 +11,7 @@ import pytest
 from gristmill.backends.local import LocalExecutor
 from gristmill.errors import StageFailedError
 from gristmill.ledger import Ledger
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from gristmill.backends.local import LocalExecutor
-from gristmill.ledger.ledger import Ledger
-from gristmill.ledger.quarantine import read_quarantine
-from gristmill.ledger.verify import verify
+from gristmill.ledger.ask.ledger import Ledger
+from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.quarantine import read_quarantine
 from gristmill.pipeline import Pipeline
 from gristmill.pipeline.describe import describe_plan
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from gristmill.backends.plan import ExecutionPlan
-    from gristmill.backends.work import Work
+    from gristmill.execution.driver import Work
 
 
 @dataclass
@@ -45,7 +45,7 @@ class BaseExecutor(ABC):
     """Runs an execution plan.
 
     An executor moves tasks between segments; what happens to a task inside a segment is done by
-    `gristmill.backends.runner.SegmentRunner`, the same on every executor.
+    `gristmill.execution.runner.SegmentRunner`, the same on every executor.
 
     Args:
         config: The executor's settings; an unknown key is an error.

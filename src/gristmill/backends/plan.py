@@ -8,8 +8,8 @@ from typing import Any
 
 from gristmill.observe.events import SegmentPlan
 from gristmill.stages.base import FusedStage, ProcessingStage
-from gristmill.stages.ends import SinkStage
 from gristmill.stages.resources import Resources
+from gristmill.stages.source_sink import SinkStage
 
 Stage = ProcessingStage[Any, Any]
 

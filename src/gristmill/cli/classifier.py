@@ -70,8 +70,8 @@ def train(
     before. Use the result with DistributedDataClassifier(model_identifier=OUT), or with
     LinearClassifier(model_path=OUT) for --kind linear.
     """
-    from gristmill.stages.text.classifiers.labelled_data import read_labelled
-    from gristmill.stages.text.classifiers.model_output import EVALUATION_NAME, filled_when_done
+    from gristmill.training.labelled_data import read_labelled
+    from gristmill.training.model_output import EVALUATION_NAME, filled_when_done
 
     chosen = kind or ("head" if encoder else "deberta")
     if chosen == "head" and not encoder:
@@ -127,7 +127,7 @@ def _train(
     from rich.progress import Progress
 
     try:
-        from gristmill.stages.text.classifiers import head_training, training
+        from gristmill.training import head_training, training
     except ModuleNotFoundError as error:
         from gristmill.stages.text.models.sources import missing_extra
 

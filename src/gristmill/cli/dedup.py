@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import click
 
-from gristmill.backends.late_imports import defer_imports
 from gristmill.cli.early_start import start_for_files
 from gristmill.cli.edge import (
     DONE,
@@ -18,6 +17,7 @@ from gristmill.cli.edge import (
     print_json,
 )
 from gristmill.cli.recipe_options import error_budget_option, executor_options
+from gristmill.execution.late_imports import defer_imports
 
 KINDS = ("exact", "fuzzy", "semantic")
 

@@ -9,7 +9,7 @@ import click
 from gristmill.cli.edge import DONE, FAILED, common_options, json_option, print_json
 
 if TYPE_CHECKING:
-    from gristmill.ledger.diff import LedgerDiff
+    from gristmill.ledger.ask.diff import LedgerDiff
 
 
 @click.command("diff")
@@ -48,7 +48,7 @@ def command(ctx: click.Context, before: str, after: str, limit: int, as_json: bo
 
 def compare(before: str, after: str) -> LedgerDiff:
     """What the two ledgers say."""
-    from gristmill.ledger.ledger import Ledger
+    from gristmill.ledger.ask.ledger import Ledger
 
     return Ledger(before).diff(after)
 

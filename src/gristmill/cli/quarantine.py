@@ -11,7 +11,7 @@ import click
 from gristmill.cli.edge import common_options, json_option, print_json
 
 if TYPE_CHECKING:
-    from gristmill.ledger.quarantine import QuarantineEntry
+    from gristmill.ledger.record.quarantine import QuarantineEntry
 
 EXCERPT_CHARS = 100
 
@@ -43,14 +43,14 @@ def command(output: str, cause: str | None, stage: str | None, as_json: bool) ->
 
 def causes(output: str) -> list[dict[str, Any]]:
     """One entry per cause and stage, the most frequent first."""
-    from gristmill.ledger.quarantine import list_quarantine
+    from gristmill.ledger.record.quarantine import list_quarantine
 
     return list_quarantine(output).to_dicts()
 
 
 def records(output: str, cause: str | None, stage: str | None) -> Iterator[QuarantineEntry]:
     """The records themselves, in source order."""
-    from gristmill.ledger.quarantine import read_quarantine
+    from gristmill.ledger.record.quarantine import read_quarantine
 
     return read_quarantine(output, cause=cause, stage=stage)
 

@@ -40,7 +40,7 @@ def replay_recipe(output: str, recipe: str | None, cause: str | None, settings: 
     """Replay with the recipe kept beside the output, or with another one."""
     from gristmill.cli.recipe_options import read_recipe, read_settings
     from gristmill.errors import ResumeError
-    from gristmill.ledger.layout import RunFolder
+    from gristmill.ledger.record.layout import RunFolder
     from gristmill.recipes import parse_recipe
     from gristmill.recipes.shipped_recipes import find_recipe
 

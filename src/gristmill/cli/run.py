@@ -115,8 +115,8 @@ def run_recipe(
     **options: Any,
 ) -> dict[str, Any]:
     """Run it with a display and return the report as plain values."""
-    from gristmill.backends.late_imports import defer_imports
     from gristmill.cli.early_start import start_early
+    from gristmill.execution.late_imports import defer_imports
 
     recipe = read_recipe(name, assignments)
     start_early(recipe, executor=executor, workers=workers, settings=assignments.executor)

@@ -10,7 +10,7 @@ import click
 from gristmill.cli.edge import DONE, FAILED, common_options, json_option, print_json
 
 if TYPE_CHECKING:
-    from gristmill.ledger.verify import VerifyReport
+    from gristmill.ledger.prove.verify import VerifyReport
 
 
 @click.command("verify")
@@ -33,7 +33,7 @@ def command(ctx: click.Context, output: str, as_json: bool) -> None:
 
 
 def check(output: str) -> VerifyReport:
-    """The findings of `gristmill.ledger.verify`."""
-    from gristmill.ledger.verify import verify
+    """The findings of `gristmill.ledger.prove.verify`."""
+    from gristmill.ledger.prove.verify import verify
 
     return verify(output)

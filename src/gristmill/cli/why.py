@@ -12,8 +12,8 @@ from gristmill.cli.edge import DONE, FAILED, common_options, json_option, print_
 DUPLICATE = "duplicate"
 
 if TYPE_CHECKING:
-    from gristmill.ledger.texts import TextDiff
-    from gristmill.ledger.why import Why
+    from gristmill.ledger.ask.text_diff import TextDiff
+    from gristmill.ledger.ask.why import Why
 
 
 @click.command("why")
@@ -58,7 +58,7 @@ def command(
 
 def ask(output: str, document: str) -> Why:
     """The answer of the ledger."""
-    from gristmill.ledger.ledger import Ledger
+    from gristmill.ledger.ask.ledger import Ledger
 
     return Ledger(output).why(document)
 
@@ -68,7 +68,7 @@ def differences(output: str, answer: Why, text_field: str, *, changed: bool) -> 
     wanted = [changed or fate.status == DUPLICATE for fate in answer.fates]
     if not any(wanted):
         return []
-    from gristmill.ledger.ledger import Ledger
+    from gristmill.ledger.ask.ledger import Ledger
 
     ledger = Ledger(output)
     pairs = zip(answer.fates, wanted, strict=True)

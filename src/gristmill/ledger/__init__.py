@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gristmill.ledger.diff import LedgerDiff
-    from gristmill.ledger.layout import RunFolder
-    from gristmill.ledger.ledger import Ledger
-    from gristmill.ledger.manifest import Manifest, ManifestEntry
-    from gristmill.ledger.verify import VerifyReport
-    from gristmill.ledger.why import Why
+    from gristmill.ledger.ask.diff import LedgerDiff
+    from gristmill.ledger.ask.ledger import Ledger
+    from gristmill.ledger.ask.why import Why
+    from gristmill.ledger.prove.verify import VerifyReport
+    from gristmill.ledger.record.layout import RunFolder
+    from gristmill.ledger.record.manifest import Manifest, ManifestEntry
 
 __all__ = ["Ledger", "LedgerDiff", "Manifest", "ManifestEntry", "RunFolder", "VerifyReport", "Why"]
 
 _HOMES = {
-    "Ledger": "ledger", "LedgerDiff": "diff", "Manifest": "manifest", "ManifestEntry": "manifest",
-    "RunFolder": "layout", "VerifyReport": "verify", "Why": "why",
+    "Ledger": "ask.ledger", "LedgerDiff": "ask.diff", "Manifest": "record.manifest", "ManifestEntry": "record.manifest",
+    "RunFolder": "record.layout", "VerifyReport": "prove.verify", "Why": "ask.why",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gristmill.ledger.trail import StageCount, StageTime
+from gristmill.ledger.record.trail import StageCount, StageTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gristmill.ledger.trail import StageCount
+from gristmill.ledger.record.trail import StageCount
 from gristmill.observe.events import (
     Event,
     Notice,

@@ -11,7 +11,7 @@ from typing import Any
 from gristmill import __version__
 from gristmill.pipeline.user_code import attributes, code_of, describe_value, is_user_module
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.ends import ReaderStage, SinkStage, SourceStage
+from gristmill.stages.source_sink import ReaderStage, SinkStage, SourceStage
 
 
 def describe_plan(

@@ -10,16 +10,16 @@ from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import OutputError, OutputExistsError, ResumeError, VerificationError
-from gristmill.ledger.alarms import AlarmLimits
-from gristmill.ledger.commit import remove_partition
-from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
-from gristmill.ledger.manifest import Manifest
-from gristmill.ledger.plan_record import check_plan, write_plan
-from gristmill.ledger.resume import Resume, adopt_plan, decide, preview
-from gristmill.ledger.run_record import RunRecorder, read_run
-from gristmill.ledger.trail import StageCount
+from gristmill.ledger.record.alarms import AlarmLimits
+from gristmill.ledger.record.commit import remove_partition
+from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.plan_record import check_plan, write_plan
+from gristmill.ledger.record.resume import Resume, adopt_plan, decide, preview
+from gristmill.ledger.record.run_record import RunRecorder, read_run
+from gristmill.ledger.record.trail import StageCount
 from gristmill.pipeline.partition_perf import PartitionPerf
-from gristmill.stages.ends import SinkStage
+from gristmill.stages.source_sink import SinkStage
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.file_group import FileGroupTask

@@ -14,8 +14,8 @@ from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage, member_names
 from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, UsageError, did_you_mean
 from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage, own_copy
-from gristmill.stages.ends import ReaderStage, SinkStage, SourceColumns, SourceStage
 from gristmill.stages.resources import Resources
+from gristmill.stages.source_sink import ReaderStage, SinkStage, SourceColumns, SourceStage
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask
 

@@ -16,23 +16,23 @@ import pyarrow as pa
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import RunSettings, Stage
 from gristmill.backends.registry import as_executor
-from gristmill.backends.work import ErrorBudget, Work
 from gristmill.errors import ResumeError, VerificationError
-from gristmill.ledger.commit import commit_partition
-from gristmill.ledger.identity import make_identity
-from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.manifest import Manifest, ManifestEntry
-from gristmill.ledger.plan_record import compare, plan_digest, read_plan
-from gristmill.ledger.reload import load_trail
-from gristmill.ledger.resume import adopt_plan
-from gristmill.ledger.run_record import RUNNING, RunRecorder, read_run
-from gristmill.ledger.trail import QuarantinedRecord, StageCount, Trail
+from gristmill.execution.driver import ErrorBudget, Work
+from gristmill.ledger.ask.reload import load_trail
+from gristmill.ledger.record.commit import commit_partition
+from gristmill.ledger.record.identity import make_identity
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import Manifest, ManifestEntry
+from gristmill.ledger.record.plan_record import compare, plan_digest, read_plan
+from gristmill.ledger.record.resume import adopt_plan
+from gristmill.ledger.record.run_record import RUNNING, RunRecorder, read_run
+from gristmill.ledger.record.trail import QuarantinedRecord, StageCount, Trail
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
 from gristmill.observe.figures import plural
 from gristmill.pipeline.describe import describe_plan
 from gristmill.pipeline.merge import cast_where_possible, merged_files
 from gristmill.pipeline.planner import Draft, draft, finish
-from gristmill.stages.ends import ReaderStage, SinkStage
+from gristmill.stages.source_sink import ReaderStage, SinkStage
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.partitions import Partition

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gristmill.ledger.trail import StageCount, StageTime
+from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.tasks.base import Task
 
 

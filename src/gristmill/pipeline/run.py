@@ -10,27 +10,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gristmill.backends.accounting import settled
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import ExecutionPlan, RunSettings
 from gristmill.backends.registry import as_executor
-from gristmill.backends.work import ErrorBudget, Work
 from gristmill.errors import OutputError, PlanningError, UsageError
-from gristmill.ledger.alarms import AlarmLimits
-from gristmill.ledger.commit import source_rows
-from gristmill.ledger.trail import StageCount, StageTime
-from gristmill.ledger.unscored import missing_scores_note
+from gristmill.execution.driver import ErrorBudget, Work
+from gristmill.ledger.ask.score_coverage import missing_scores_note
+from gristmill.ledger.record.alarms import AlarmLimits
+from gristmill.ledger.record.commit import source_rows
+from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan
-from gristmill.pipeline.initial import initial_ranges
 from gristmill.pipeline.output import OutputState, open_output
 from gristmill.pipeline.partition_perf import PartitionPerf
 from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
 from gristmill.pipeline.result import RunReport, RunResult, StageReport
+from gristmill.pipeline.task_fingerprint import initial_ranges
 from gristmill.storage.atomic import output_error
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
+from gristmill.tracking.accounting import settled
 
 if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gristmill.ledger.performance import StagePerfStats
-from gristmill.ledger.trail import Rows, Trail
+from gristmill.ledger.record.trail import Rows, Trail
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 Inside are immutable `Columns`; `to_pyarrow`, `to_polars` and `to_pandas` are doors for user code. Built-in stages use
 `column`, `with_column`, `take` and `drop`, which keep every row's origin; what user code returns through the doors is
-matched with what went in by the runner (`gristmill.backends.accounting`).
+matched with what went in by the runner (`gristmill.tracking.accounting`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError
-from gristmill.ledger.trail import DROPPED, Changes, Decisions, Floats, QuarantinedRecord, Rows, Scores
+from gristmill.ledger.record.trail import DROPPED, Changes, Decisions, Floats, QuarantinedRecord, Rows, Scores
+from gristmill.tasks.arrow_io import table_of_polars
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns
-from gristmill.tasks.table_door import table_of_polars
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,7 +164,7 @@ class DocumentBatch(Task[Any]):
             frame: pd.DataFrame = self._frame
             return frame
         if self._given is None or self._given[2] is not self.columns:
-            from gristmill.tasks.pandas_door import index_tag, to_frame
+            from gristmill.tasks.pandas_io import index_tag, to_frame
 
             made = to_frame(self.columns)
             self._given = (made, index_tag(made) or "", self.columns)
@@ -176,7 +176,7 @@ class DocumentBatch(Task[Any]):
     def columns(self) -> Columns:
         """The columns, whatever the batch was made from."""
         if self._columns is None:
-            from gristmill.tasks.pandas_door import to_table
+            from gristmill.tasks.pandas_io import to_table
 
             self._columns = TableColumns(to_table(self._frame))
         return self._columns

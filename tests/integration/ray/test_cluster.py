@@ -91,7 +91,7 @@ def test_a_node_is_lost(tmp_path: Path, kind: str) -> None:
         import psutil
         import ray
         from ray.cluster_utils import Cluster
-        from gristmill.ledger.verify import verify
+        from gristmill.ledger.prove.verify import verify
         from gristmill.pipeline import Pipeline
         from gristmill.stages.text.io.reader import JsonlReader
         from gristmill.stages.text.io.writer import JsonlWriter

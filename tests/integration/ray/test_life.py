@@ -15,7 +15,7 @@ import pytest
 from gristmill.backends.ray_actor_pool import RayActorPoolExecutor
 from gristmill.backends.ray_data import RayDataExecutor
 from gristmill.errors import ResourcesError, UsageError
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.observe.events import WorkerStopped
 from gristmill.pipeline import Pipeline
 from gristmill.stages.resources import Resources

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.kernels.hashing import hash_column
-from gristmill.ledger.commit import commit_partition
-from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.manifest import ManifestEntry
-from gristmill.ledger.plan_record import plan_digest, write_plan
-from gristmill.ledger.run_record import RunRecorder
-from gristmill.ledger.trail import Changes, Decisions, Identity, QuarantinedRecord, StageCount, Trail
+from gristmill.ledger.record.commit import commit_partition
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import ManifestEntry
+from gristmill.ledger.record.plan_record import plan_digest, write_plan
+from gristmill.ledger.record.run_record import RunRecorder
+from gristmill.ledger.record.trail import Changes, Decisions, Identity, QuarantinedRecord, StageCount, Trail
 from gristmill.observe.events import RunFinished, RunStarted, SegmentPlan
 from gristmill.storage.part_sink import HashedFile, WrittenFile
 from gristmill.storage.partitions import FileRange, Partition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gristmill.ledger.trail import StageCount, StageTime
+from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import PartitionCommitted, RunStarted, Sample, SegmentPlan, TaskFinished
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gristmill.ledger.plan_record import compare
+from gristmill.ledger.record.plan_record import compare
 from gristmill.pipeline.describe import describe_plan, describe_stage
 from gristmill.pipeline.planner import expand
 from gristmill.pipeline.user_code import describe_value

@@ -27,7 +27,7 @@ from gristmill.errors import (
     StageFailedError,
     UsageError,
 )
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter

@@ -11,7 +11,7 @@ import pytest
 
 from gristmill.errors import StageResultError, UsageError
 from gristmill.ledger import Ledger
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.function_decorators import processing_stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gristmill.ledger.performance import StagePerfStats
-from gristmill.ledger.trail import StageTime
+from gristmill.ledger.record.trail import StageTime
 from gristmill.observe.events import Notice, TaskFinished
 from gristmill.pipeline.partition_perf import MOST_PARTITIONS, PartitionPerf
 

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 from gristmill.cli.main import cli
 from gristmill.errors import ErrorBudgetExceededError, ResumeError
-from gristmill.ledger.ledger import Ledger
-from gristmill.ledger.manifest import Manifest
-from gristmill.ledger.quarantine import list_quarantine, read_quarantine
-from gristmill.ledger.verify import verify
+from gristmill.ledger.ask.ledger import Ledger
+from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.quarantine import list_quarantine, read_quarantine
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.filters import ColumnFilter, ScoreFilter, WordCountFilter

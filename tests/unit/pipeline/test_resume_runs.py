@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gristmill.errors import OutputError, ResumeError, UsageError
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.observe.events import PartitionCommitted
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage

@@ -24,7 +24,7 @@ from gristmill.errors import (
     UsageError,
 )
 from gristmill.ledger import Ledger
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.observe.events import PartitionCommitted, RunFinished, RunStarted, TaskFinished
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
@@ -492,7 +492,7 @@ def test_rows_that_do_not_add_up_fail_the_run(tmp_path: Path) -> None:
 
 @only_in_one_process
 def test_rows_lost_between_stages_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gristmill.backends.parts import PartitionOutput
+    from gristmill.execution.partition_output import PartitionOutput
 
     append = PartitionOutput.append
     monkeypatch.setattr(
@@ -505,7 +505,7 @@ def test_rows_lost_between_stages_fail_the_run(tmp_path: Path, monkeypatch: pyte
 
 @only_in_one_process
 def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gristmill.backends.parts import PartitionOutput
+    from gristmill.execution.partition_output import PartitionOutput
 
     def full(self: Any, batch: Any) -> int:
         raise OSError(28, os.strerror(28), "somewhere")

@@ -12,11 +12,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.backends.accounting import account, enter, leave, settled
-from gristmill.ledger.trail import Trail
+from gristmill.ledger.record.trail import Trail
 from gristmill.stages.base import ProcessingStage
 from gristmill.tasks import DocumentBatch
-from gristmill.tasks.table_door import polars_memory, shares_rows
+from gristmill.tasks.arrow_io import polars_memory, shares_rows
+from gristmill.tracking.accounting import account, enter, leave, settled
 
 Frame = Any
 

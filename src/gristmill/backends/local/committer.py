@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 
-from gristmill.backends.parts import Leaf
-from gristmill.backends.work import Work
+from gristmill.execution.driver import Work
+from gristmill.execution.partition_output import Leaf
 
 
 class Committer:

@@ -14,11 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gristmill.backends.code import pickled
 from gristmill.backends.local.committer import Committer
 from gristmill.backends.local.interrupts import InterruptWatch
 from gristmill.backends.local.jobs import Hand, Jobs, lineage_in
-from gristmill.backends.local.memory import measure_tree
 from gristmill.backends.local.memory_watch import MemoryWatch
 from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
 from gristmill.backends.local.nursery import Nursery, shared_nursery
@@ -27,11 +25,13 @@ from gristmill.backends.local.scheduler import Action, Give, Start, Stop, Unbloc
 from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.state import WINDOW, Life, State, Worker
 from gristmill.backends.local.transport import Parcel, unpack
-from gristmill.backends.parts import Leaf
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.backends.work import Work
 from gristmill.errors import ChannelClosed, WorkerError
+from gristmill.execution.driver import Work
+from gristmill.execution.partition_output import Leaf
+from gristmill.execution.stage_pickling import pickled
 from gristmill.observe.events import Notice, Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
+from gristmill.observe.memory import measure_tree
 
 _TICK_S = 0.1
 _SAMPLE_S = 0.25

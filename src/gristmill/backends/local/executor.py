@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 from gristmill.backends.base import BaseExecutor, Capacity
 from gristmill.backends.config import parse_config
-from gristmill.backends.in_process import run_in_process
 from gristmill.backends.local.config import SMALL_INPUT, LocalConfig
-from gristmill.backends.local.memory import available_memory, cpu_count, measure_tree
 from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment
-from gristmill.backends.work import Work
 from gristmill.errors import PlanningError
+from gristmill.execution.driver import Work
+from gristmill.execution.in_process import run_in_process
+from gristmill.observe.memory import available_memory, cpu_count, measure_tree
 from gristmill.storage.sizes import format_size
 
 _NURSERY_BYTES = 110 << 20

@@ -13,8 +13,8 @@ from gristmill.backends.local.state import Queued, State, Worker
 from gristmill.backends.local.status import WorkerStatus
 from gristmill.backends.local.transport import Parcel
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.backends.recovery import Attempts, Place
 from gristmill.errors import WorkerError
+from gristmill.execution.recovery import Attempts, Place
 from gristmill.tasks.base import Step
 
 

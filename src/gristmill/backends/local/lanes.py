@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gristmill.backends.calls import call_stage
 from gristmill.backends.local.status import Phase, StatusWriter
+from gristmill.execution.calls import call_stage
 
 LANES = 2
 

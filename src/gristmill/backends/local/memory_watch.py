@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from gristmill.backends.local.memory import measure_tree
+from gristmill.observe.memory import measure_tree
 
 _PERIOD_S = 0.25
 _SHARE = 0.05

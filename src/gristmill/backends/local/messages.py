@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gristmill.backends.calls import Hints
 from gristmill.backends.local.transport import Parcel
-from gristmill.backends.parts import Leaf
 from gristmill.errors import GristmillError
-from gristmill.ledger.trail import StageCount, StageTime
+from gristmill.execution.calls import Hints
+from gristmill.execution.partition_output import Leaf
+from gristmill.ledger.record.trail import StageCount, StageTime
 
 # --- driver to worker ---
 

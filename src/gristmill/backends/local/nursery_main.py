@@ -26,10 +26,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gristmill.backends.late_imports import defer_imports
 from gristmill.backends.local.channel import Channel, ChannelClosed
-from gristmill.backends.local.memory import OutOfMemoryCounter
 from gristmill.backends.local.status import StatusWriter
+from gristmill.execution.late_imports import defer_imports
+from gristmill.observe.memory import OutOfMemoryCounter
 
 DEFAULT_ENTRY = "gristmill.backends.local.worker:main"
 RECEIVED_FUNCTION_ENTRY = "gristmill.backends.local.nursery_main:run_received_function"
@@ -126,7 +126,7 @@ def _preload(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
                 # Packages that load their parts when asked for them are asked here.
                 getattr(found, attribute)
             if name == "pandas":
-                importlib.import_module("gristmill.tasks.pandas_door").introduce_pandas()
+                importlib.import_module("gristmill.tasks.pandas_io").introduce_pandas()
         except ModuleNotFoundError as error:
             if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
                 missing.append(name)

@@ -20,7 +20,7 @@ DEFAULT_PRELOAD: tuple[str, ...] = (
     "gristmill.tasks",
     "gristmill.stages.base",
     "gristmill.backends.plan",
-    "gristmill.backends.runner",
+    "gristmill.execution.runner",
     "gristmill.backends.local.shared_files",
     "gristmill.backends.local.worker",
 )

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gristmill.backends.local.memory import process_start_time
 from gristmill.errors import OutputError, UsageError
+from gristmill.observe.memory import process_start_time
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,10 +32,10 @@ from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, 
 from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.status import Phase, StatusWriter
 from gristmill.backends.local.transport import pack, unpack
-from gristmill.backends.parts import Leaf
-from gristmill.backends.runner import SegmentRunner, set_up_node
 from gristmill.errors import ChannelClosed, GristmillError, WorkerError
-from gristmill.ledger.trail import Trail
+from gristmill.execution.partition_output import Leaf
+from gristmill.execution.runner import SegmentRunner, set_up_node
+from gristmill.ledger.record.trail import Trail
 from gristmill.tasks.base import Task
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gristmill.backends.parts import Leaf
-from gristmill.backends.ray.levels import Levels
 from gristmill.backends.ray.parcels import Receipt, unpack_leaf
-from gristmill.backends.work import Work
+from gristmill.backends.ray.sampling import Levels
+from gristmill.execution.driver import Work
+from gristmill.execution.partition_output import Leaf
 
 
 class Delivery:

@@ -12,16 +12,16 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from gristmill.backends.code import pickled
 from gristmill.backends.plan import ExecutionPlan, Segment
+from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import Cluster, alive_nodes
-from gristmill.backends.ray.requests import Request
-from gristmill.backends.ray.shares import Share
+from gristmill.backends.ray.coordinator import Watch
+from gristmill.backends.ray.feasibility import Request
 from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_spec
-from gristmill.backends.ray.watch import Watch
 from gristmill.backends.ray.worker import Order, overrides
-from gristmill.backends.work import Work
 from gristmill.errors import GristmillError
+from gristmill.execution.driver import Work
+from gristmill.execution.stage_pickling import pickled
 from gristmill.observe.events import Notice
 
 _TICK_S = 1.0

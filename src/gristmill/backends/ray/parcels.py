@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.backends.parts import Leaf
 from gristmill.errors import GristmillError
+from gristmill.execution.partition_output import Leaf
 from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Lineage, Task
 from gristmill.tasks.columns import from_transport

@@ -14,15 +14,15 @@ import cloudpickle
 import ray
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
-from gristmill.backends.calls import Hints
-from gristmill.backends.failures import raised_in
-from gristmill.backends.parts import Leaf
 from gristmill.backends.plan import RunSettings, Segment
-from gristmill.backends.ray.levels import held_memory
 from gristmill.backends.ray.parcels import Parcel, Receipt, pack, pack_leaf, task_id, task_leaves, unpack
-from gristmill.backends.recovery import Place
-from gristmill.backends.runner import SegmentRunner
+from gristmill.backends.ray.sampling import held_memory
 from gristmill.errors import GristmillError, WorkerError
+from gristmill.execution.calls import Hints
+from gristmill.execution.failures import raised_in
+from gristmill.execution.partition_output import Leaf
+from gristmill.execution.recovery import Place
+from gristmill.execution.runner import SegmentRunner
 from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Task
 

@@ -13,8 +13,8 @@ from gristmill.backends.ray.cluster import Cluster
 from gristmill.backends.ray.driver import Run
 from gristmill.backends.ray_data import RayDataExecutor
 from gristmill.backends.ray_data.config import RayDataConfig
-from gristmill.backends.work import Work
 from gristmill.errors import UsageError
+from gristmill.execution.driver import Work
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import ray
 
 from gristmill.backends.ray.parcels import Parcel, Receipt
 from gristmill.backends.ray.worker import Order, SegmentWorker
-from gristmill.backends.ray_data.lane import Lane
+from gristmill.backends.ray_data.stage_thread import Lane
 
 COLUMN = "item"
 _HANDED_ON_S = 3.0

@@ -10,12 +10,12 @@ from gristmill.backends.base import BaseExecutor, Capacity
 from gristmill.backends.config import parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
+from gristmill.backends.ray.allocation import Demand, Share, fit
 from gristmill.backends.ray.delivery import Delivery
 from gristmill.backends.ray.driver import Run, watched
-from gristmill.backends.ray.requests import check
-from gristmill.backends.ray.shares import Demand, Share, fit
+from gristmill.backends.ray.feasibility import check
 from gristmill.backends.ray_data.config import RayDataConfig
-from gristmill.backends.work import Work
+from gristmill.execution.driver import Work
 
 _PATIENCE_S = 20.0
 """Seconds without any result after the loss of a node, until what is not finished is begun anew."""
@@ -61,8 +61,8 @@ class RayDataExecutor(BaseExecutor):
             self._stream(plan, work, run)
 
     def _stream(self, plan: ExecutionPlan, work: Work, run: Run) -> None:
-        from gristmill.backends.ray_data.flow import Flow
-        from gristmill.backends.ray_data.rounds import play
+        from gristmill.backends.ray_data.attempts import play
+        from gristmill.backends.ray_data.dataset import Flow
 
         delivery = Delivery(work)
         one_by_one = self.one_stage_at_a_time

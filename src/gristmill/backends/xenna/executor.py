@@ -11,12 +11,12 @@ from gristmill.backends.base import BaseExecutor, Capacity
 from gristmill.backends.config import parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
+from gristmill.backends.ray.allocation import Demand, Share, fit
 from gristmill.backends.ray.driver import Run, watched
-from gristmill.backends.ray.requests import Request, check
-from gristmill.backends.ray.shares import Demand, Share, fit
-from gristmill.backends.work import Work
+from gristmill.backends.ray.feasibility import Request, check
 from gristmill.backends.xenna.config import XennaConfig
 from gristmill.errors import PlanningError, UsageError
+from gristmill.execution.driver import Work
 
 _CLUSTER_VARIABLES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 """Xenna hands out GPUs itself; a cluster that Ray's own way is on must be started with this."""
@@ -46,8 +46,8 @@ class XennaExecutor(BaseExecutor):
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
         os.environ.setdefault("PYTHON_LOG", "off")
+        from gristmill.backends.xenna.attempts import Rounds
         from gristmill.backends.xenna.mailbox import Mailbox
-        from gristmill.backends.xenna.rounds import Rounds
 
         ignored = self.ignore_head_node
         with (

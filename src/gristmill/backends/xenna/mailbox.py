@@ -11,8 +11,8 @@ from typing import Any
 
 import ray
 
+from gristmill.backends.ray.coordinator import Watch
 from gristmill.backends.ray.parcels import Receipt
-from gristmill.backends.ray.watch import Watch
 
 _MOST_BYTES = 256 << 20
 """What lies in the mailbox at the most; workers wait where the driver is slower than they are."""

@@ -12,9 +12,9 @@ import numpy as np
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
 from gristmill.errors import MissingColumnError, UsageError, did_you_mean
-from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
-from gristmill.ledger.manifest import Manifest
-from gristmill.ledger.workflow_record import write_workflow_record
+from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.workflow_record import write_workflow_record
 from gristmill.observe.events import Listener, Notice
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator

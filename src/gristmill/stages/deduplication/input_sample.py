@@ -12,7 +12,7 @@ import numpy as np
 
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.source import DocumentSource
-from gristmill.stages.ends import ReaderStage
+from gristmill.stages.source_sink import ReaderStage
 from gristmill.storage.compression import DamagedArchiveError, codec_of, open_source
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.partitions import Partition

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
-from gristmill.stages.ends import ReaderStage, SourceColumns, SourceStage
+from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage
 from gristmill.storage.partitions import FileRange, Partition
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch

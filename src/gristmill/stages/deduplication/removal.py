@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.ledger.trail import DUPLICATE
+from gristmill.ledger.record.trail import DUPLICATE
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.deduplication.document_keys import Keys, first_key, make_keys, partitions_of, rows_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, sorted_by_key

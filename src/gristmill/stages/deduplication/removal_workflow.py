@@ -15,9 +15,9 @@ from gristmill.backends.registry import as_executor
 from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
 from gristmill.kernels.content_hash import content_hashes
 from gristmill.kernels.text_column import text_column
-from gristmill.ledger.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
-from gristmill.ledger.manifest import Manifest
-from gristmill.ledger.trail import DUPLICATE
+from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.trail import DUPLICATE
 from gristmill.pipeline.output import check_apart
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult

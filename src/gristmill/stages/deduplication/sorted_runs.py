@@ -16,9 +16,9 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.errors import InputError
-from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.manifest import Manifest
-from gristmill.stages.ends import PartFile, SinkStage
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.stages.source_sink import PartFile, SinkStage
 from gristmill.storage.compression import open_raw
 from gristmill.storage.part_sink import HashedFile, WrittenFile
 from gristmill.storage.remote import is_local, local_path

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.errors import InputChangedError, UsageError
-from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.manifest import Manifest
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.ends import SourceColumns, SourceStage
+from gristmill.stages.source_sink import SourceColumns, SourceStage
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
 from gristmill.storage.files import COMPRESSED_SUFFIXES, list_files

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
-from gristmill.ledger.trail import Floats
+from gristmill.ledger.record.trail import Floats
 from gristmill.tasks.columns import one_chunk
 from gristmill.tasks.document import DocumentBatch
 

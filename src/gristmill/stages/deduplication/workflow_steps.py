@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import MissingColumnError
-from gristmill.ledger.commit import remove_partition
-from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
-from gristmill.ledger.manifest import Manifest
-from gristmill.ledger.workflow_record import CHOICE
+from gristmill.ledger.record.commit import remove_partition
+from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.workflow_record import CHOICE
 from gristmill.pipeline.output import check_apart, check_is_folder, check_strangers, check_writable
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.result import RunResult

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from gristmill.backends.local import shared_files
-from gristmill.backends.local.memory import process_start_time
 from gristmill.backends.local.shared_files import SharedFolder, SharedSegment, sweep
 from gristmill.errors import OutputError, UsageError
+from gristmill.observe.memory import process_start_time
 
 TABLE = pa.table({"text": ["one", None, "three"] * 1000, "n": pa.array(range(3000), pa.int32())})
 UID = os.getuid()

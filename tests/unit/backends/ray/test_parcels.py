@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gristmill.backends.parts import Leaf
 from gristmill.backends.ray.delivery import Delivery
 from gristmill.backends.ray.parcels import Receipt, pack, pack_leaf, task_id, unpack
 from gristmill.errors import StageFailedError
-from gristmill.ledger.trail import Trail
+from gristmill.execution.partition_output import Leaf
+from gristmill.ledger.record.trail import Trail
 from gristmill.observe.events import EventStream
 from gristmill.tasks.base import Lineage, Step
 from gristmill.tasks.document import DocumentBatch

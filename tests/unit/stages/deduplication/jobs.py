@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.ask.ledger import Ledger
 from gristmill.stages.deduplication import ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow
 from tests.unit.pipeline.jobs import here, read_rows, write_lines
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.ledger import Ledger
-from gristmill.ledger.manifest import Manifest
-from gristmill.ledger.verify import verify
+from gristmill.ledger.ask.ledger import Ledger
+from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow
 from tests.unit.pipeline.jobs import here, read_rows
 from tests.unit.stages.deduplication.jobs import KINDS, write_files

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.key_ranges import document_cuts
 from gristmill.stages.deduplication.semantic.chains import ShorterChains

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gristmill.backends import changes
 from gristmill.errors import InputChangedError, InputNotFoundError, MissingColumnError, ResumeError, UsageError
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
+from gristmill.tracking import change_detection as changes
 from tests.unit.pipeline.jobs import here, read_lines, read_rows
 from tests.unit.stages.deduplication.jobs import deduplicate, documents, kept_ids, survivor_of, write_files
 

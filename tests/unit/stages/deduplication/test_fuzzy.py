@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.errors import UsageError
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
 from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow
 from gristmill.stages.deduplication.fuzzy.accuracy import (
     ComparedPairs,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
-from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.ask.ledger import Ledger
 from gristmill.stages.deduplication import TextDuplicatesRemovalWorkflow
 from tests.unit.pipeline.jobs import here, read_rows
 from tests.unit.stages.deduplication.jobs import deduplicate, documents, write_files

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import InputChangedError, InputError, MissingExtraError, UsageError
-from gristmill.ledger.layout import RunFolder
-from gristmill.ledger.verify import verify
+from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.layout import RunFolder
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.semantic.clusters import border_width, sample_size
 from gristmill.stages.deduplication.semantic.kmeans import nearest_centroids, spherical_kmeans

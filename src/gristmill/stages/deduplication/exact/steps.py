@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gristmill.kernels.content_hash import content_hashes
 from gristmill.kernels.text_column import text_column
-from gristmill.ledger.identity import make_identity
+from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.document_keys import make_keys
 from gristmill.stages.deduplication.document_text import DocumentStage, texts_of

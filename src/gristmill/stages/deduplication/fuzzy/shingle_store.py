@@ -9,7 +9,7 @@ import pyarrow as pa
 from gristmill.kernels.minhash import hash_factors, signature_sets
 from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_pairs, shingle_sets, word_tables
 from gristmill.kernels.text_column import text_column
-from gristmill.ledger.identity import make_identity
+from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.document_keys import Keys, first_key, make_keys
 from gristmill.stages.deduplication.document_text import DocumentStage, texts_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.errors import InputError, UsageError
-from gristmill.ledger.layout import RECORD_FOLDER, RunFolder
-from gristmill.ledger.plan_record import read_plan
+from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.record.plan_record import read_plan
 from gristmill.observe.events import Notice
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
 from gristmill.stages.deduplication.semantic.clusters import Centroids, ClusterMembers, cluster_cuts, sample_size

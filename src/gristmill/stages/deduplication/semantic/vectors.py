@@ -19,7 +19,7 @@ import pyarrow as pa
 from gristmill.errors import InputError
 from gristmill.kernels.content_hash import content_hashes
 from gristmill.kernels.vector_search import Vectors, rounded_vectors
-from gristmill.ledger.identity import make_identity
+from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.document_keys import make_keys
 from gristmill.stages.deduplication.document_text import DocumentStage, texts_of

@@ -18,10 +18,10 @@ from gristmill.stages.text.classifiers.guard_stages import (
     FormatAegisPromptStage,
     PostProcessAegisResponsesStage,
 )
-from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.loading import load_tokenizer
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import check_identifier, fetch_model, model_folder
+from gristmill.stages.text.models.token_batches import BudgetedModelStage
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch

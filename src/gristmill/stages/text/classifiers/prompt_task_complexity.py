@@ -13,9 +13,9 @@ import pyarrow as pa
 from gristmill.errors import NotSupportedError
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import compose
-from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import CONFIG_FILES, check_identifier, fetch_model, read_config
+from gristmill.stages.text.models.token_batches import BudgetedModelStage
 from gristmill.stages.text.models.tokens import PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
 

@@ -19,9 +19,9 @@ from gristmill.stages.text.classifiers.base import (
     vectors,
 )
 from gristmill.stages.text.embedders.sentence_models import SentenceSettings, sentence_settings
-from gristmill.stages.text.models.budgeted import BudgetedModelStage
 from gristmill.stages.text.models.secrets import Secret, hide
 from gristmill.stages.text.models.sources import check_identifier
+from gristmill.stages.text.models.token_batches import BudgetedModelStage
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch

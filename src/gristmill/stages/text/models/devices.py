@@ -210,6 +210,6 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
         from gristmill.stages.text.models.int8 import with_int8_layers
 
         network = with_int8_layers(network)
-    from gristmill.stages.text.models.parts import in_parts
+    from gristmill.stages.text.models.threaded_forward import in_parts
 
     return in_parts(network, threads)

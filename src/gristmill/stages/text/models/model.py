@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.backends.failures import quarantined_row
 from gristmill.errors import MissingColumnError, StageDefinitionError, UsageError
+from gristmill.execution.failures import quarantined_row
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.models.folder_digest import folder_digest

@@ -11,7 +11,7 @@ from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
     from gristmill.backends.base import NodeInfo, WorkerMetadata
-    from gristmill.stages.text.models.budgeted import BudgetedModelStage
+    from gristmill.stages.text.models.token_batches import BudgetedModelStage
 
 
 def share_tokens(model: BudgetedModelStage, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:

@@ -29,7 +29,6 @@ from gristmill.stages.text.models.sources import (
     read_config,
     tokenizer_digest,
 )
-from gristmill.stages.text.models.text_start import splits_at_spaces, start_of
 from gristmill.stages.text.models.token_settings import TokenSettings
 from gristmill.stages.text.models.tokens import (
     ATTENTION_MASK_FIELD,
@@ -44,6 +43,7 @@ from gristmill.stages.text.models.tokens import (
     note_token_facts,
     token_facts,
 )
+from gristmill.stages.text.models.truncation import splits_at_spaces, start_of
 from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:

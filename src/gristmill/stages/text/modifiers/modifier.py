@@ -15,8 +15,8 @@ from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.text.modifiers.doc_modifier import DocumentModifier, ModifiedColumn, has_column_path
 from gristmill.tasks.columns import Array, Mask, as_text, one_chunk
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tasks.pandas_door import json_text
-from gristmill.tasks.rebuilding import differing_rows
+from gristmill.tasks.pandas_io import json_text
+from gristmill.tracking.rebuilding import differing_rows
 
 AnyModifier: TypeAlias = "DocumentModifier | Callable[..., Any]"
 

@@ -16,11 +16,11 @@ from gristmill.ledger import Ledger
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.classifiers import DistributedDataClassifier, LinearClassifier
 from gristmill.stages.text.classifiers.label_filter import LabelFilter
-from gristmill.stages.text.classifiers.labelled_data import LabelledTexts
-from gristmill.stages.text.classifiers.training import train_linear
 from gristmill.stages.text.io.reader import JsonlReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.tasks import DocumentBatch
+from gristmill.training.labelled_data import LabelledTexts
+from gristmill.training.training import train_linear
 from tests.unit.stages.text.models.tiny import make_classifier, texts
 
 

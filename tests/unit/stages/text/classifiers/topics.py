@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.stages.text.classifiers.labelled_data import LabelledTexts
+from gristmill.training.labelled_data import LabelledTexts
 
 WORDS = [["ball", "goal", "team", "match"], ["atom", "cell", "star", "light"], ["bank", "stock", "price", "tax"]]
 

@@ -21,7 +21,7 @@ from gristmill.stages.text.filters.published.fineweb import FineWebQualityFilter
 from gristmill.stages.text.filters.published.gopher import GopherQualityFilter, GopherRepetitionFilter
 from gristmill.stages.text.filters.published.rules import FilterSet
 from gristmill.tasks.document import DocumentBatch, Drop
-from gristmill.tasks.rebuilding import differing_rows
+from gristmill.tracking.rebuilding import differing_rows
 
 S = TypeVar("S", bound=type[Any])
 

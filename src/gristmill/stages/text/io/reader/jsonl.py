@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gristmill.errors import NotSupportedError, UsageError
-from gristmill.ledger.trail import QuarantinedRecord
+from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
-from gristmill.stages.ends import ReaderStage
+from gristmill.stages.source_sink import ReaderStage
 from gristmill.stages.text.io.field_names import field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage, Paths, plain_paths

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from gristmill.errors import MissingColumnError, UsageError, did_you_mean
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.ends import SourceColumns, SourceStage
 from gristmill.stages.resources import Resources
+from gristmill.stages.source_sink import SourceColumns, SourceStage
 from gristmill.stages.text.io.field_names import field_names
 from gristmill.stages.text.io.reader.peek import jsonl_columns, parquet_columns
 from gristmill.storage.files import list_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gristmill.stages.ends import SourceColumns
+from gristmill.stages.source_sink import SourceColumns
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import read_blocks
 from gristmill.storage.parquet_blocks import Footers

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import UsageError
-from gristmill.stages.ends import PartFile
+from gristmill.stages.source_sink import PartFile
 from gristmill.stages.text.io.writer.base import BaseWriter, Mode
 from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
 from gristmill.storage.part_sink import WrittenFile

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.stages.ends import PartFile
+from gristmill.stages.source_sink import PartFile
 from gristmill.stages.text.io.writer.base import BaseWriter, Mode
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.parquet_sink import DEFAULT_COMPRESSION, ParquetSink, concatenate_parquet, known_compression

@@ -1,0 +1,237 @@
+"""The driver's side of a run: the tasks to do, and what becomes of everything that executors deliver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.backends.plan import ExecutionPlan
+from gristmill.errors import ConservationError, ErrorBudgetExceededError, StageFailedError
+from gristmill.execution.completion import TaskTree
+from gristmill.execution.partition_output import Leaf, join_pieces
+from gristmill.ledger.record.commit import source_rows
+from gristmill.ledger.record.manifest import ManifestEntry
+from gristmill.ledger.record.trail import Trail, join_sources
+from gristmill.observe.events import EventStream, PartitionCommitted, RecordsQuarantined
+from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import Lineage, Task
+
+_LEAST_QUARANTINED = 10
+"""A share as error budget never means fewer records than this."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A partition on its way."""
+
+    tree: TaskTree = field(default_factory=TaskTree)
+    trails: dict[tuple[int, ...], Trail] = field(default_factory=dict)
+    failed: str | None = None
+    pieces: list[tuple[tuple[int, ...], WrittenFile]] = field(default_factory=list)
+    tasks: list[tuple[tuple[int, ...], Task[Any]]] = field(default_factory=list)
+
+
+class ErrorBudget:
+    """How many records may be quarantined before the run fails.
+
+    Args:
+        limit: A float in [0, 1] is a share of all records (but at least 10 of them, unless it is zero), an int a
+            number, None no limit.
+    """
+
+    def __init__(self, limit: float | int | None) -> None:
+        self.limit = limit
+        self.records = 0
+        self.quarantined = 0
+
+    def add(self, records: int, quarantined: int) -> None:
+        """Count the records of a partition."""
+        self.records += records
+        self.quarantined += quarantined
+
+    def check(self, *, final: bool, share_done: float = 1.0) -> None:
+        """Fail if the budget is spent; a share is only judged once a tenth of the work is done.
+
+        Raises:
+            ErrorBudgetExceededError: More records were quarantined than allowed.
+        """
+        if self.limit is None or not self.quarantined:
+            return
+        if not self.limit or (isinstance(self.limit, int) and not isinstance(self.limit, bool)):
+            allowed = int(self.limit)
+        else:
+            if not final and share_done < 0.1:
+                return
+            allowed = max(_LEAST_QUARANTINED, int(self.limit * self.records))
+        if self.quarantined > allowed:
+            raise ErrorBudgetExceededError(
+                f"{self.quarantined} of {self.records} records could not be processed; the error budget "
+                f"{self.limit!r} allows {allowed}. See them with `gristmill quarantine OUTPUT`; raise error_budget "
+                "(--error-budget) to go on with so many, and run again: finished partitions are not redone.",
+                quarantined=self.quarantined,
+                records=self.records,
+                allowed=allowed,
+            )
+
+
+class Work:
+    """The tasks of a run and the place where their results arrive. Used in the driver process only.
+
+    Args:
+        plan: The plan that is run.
+        partitions: The partitions to do, in source order.
+        root: Gives the task that a partition begins with, when it is needed: partitions can be very many.
+        events: Told about everything that is final.
+        budget: The error budget, already holding what earlier runs quarantined.
+        keep_trails: Keep the whole trail of every partition in `trails`, for runs without a writer.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        partitions: Sequence[Partition],
+        root: Callable[[Partition], Task[Any]],
+        events: EventStream,
+        budget: ErrorBudget,
+        *,
+        keep_trails: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.events = events
+        self.budget = budget
+        self.results: dict[int, list[Task[Any]]] = {}
+        self.trail = Trail()
+        self.trails: dict[int, Trail] = {}
+        self._keep_trails = keep_trails
+        self._root = root
+        # Those that have not come to an end; they can be so many that keeping the others would matter.
+        self._left = {partition.index: partition for partition in partitions}
+        self._total = len(self._left)
+        self._open: dict[int, _Open] = {}
+        self._failures: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._total
+
+    @property
+    def done(self) -> int:
+        """How many partitions have come to an end."""
+        return self._total - len(self._left)
+
+    def is_done(self, partition: int) -> bool:
+        """Whether a partition has come to an end."""
+        return partition not in self._left
+
+    @property
+    def input_bytes(self) -> int:
+        """About how much is left to read."""
+        return sum(_range_bytes(piece) for partition in self._left.values() for piece in partition.ranges)
+
+    def tasks(self) -> Iterator[Task[Any]]:
+        """The root tasks of all partitions that are left, in source order, ready to run."""
+        for number in list(self._left):
+            partition = self._left.get(number)
+            if partition is None:
+                continue  # it came to an end while others were being worked on
+            task = copy(self._root(partition))  # what it comes to hold on its way is given up with it
+            task._lineage = Lineage(partition.index, partition.id)
+            task.task_id = partition.id
+            task._metadata = {**task._metadata, "partition": partition}
+            yield task
+
+    def deliver(self, leaf: Leaf) -> None:
+        """Take what one task left; commits the partition when it was the last of its tasks."""
+        if leaf.entry is not None:
+            self._committed(leaf.partition, leaf.partition_id, leaf.entry, leaf.trail)
+            return
+        if leaf.failed is not None and leaf.path == ():
+            self._failed(leaf.partition, leaf.partition_id, leaf.failed)
+            return
+        state = self._open.setdefault(leaf.partition, _Open())
+        if leaf.piece is not None:
+            state.pieces.append((leaf.order, leaf.piece))
+        if leaf.task is not None:
+            state.tasks.append((leaf.order, leaf.task))
+        state.failed = state.failed or leaf.failed
+        state.trails.setdefault(leaf.source, Trail()).merge(leaf.trail)
+        if not state.tree.close(leaf.path):
+            return
+        del self._open[leaf.partition]
+        partition = self._left[leaf.partition]
+        if state.failed is not None:
+            self._failed(partition.index, partition.id, state.failed)
+            return
+        trail = join_sources(state.trails)
+        sink = self.plan.sink
+        if sink is not None:
+            pieces = [piece for _, piece in sorted(state.pieces, key=lambda pair: pair[0])]
+            entry = join_pieces(sink, self.plan.settings, partition, pieces, trail)
+            self._committed(partition.index, partition.id, entry, trail)
+            return
+        self.results[partition.index] = [task for _, task in sorted(state.tasks, key=lambda pair: pair[0])]
+        if self._keep_trails:
+            self.trails[partition.index] = trail
+        self._count(partition.index, trail)
+
+    def _failed(self, number: int, name: str, stage: str) -> None:
+        """A partition with a task that failed by the word of a stage: it is left for the next run."""
+        del self._left[number]
+        self._failures[name] = stage
+
+    def _committed(self, number: int, name: str, entry: ManifestEntry, trail: Trail) -> None:
+        size = sum(file.size for file in entry.files)
+        files = tuple(file.path for file in entry.files)
+        self._count(number, trail)
+        self.events.emit(PartitionCommitted(number, name, entry.rows_written, size, files))
+
+    def _count(self, number: int, trail: Trail) -> None:
+        """Add a finished partition to the totals, without the rows themselves."""
+        del self._left[number]
+        causes: dict[tuple[str, str], int] = {}
+        for record in trail.quarantine:
+            causes[record.stage, record.cause] = causes.get((record.stage, record.cause), 0) + 1
+        for (stage, cause), records in causes.items():
+            self.events.emit(RecordsQuarantined(number, stage, cause, records))
+        counts = {name: trail.counts[name] for name in self.plan.stage_names if name in trail.counts}
+        records = max(source_rows(counts), len(trail.quarantine))
+        self.budget.add(records, len(trail.quarantine))
+        self.trail.merge(Trail(counts=trail.counts, times=trail.times))
+        self.budget.check(final=False, share_done=self.done / max(1, len(self)))
+
+    def finish(self) -> None:
+        """Check that nothing is missing.
+
+        Raises:
+            ConservationError: A partition was handed out and never came to an end.
+            StageFailedError: Stages gave a FailedTask for some partitions.
+        """
+        if self._left:
+            names = [partition.id for partition in self._left.values()]
+            raise ConservationError(
+                f"{len(names)} of {len(self)} partitions did not come to an end: {', '.join(names[:5])}."
+            )
+        self.budget.check(final=True)
+        if self._failures:
+            names = list(self._failures)
+            stages = ", ".join(sorted({repr(stage) for stage in self._failures.values()}))
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise StageFailedError(
+                f"{len(names)} of {len(self)} partitions failed: stage {stages} gave a FailedTask for "
+                f"{', '.join(names[:5])}{more}. Everything else is done and committed; run the same command again to "
+                "try just these once more.",
+                stage=next(iter(self._failures.values())),
+                file=None,
+                row=None,
+                partitions=names,
+            )
+
+
+def _range_bytes(piece: Any) -> int:
+    if piece.whole or piece.end < 0 or piece.end > piece.size:
+        return int(piece.size)
+    return int(piece.end - piece.start)

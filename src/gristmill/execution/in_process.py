@@ -1,0 +1,126 @@
+"""Runs a plan in the calling process: no workers, nothing sent anywhere. For small inputs, debugging and tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from gristmill.backends.base import NodeInfo, WorkerMetadata
+from gristmill.backends.plan import ExecutionPlan
+from gristmill.execution.driver import Work
+from gristmill.execution.partition_output import Leaf
+from gristmill.execution.runner import SegmentRunner, set_up_node
+from gristmill.observe.events import Sample, TaskFinished
+from gristmill.observe.memory import measure_tree
+from gristmill.tasks.base import Lineage, Task
+
+_HERE = "0"
+
+
+def run_in_process(plan: ExecutionPlan, work: Work) -> None:
+    """Push one task after the other through all segments; a task's results go on before the next one is taken."""
+    runners = [
+        SegmentRunner(segment, plan.settings, first=segment.index == 0, whole_partitions=plan.whole_partitions)
+        for segment in plan.segments
+    ]
+    started: list[SegmentRunner] = []
+    failed = True
+    highest = _highest_memory()
+    try:
+        for runner in runners:
+            for stage in runner.segment.stages:
+                set_up_node(stage, NodeInfo(_HERE), WorkerMetadata(_HERE))
+            runner.setup(WorkerMetadata(_HERE))
+            started.append(runner)
+        flow = _Flow(runners, work)
+        for task in work.tasks():
+            flow.feed(0, task)
+        flow.drain()
+        failed = False
+    finally:
+        _report_memory(work, highest, len(runners))
+        problem: Exception | None = None
+        for runner in started:
+            try:
+                runner.teardown()
+            except Exception as error:
+                problem = problem or error
+        if problem is not None and not failed:  # else what went wrong first is what the user must see
+            raise problem
+
+
+def _highest_memory() -> int:
+    """The most memory that this process ever had, in bytes."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _report_memory(work: Work, highest_before: int, segments: int) -> None:
+    """Tell listeners how much memory the run took: its peak, or what there is now where an earlier peak hides it."""
+    peak = _highest_memory()
+    if peak <= highest_before:
+        peak = measure_tree([os.getpid()]).pss_bytes
+    none = (0,) * segments
+    work.events.emit(Sample(peak, 0, none, none, (1,) * segments, none))
+
+
+class _Flow:
+    """Tasks between segments: each segment gets as many at once as it asks for, and the rest at the end."""
+
+    def __init__(self, runners: list[SegmentRunner], work: Work) -> None:
+        self._runners = runners
+        self._work = work
+        self._waiting: list[list[Task[Any]]] = [[] for _ in runners]
+        self._below = 0.0
+
+    def feed(self, place: int, task: Task[Any]) -> None:
+        """Give a task to the segment number `place`, or deliver it behind the last one."""
+        if place == len(self._runners):
+            lineage = task._lineage
+            assert lineage is not None
+            self._work.deliver(_task_leaf(task, lineage))
+            return
+        self._waiting[place].append(task)
+        if len(self._waiting[place]) >= self._runners[place].segment.batch_size:
+            self._run(place)
+
+    def drain(self) -> None:
+        """Run what is still waiting, from the front."""
+        for place, waiting in enumerate(self._waiting):
+            if waiting:
+                self._run(place)
+
+    def _run(self, place: int) -> None:
+        tasks, self._waiting[place] = self._waiting[place], []
+        runner = self._runners[place]
+        begun, before = time.perf_counter(), self._below
+        for item in runner.run(tasks):
+            handed_on, below = time.perf_counter(), self._below
+            if isinstance(item, Leaf):
+                self._work.deliver(item)
+            else:
+                self.feed(place + 1, item)
+            self._below = below + time.perf_counter() - handed_on
+        # What the segments behind this one took is theirs.
+        seconds = time.perf_counter() - begun - (self._below - before)
+        lineage = tasks[0]._lineage
+        assert lineage is not None
+        self._work.events.emit(
+            TaskFinished(
+                tasks[0].task_id,
+                lineage.partition,
+                place,
+                0,
+                seconds,
+                runner.call_counts.counts,
+                runner.call_counts.times,
+            )
+        )
+
+
+def _task_leaf(task: Task[Any], lineage: Lineage) -> Leaf:
+    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, task=task)

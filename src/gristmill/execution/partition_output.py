@@ -1,0 +1,146 @@
+"""How output leaves a worker: a whole partition in one go, or pieces that are joined when the partition is complete.
+
+Both ways give the same bytes. The first is used when one segment takes a partition from reading to commit; then no
+document ever crosses a process border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.backends.plan import RunSettings
+from gristmill.ledger.record.commit import commit_partition
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import ManifestEntry
+from gristmill.ledger.record.trail import Trail, join_sources
+from gristmill.stages.source_sink import PartFile, SinkStage
+from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import Lineage, Step, Task
+from gristmill.tasks.document import DocumentBatch
+
+
+@dataclass(slots=True)
+class Leaf:
+    """The end of the way of one task: what it left, and its trail.
+
+    Attributes:
+        piece: The staged file with its rows, where there is a writer.
+        task: The task itself, where there is none.
+        entry: The manifest entry, when the worker has already committed the whole partition.
+        source: The way to the task of which its documents were made, within the partition.
+        failed: The stage that gave a FailedTask: the partition is not finished, and is done again by the next run.
+    """
+
+    partition: int
+    partition_id: str
+    path: tuple[Step, ...]
+    trail: Trail
+    piece: WrittenFile | None = None
+    task: Task[Any] | None = None
+    entry: ManifestEntry | None = None
+    source: tuple[int, ...] = ()
+    failed: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the staged file."""
+        return 0 if self.piece is None else self.piece.size
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Where its rows stand within the partition."""
+        return tuple(step.index for step in self.path)
+
+
+class PartitionOutput:
+    """The output of one partition while a single worker writes it."""
+
+    def __init__(self, sink: SinkStage, settings: RunSettings, lineage: Lineage) -> None:
+        self._sink = sink
+        self._settings = settings
+        self._lineage = lineage
+        self._file: PartFile | None = None
+        self._size = 0
+        self._rows = 0
+        self._trails: dict[tuple[int, ...], Trail] = {}
+        self.failed: str | None = None
+
+    def note(self, lineage: Lineage) -> None:
+        """Take over the trail of a task that has come to its end."""
+        self._trails.setdefault(lineage.source, Trail()).merge(lineage.trail)
+
+    def append(self, batch: DocumentBatch) -> int:
+        """Write the batch behind what is there; gives the number of bytes before compression."""
+        if self._file is None:
+            self._file = self._sink.open_part(self._staged())
+        payload = self._sink.encode(batch)
+        self._file.append(payload, rows=batch.num_items)
+        self._rows += batch.num_items
+        return int(payload.nbytes)
+
+    def commit(self, task: Task[Any]) -> Leaf:
+        """Finish the file and commit the partition, unless a task of it failed."""
+        trail = join_sources(self._trails) if self._trails else Trail()
+        trail.output_rows = self._rows
+        if self.failed is not None:
+            self.abort()
+            return Leaf(self._lineage.partition, self._lineage.partition_id, (), trail, failed=self.failed)
+        files = [] if self._file is None else self._file.close()
+        self._file = None
+        partition: Partition = task._metadata["partition"]
+        entry = commit(self._sink, self._settings, partition, files, trail)
+        return Leaf(self._lineage.partition, self._lineage.partition_id, (), trail, entry=entry)
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        if self._file is not None:
+            self._file.abort()
+            self._file = None
+
+    def _staged(self) -> str:
+        return f"{self._settings.staging}/{self._lineage.partition_id}{self._sink.extension}"
+
+
+def piece_leaf(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) -> Leaf:
+    """Write one batch as a piece of its partition."""
+    lineage = batch._lineage
+    assert lineage is not None
+    number = "-".join(str(step.index) for step in lineage.path) or "0"
+    part = sink.open_part(f"{settings.staging}/{lineage.partition_id}/{number}{sink.extension}")
+    try:
+        part.append(sink.encode(batch), rows=batch.num_items)
+        (written,) = part.close()
+    except BaseException:
+        part.abort()
+        raise
+    lineage.trail.output_rows += batch.num_items
+    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, written, source=lineage.source)
+
+
+def join_pieces(
+    sink: SinkStage, settings: RunSettings, partition: Partition, pieces: Sequence[WrittenFile], trail: Trail
+) -> ManifestEntry:
+    """Join the pieces of a complete partition, in order, and commit it."""
+    files: list[WrittenFile] = []
+    if pieces:
+        files.extend(sink.concatenate(pieces, f"{settings.staging}/{partition.id}{sink.extension}"))
+    return commit(sink, settings, partition, files, trail)
+
+
+def commit(
+    sink: SinkStage, settings: RunSettings, partition: Partition, files: Sequence[WrittenFile], trail: Trail
+) -> ManifestEntry:
+    """Make the staged files the partition's output."""
+    assert settings.output is not None
+    folder = RunFolder(settings.output, storage_options=settings.storage_options)
+    return commit_partition(
+        folder,
+        partition,
+        staged_files=list(files),
+        trail=trail,
+        plan_digest=settings.plan_digest,
+        stage_order=settings.stage_names,
+    )

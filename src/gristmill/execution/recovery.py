@@ -1,0 +1,106 @@
+"""What to do about a task whose worker died: try again, try alone, and in the end find the document that kills.
+
+Pure bookkeeping, used by every executor that can tell how far a worker had come. A death proves nothing about a
+document: workers die for many reasons. Only when a task has killed several workers in which it was alone is its input
+taken apart, and only a document that kills twice when nothing else is touched is put aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gristmill.execution.calls import Hints
+
+_ALONE_BEFORE_SEARCH = 3
+_DEATHS_OF_ONE_DOCUMENT = 2
+_PIECES = 16
+_MOST_ATTEMPTS = 400
+_MOST_DEATHS_NOWHERE = 4
+"""How often a task may kill where no document is in hand (while a file is read, say) before it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a worker had come: number of the call, index of the stage, and the rows in hand."""
+
+    call: int
+    stage: int
+    lo: int
+    hi: int
+
+
+@dataclass(slots=True)
+class Attempts:
+    """The history of one task."""
+
+    deaths: int = 0
+    deaths_alone: int = 0
+    deaths_nowhere: int = 0
+    searching: bool = False
+    slices: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    poison: dict[int, dict[int, str]] = field(default_factory=dict)
+    suspects: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the next attempt must be made in a fresh worker with nothing else."""
+        return self.deaths > 0
+
+    @property
+    def hints(self) -> Hints:
+        """What the next attempt should know."""
+        return Hints(
+            slices={call: tuple(pieces) for call, pieces in self.slices.items()},
+            poison={call: dict(rows) for call, rows in self.poison.items()},
+        )
+
+    def died(self, place: Place | None, cause: str, *, was_alone: bool, certain: bool = False) -> bool:
+        """Learn from a death.
+
+        Args:
+            place: Where the worker was; None if it cannot be told.
+            cause: The cause of death, as the quarantine will name it.
+            was_alone: Whether the task was alone in a fresh worker.
+            certain: The document in hand is to blame without doubt (it exceeded its time limit).
+
+        Returns:
+            Whether another attempt makes sense.
+        """
+        self.deaths += 1
+        if was_alone:
+            self.deaths_alone += 1
+        if certain or self.deaths_alone >= _ALONE_BEFORE_SEARCH:
+            self.searching = True
+        if not self.searching:
+            return True
+        if place is None or place.hi <= place.lo:
+            self.deaths_nowhere += 1
+            return self.deaths_nowhere < _MOST_DEATHS_NOWHERE
+        if self.deaths > _MOST_ATTEMPTS:
+            return False
+        if place.hi - place.lo == 1:
+            self._suspect(place, cause, certain=certain)
+        else:
+            self._split(place)
+        return True
+
+    def _suspect(self, place: Place, cause: str, *, certain: bool) -> None:
+        key = (place.call, place.lo)
+        self.suspects[key] = self.suspects.get(key, 0) + 1
+        if certain or self.suspects[key] >= _DEATHS_OF_ONE_DOCUMENT:
+            self.poison.setdefault(place.call, {})[place.lo] = cause
+
+    def _split(self, place: Place) -> None:
+        """Cut the piece that killed into smaller ones; what lies around it stays as it is.
+
+        Only the rows that are known to hold a killer are listed; the runner fills the gaps.
+        """
+        step = max(1, -(-(place.hi - place.lo) // _PIECES))
+        finer = [(start, min(place.hi, start + step)) for start in range(place.lo, place.hi, step)]
+        kept: list[tuple[int, int]] = []
+        for lo, hi in self.slices.get(place.call, []):
+            if lo < place.lo:
+                kept.append((lo, min(hi, place.lo)))
+            if hi > place.hi:
+                kept.append((max(lo, place.hi), hi))
+        self.slices[place.call] = sorted([*kept, *finer])

@@ -1,0 +1,112 @@
+"""Follows dropped documents through the rest of a pipeline when all scores are wanted.
+
+With `scores="all"` every filter scores every document, also those that an earlier stage dropped, on the text that they
+would have had by then. So thresholds can be moved later without reading a text again. Only scores come of it: no
+decision, no change and no row of the output depends on it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from gristmill.ledger.record.trail import Rows, Scores, StageTime, Trail
+from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.tasks.columns import Columns, from_transport
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tracking.accounting import Entry, Exit, check_given, collected_notes, enter, leave
+
+Stage = ProcessingStage[Any, Any]
+
+
+class Followed:
+    """Documents that were dropped from a task, as they would be now. Rides with the task's lineage."""
+
+    def __init__(self, parts: list[DocumentBatch] | None = None) -> None:
+        self._parts = parts or []
+        self._fresh: list[DocumentBatch] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._parts or self._fresh)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, ([(part.columns.transport(), part.rows) for part in (*self._parts, *self._fresh)],)
+
+    def add(self, entry: Entry, exits: list[Exit]) -> None:
+        """Note the documents that a call has dropped, as they went into it; those in quarantine are not among them."""
+        if entry.columns is None or entry.rows is None or any(one.positions is None for one in exits):
+            return
+        gone = np.ones(entry.items, bool)
+        for one in exits:
+            assert one.positions is not None
+            gone[one.positions[one.positions >= 0]] = False
+        held = [record.row for note in collected_notes(entry, exits) for record in note.quarantine]
+        positions = np.flatnonzero(gone & ~np.isin(entry.rows, held))
+        if len(positions):
+            self._fresh.append(_batch(entry.columns.take(positions), entry.rows[positions]))
+
+    def go_through(self, stage: Stage, trail: Trail) -> None:
+        """Give the documents that earlier stages dropped to `stage`, and keep the scores it notes in `trail`."""
+        kept: list[DocumentBatch] = []
+        way = stage.for_dropped if stage.time_limit_s is None else "stop"
+        if way == "pass":
+            kept = self._parts
+        elif way != "stop":
+            start = time.perf_counter()
+            for part in self._parts:
+                kept.extend(_through(stage, part, trail, keep=way == "score"))
+            if self._parts:
+                names = _names(stage)
+                trail.time(names[0]).add(StageTime(0, time.perf_counter() - start, 0))
+                stage._consume_custom_metrics()
+        self._parts, self._fresh = [*kept, *self._dropped_here(stage, way)], []
+
+    def _dropped_here(self, stage: Stage, way: str) -> list[DocumentBatch]:
+        """What `stage` has dropped itself, with the columns that it gives to the documents it keeps."""
+        if way != "score" or not self._fresh:
+            return self._fresh
+        given = stage.outputs()[1]
+        scored = [part for part in self._fresh if all(part.columns.has(name) for name in given)]
+        rest = [part for part in self._fresh if all(part is not one for one in scored)]
+        # Its scores of these are noted already.
+        return [*scored, *(one for part in rest for one in _through(stage, part, Trail(), keep=True))]
+
+
+def _rebuild(parts: list[tuple[Any, Rows]]) -> Followed:
+    return Followed([_batch(from_transport(table), rows) for table, rows in parts])
+
+
+def _batch(columns: Columns, rows: Rows) -> DocumentBatch:
+    return DocumentBatch.from_columns(columns, rows=rows)
+
+
+def _names(stage: Stage) -> list[str]:
+    return [member.name for member in stage.members] if isinstance(stage, FusedStage) else [stage.name]
+
+
+def _through(stage: Stage, part: DocumentBatch, trail: Trail, *, keep: bool) -> list[DocumentBatch]:
+    """What comes of the documents; one on which the stage raises is followed no further."""
+    if not part.num_items:
+        return []
+    if not stage.validate_input(part):
+        return [part]  # it lacks a column that the live ones got from a stage which these have passed by
+    batch = part.slice(0, part.num_items)
+    entry = enter(batch, all_scores=True)
+    assert entry.note is not None
+    entry.note.keeps_dropped = keep
+    try:
+        given = stage.process_batch([batch]) if stage.supports_batch_processing() else stage.process(batch)
+        exits = [leave(entry, one) for one in check_given(stage, given)]
+    except Exception:
+        if part.num_items == 1:
+            return []
+        half = part.num_items // 2
+        halves = (part.slice(0, half), part.slice(half, part.num_items - half))
+        return [one for piece in halves for one in _through(stage, piece, trail, keep=keep)]
+    last = _names(stage)[-1]
+    for note in collected_notes(entry, exits):
+        trail.scores.extend(Scores(one.stage or last, one.score, one.rows, one.values) for one in note.scores)
+    found = [one.task for one in exits if isinstance(one.task, DocumentBatch) and one.task.num_items]
+    return [_batch(one.columns, one.rows) for one in found]

@@ -1,0 +1,1 @@
+"""Questions to the ledger of a finished run."""

@@ -1,0 +1,319 @@
+"""The ledger of a finished run: ask it why a document is (not) in the output, or take all decisions as a frame."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from gristmill.errors import UsageError
+from gristmill.ledger.ask.score_coverage import missing_scores
+from gristmill.ledger.ask.why import KEPT, Change, Fate, Score, Verdict, Why
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry, totals
+from gristmill.ledger.record.plan_record import read_plan
+from gristmill.ledger.record.quarantine import parse_quarantine
+from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
+from gristmill.storage.remote import StorageOptions
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from gristmill.ledger.ask.diff import LedgerDiff
+    from gristmill.ledger.ask.rethreshold import Recut
+    from gristmill.ledger.ask.text_diff import TextDiff
+
+Hashes = npt.NDArray[np.uint64]
+_MAX_DIGITS = 18  # of a row number; longer ones do not fit into 64 bits
+
+
+class Ledger:
+    """Answers questions about a finished (or still running) run from the record beside its output.
+
+    Args:
+        path: The output folder of the run.
+        storage_options: Handed to fsspec for URLs.
+
+    Raises:
+        InputNotFoundError: No run has written there.
+
+    Example:
+        >>> print(Ledger("out").why("doc-17"))  # doctest: +SKIP
+        doc-17: dropped by stage 'WordCount': too_few_words (score 12, threshold 50)
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | RunFolder, *, storage_options: StorageOptions = None) -> None:
+        self.folder = path if isinstance(path, RunFolder) else RunFolder(path, storage_options)
+        self.folder.require_run()
+        self._manifest = Manifest(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.folder.path!r})"
+
+    # --- one document ---
+
+    def why(self, document: str | int) -> Why:
+        """What became of a document.
+
+        Looks through eight bytes per document of the input and opens only the records of the partitions that match.
+
+        Args:
+            document: Its id, its URL, or `partition#row` for documents that have neither.
+        """
+        query = str(document)
+        # The same function as gristmill.kernels.hashing.hash_text, without loading the compiler.
+        wanted = xxhash.xxh64_intdigest(query.encode("utf-8", "surrogatepass")) or 1
+        names = list(self.folder.walk(self.folder.index_folder))
+        recorded = tuple(kind for kind in ("ids", "urls") if any(name.endswith(f".{kind}") for name in names))
+        hits: dict[str, set[int]] = {}
+        for name in names:
+            partition, _, kind = name.rpartition(".")
+            if kind in ("ids", "urls"):
+                rows = np.flatnonzero(self._hashes(name) == np.uint64(wanted))
+                if len(rows):
+                    hits.setdefault(partition, set()).update(int(row) for row in rows)
+        if not hits and "#" in query:
+            partition, _, number = query.rpartition("#")
+            if partition and number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS:
+                hits[partition] = {int(number)}
+        fates: list[tuple[int, Fate]] = []
+        for partition, found in hits.items():
+            entry = self._entry(partition)
+            if entry is not None:
+                fates += [(entry.index, fate) for fate in self._fates(entry, sorted(found))]
+        fates.sort(key=lambda pair: (pair[0], pair[1].row))
+        return Why(query, [fate for _, fate in fates], recorded)
+
+    def _entry(self, partition: str) -> ManifestEntry | None:
+        try:
+            entry = self._manifest.get(partition)
+        except UsageError:  # what was asked looked like partition#row and is something else
+            return None
+        return entry if entry is not None and entry.state == COMMITTED else None
+
+    def _hashes(self, name: str) -> Hashes:
+        path = f"{self.folder.index_folder}/{name}"
+        try:
+            if self.folder.local:
+                return np.fromfile(path, "<u8")
+            return np.frombuffer(self.folder.read(path), "<u8")
+        except (FileNotFoundError, ValueError):
+            return np.array([], np.uint64)
+
+    def _fates(self, entry: ManifestEntry, rows: list[int]) -> Iterator[Fate]:
+        rows = [row for row in rows if row < entry.row_numbers]
+        decisions = self._rows_of(entry, "ledger", rows)
+        changes = self._rows_of(entry, "changes", rows)
+        scores = self._rows_of(entry, "scores", rows)
+        order = {stage: number for number, stage in enumerate(entry.stages)}
+        for row in rows:
+            found = [item for item in decisions if item["row"] == row]
+            fate = Fate(
+                status=found[-1]["outcome"] if found else KEPT,
+                partition=entry.partition,
+                row=row,
+                id=next((item["id"] for item in found if item["id"] is not None), None),
+                sources=list(dict.fromkeys(part["path"] for part in entry.source)),
+                files=[] if found else [file.path for file in entry.files],
+                verdicts=[
+                    # Records of earlier versions have no clusters.
+                    Verdict(**{key: item[key] for key in Verdict.__slots__ if key in item})
+                    for item in found
+                ],
+                changes=[
+                    Change(item["stage"], item["field"], item["characters"])
+                    for item in sorted(changes, key=lambda item: order.get(item["stage"], 0))
+                    if item["row"] == row
+                ],
+                scores=[Score(item["stage"], item["score"], item["value"]) for item in scores if item["row"] == row],
+            )
+            if fate.status == QUARANTINED:
+                fate.quarantine = self._quarantine(entry, row)
+            fate.notes = _notes(entry, fate)
+            if fate.scores and fate.verdicts:
+                fate.notes += self._unscored(fate.verdicts[-1].stage)
+            yield fate
+
+    def _unscored(self, stage: str) -> list[str]:
+        """Which filters have no score for a document that `stage` dropped, and why."""
+        missing = missing_scores((read_plan(self.folder) or {}).get("stages") or (), after=stage)
+        return [
+            f"not scored by {', '.join(map(repr, scoring))}: stage {stop!r} before them is not given dropped documents"
+            for stop, scoring in missing.items()
+        ]
+
+    def _rows_of(self, entry: ManifestEntry, kind: str, rows: list[int]) -> list[dict[str, Any]]:
+        file = entry.records.get(kind)
+        if file is None or not rows:
+            return []
+        found: list[dict[str, Any]] = []
+        with self.folder.open(self.folder.join(file.path)) as stream:
+            parquet = pq.ParquetFile(stream)
+            for group in range(parquet.num_row_groups):
+                # Most row groups are told by their statistics not to hold any of these rows.
+                bounds = parquet.metadata.row_group(group).column(0).statistics
+                if bounds is None or not bounds.has_min_max or any(bounds.min <= row <= bounds.max for row in rows):
+                    table = parquet.read_row_group(group, use_threads=False)
+                    items = (table.slice(at, 1).to_pylist()[0] for at in _places(table.column("row"), rows))
+                    found += [item for item in items if item["row"] is not None]
+        return found
+
+    def _quarantine(self, entry: ManifestEntry, row: int) -> list[dict[str, Any]]:
+        data = self.folder.read(self.folder.quarantine_file(entry.partition))
+        return [
+            {
+                "stage": item.record.stage,
+                "cause": item.record.cause,
+                "detail": item.record.detail,
+                "file": item.record.file,
+                "offset": item.record.offset,
+                "raw": item.record.raw,
+            }
+            for item in parse_quarantine(data, partition=entry.partition)
+            if item.record.row == row
+        ]
+
+    def text_diff(self, fate: Fate, *, text_field: str = "text") -> TextDiff | None:
+        """What differs between a duplicate and its survivor, or between a changed document and what came out of it.
+
+        Reads the removed text from its input file and the other one from the output; None where there is nothing to
+        compare with.
+
+        Args:
+            fate: One of `why(…).fates`.
+            text_field: The field with the text.
+        """
+        from gristmill.ledger.ask.text_diff import text_diff
+
+        return text_diff(self, fate, text_field=text_field)
+
+    # --- all documents ---
+
+    def entries(self) -> dict[str, ManifestEntry]:
+        """The committed partitions by id, in source order."""
+        return self._manifest.load()
+
+    def frame(self) -> pl.DataFrame:
+        """All decisions as a Polars frame: the columns of the ledger after the partition's id."""
+        from gristmill.ledger.record.tables import DECISIONS
+
+        return self._frame("ledger", DECISIONS)
+
+    def changes(self) -> pl.DataFrame:
+        """All changes of texts as a Polars frame."""
+        from gristmill.ledger.record.tables import CHANGES
+
+        return self._frame("changes", CHANGES)
+
+    def scores(self) -> pl.DataFrame:
+        """All recorded scores as a Polars frame; empty unless the run was asked for all scores."""
+        from gristmill.ledger.record.tables import SCORES
+
+        return self._frame("scores", SCORES)
+
+    def _frame(self, kind: str, schema: pa.Schema) -> pl.DataFrame:
+        import polars as pl
+
+        plain = pa.schema([(f.name, pa.large_string() if pa.types.is_dictionary(f.type) else f.type) for f in schema])
+        whole = pa.schema([("partition", pa.large_string()), *plain])
+        tables = [whole.empty_table()]
+        for entry in self.entries().values():
+            file = entry.records.get(kind)
+            if file is not None:
+                with self.folder.open(self.folder.join(file.path)) as stream:
+                    table = pq.ParquetFile(stream).read(use_threads=False).cast(plain)
+                name = pa.repeat(pa.scalar(entry.partition, pa.large_string()), table.num_rows)
+                tables.append(table.add_column(0, "partition", name))
+        return cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(tables)))
+
+    def summary(self) -> pl.DataFrame:
+        """One row per stage and reason: rows that went in, and how many of them ended there."""
+        import polars as pl
+
+        rows: list[tuple[str, str, str | None, int, int, int]] = []
+        for stage, count in totals(self.entries()).items():
+            endings: list[tuple[str, str | None, int]] = [
+                ("dropped", key, n) for key, n in sorted(count.dropped.items())
+            ]
+            endings += [(QUARANTINED, key, n) for key, n in sorted(count.quarantined.items())]
+            for outcome, reason, number in endings or [("none", None, 0)]:
+                rows.append((stage, outcome, reason, count.rows_in + count.created, number, count.rows_out))
+        schema = {
+            "stage": pl.String, "outcome": pl.String, "reason": pl.String, "rows_in": pl.Int64, "rows": pl.Int64,
+            "rows_out": pl.Int64,
+        }  # fmt: skip
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    def index(self, entry: ManifestEntry) -> tuple[Hashes | None, Hashes | None]:
+        """The hashes of the ids and of the URLs of a partition's rows, where there are any."""
+        ids = self._hashes(f"{entry.partition}.ids") if "ids" in entry.records else None
+        urls = self._hashes(f"{entry.partition}.urls") if "urls" in entry.records else None
+        return ids, urls
+
+    def rethreshold(self, thresholds: Mapping[str, Any]) -> Recut:
+        """What the run would have decided with other thresholds, from the recorded scores alone.
+
+        Needs a run with `scores="all"`. A document that now passes a stage which dropped it, and that a later stage has
+        never seen because it is not part of the same pass, is `undecided`: only a run can tell.
+
+        Args:
+            thresholds: By the name of a score filter, its new bound, or `{"lower": …, "upper": …}`; where a stage has
+                several filters, `stage:filter`. Others keep the bounds they had. Filters written in Python have no
+                recorded bounds: name them to decide on their scores.
+
+        Raises:
+            UsageError: The run did not record all scores.
+            UnknownNameError: There is no such stage.
+
+        Example:
+            >>> Ledger("out").rethreshold({"word_count": {"lower": 20}}).counts()  # doctest: +SKIP
+            {'kept': 812, 'dropped': 188}
+        """
+        from gristmill.ledger.ask.rethreshold import rethreshold
+
+        return rethreshold(self, thresholds)
+
+    def diff(self, other: Ledger | str | os.PathLike[str]) -> LedgerDiff:
+        """What a later run (`other`) decided differently, document by document, from the two ledgers alone."""
+        from gristmill.ledger.ask.diff import compare_ledgers
+
+        return compare_ledgers(self, other if isinstance(other, Ledger) else Ledger(other))
+
+
+def _places(column: pa.ChunkedArray, rows: list[int]) -> list[int]:
+    """Where one of `rows` stands in a column of integers, and perhaps where there is none.
+
+    By the memory of the column: Arrow's own ways of comparing load pandas and take longer than all the rest.
+    """
+    places: list[int] = []
+    start = 0
+    for chunk in column.chunks:
+        values = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk)]
+        places += [start + int(at) for at in np.flatnonzero(np.isin(values, rows))]
+        start += len(chunk)
+    return places
+
+
+def _notes(entry: ManifestEntry, fate: Fate) -> list[str]:
+    """What keeps the answer from being certain: rows that stages split, or that were lost to sight."""
+    notes = []
+    source = next((stage for stage, count in entry.stages.items() if count.created), None)
+    for verdict in fate.verdicts:
+        count = entry.stages.get(verdict.stage)
+        if verdict.reason == UNTRACKED and count is not None:
+            notes.append(
+                f"stage {verdict.stage!r} returned {count.untracked} rows of this partition that could not be matched "
+                "with their input; this document may be one of them"
+            )
+    splitting = [stage for stage, count in entry.stages.items() if stage != source and count.created > count.untracked]
+    if splitting and fate.verdicts:
+        notes.append(
+            f"stage {splitting[0]!r} makes several rows of one document; other pieces of this one may be in the output"
+        )
+    return notes

@@ -1,0 +1,1 @@
+"""Proof of a finished run from its files alone."""

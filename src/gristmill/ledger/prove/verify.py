@@ -1,0 +1,414 @@
+"""Proves a finished run from its files alone: hashes, row counts, conservation, and that nothing else lies there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from gristmill.errors import GristmillError, VerificationError
+from gristmill.ledger.record.commit import find_imbalance, source_rows
+from gristmill.ledger.record.layout import KNOWN_RECORDS, RECORD_FOLDER, RunFolder
+from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry, totals
+from gristmill.ledger.record.plan_record import plan_digest, read_plan
+from gristmill.ledger.record.quarantine import parse_quarantine
+from gristmill.ledger.record.run_record import read_run, seal_of, sealed_files
+from gristmill.ledger.record.trail import QUARANTINED
+from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
+from gristmill.observe.figures import plural
+from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
+from gristmill.storage.compression import codec_of, open_source
+from gristmill.storage.remote import StorageOptions
+
+_CHUNK = 1 << 20
+_TEXT_ENDINGS = (".jsonl", ".json", ".ndjson")
+_MAX_STRAY = 20
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was checked and everything that was found wrong, one sentence each."""
+
+    output: str
+    problems: list[str] = field(default_factory=list)
+    partitions: int = 0
+    files: int = 0
+    bytes: int = 0
+    rows_read: int = 0
+    rows_created: int = 0
+    rows_written: int = 0
+    rows_dropped: int = 0
+    rows_quarantined: int = 0
+    status: str | None = None
+    steps: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything agrees."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        created = f" + {self.rows_created} created by stages" if self.rows_created else ""
+        facts = (
+            f"{plural(self.partitions, 'partition')}, {self.rows_read} rows read{created} = "
+            f"{self.rows_written} written + {self.rows_dropped} dropped + {self.rows_quarantined} quarantined"
+        )
+        facts += f"; {plural(self.steps, 'step')} of the workflow" if self.steps else ""
+        if self.ok:
+            return f"{self.output} is proved: {facts}."
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        return f"{self.output} has {plural(len(self.problems), 'problem')} ({facts}):\n{lines}"
+
+    def raise_for_problems(self) -> None:
+        """Raise if anything is wrong.
+
+        Raises:
+            VerificationError: The report as its message.
+        """
+        if self.problems:
+            raise VerificationError(str(self), problems=list(self.problems), path=self.output)
+
+
+def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: StorageOptions = None) -> VerifyReport:
+    """Hold every file of an output against the manifest, the ledger and the record of the run.
+
+    Args:
+        output: The output folder of a run.
+        storage_options: Handed to fsspec for URLs.
+
+    Raises:
+        InputNotFoundError: No run has written there.
+    """
+    folder = output if isinstance(output, RunFolder) else RunFolder(output, storage_options)
+    report = VerifyReport(folder.path)
+    if is_list_only(folder):
+        return verify_list(folder, report, verify)
+    folder.require_run()
+    manifest = Manifest(folder)
+    entries = manifest.load()
+    report.problems += manifest.problems
+    for key in manifest.pending:
+        report.problems.append(f"The commit of partition {key} did not finish; run again to redo it.")
+    listing = folder.walk()
+    for entry in entries.values():
+        report.problems += _check_entry(folder, entry, listing)
+        report.partitions += 1
+        report.files += len(entry.files)
+        report.bytes += entry.bytes_written
+        report.rows_read += entry.rows_read
+        gone = entry.rows_dropped + entry.quarantined
+        report.rows_created += entry.rows_written + gone - entry.rows_read
+        report.rows_written += entry.rows_written
+        report.rows_dropped += entry.rows_dropped
+        report.rows_quarantined += entry.quarantined
+    report.problems += _check_indexes(entries)
+    report.problems += _check_entries(folder, {**entries, **manifest.pending})
+    report.problems += _check_plan(folder, entries)
+    report.problems += _check_run(folder, entries, report)
+    report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing)
+    check_workflow(folder, report, listing, verify)
+    return report
+
+
+def _check_entry(folder: RunFolder, entry: ManifestEntry, listing: Mapping[str, int]) -> list[str]:
+    problems: list[str] = []
+    sound: dict[str, bytes | None] = {}
+    for kind, file in [("data", file) for file in entry.files] + list(entry.records.items()):
+        found, content = _check_file(folder, entry, file, kind, listing)
+        problems += found
+        if not found:
+            sound[kind] = content
+    who = f"Partition {entry.partition}"
+    imbalance = find_imbalance(entry.stages)
+    if imbalance:
+        problems.append(f"{who}: {imbalance[1]}")
+    counts = list(entry.stages.values())
+    dropped = sum(sum(count.dropped.values()) for count in counts)
+    quarantined = sum(sum(count.quarantined.values()) for count in counts)
+    claims = [
+        ("rows read", entry.rows_read, source_rows(entry.stages), "the counts of its source"),
+        ("rows written", entry.rows_written, counts[-1].rows_out if counts else 0, "the counts of its last stage"),
+        ("rows written", entry.rows_written, sum(file.rows or 0 for file in entry.files), "the sum over its files"),
+        ("rows dropped", entry.rows_dropped, dropped, "the sum over its stages"),
+        ("rows quarantined", entry.quarantined, quarantined, "the sum over its stages"),
+    ]
+    for what, claimed, found_number, where in claims:
+        if claimed != found_number:
+            problems.append(f"{who}: the manifest says {claimed} {what}, but {where} is {found_number}.")
+    problems += _check_records(entry, sound)
+    return problems
+
+
+def _check_file(
+    folder: RunFolder, entry: ManifestEntry, file: FileEntry, kind: str, listing: Mapping[str, int]
+) -> tuple[list[str], bytes | None]:
+    """Size, hash and rows of one file; the content of records is handed back."""
+    who = f"{file.path} of partition {entry.partition}"
+    if file.path not in listing:
+        return [f"{who} is missing."], None
+    path = folder.join(file.path)
+    digest = xxhash.xxh3_128()
+    size = lines = 0
+    last = b"\n"
+    pieces: list[bytes] = []
+    try:
+        with folder.open(path) as stream:
+            while piece := stream.read(_CHUNK):
+                digest.update(piece)
+                size += len(piece)
+                if kind == "data":
+                    lines += piece.count(b"\n")
+                    last = piece[-1:]
+                else:
+                    pieces.append(piece)
+    except OSError as error:
+        return [f"{who} cannot be read: {error}."], None
+    problems = []
+    if size != file.size:
+        problems.append(f"{who} should have {file.size} bytes and has {size}.")
+    if "xxh3:" + digest.hexdigest() != file.hash:
+        problems.append(f"{who} is not what was written: its hash differs.")
+    if kind == "data":
+        problems += _check_rows(folder, file, who, lines + (last != b"\n"))
+        return problems, None
+    return problems, b"".join(pieces)
+
+
+def _check_rows(folder: RunFolder, file: FileEntry, who: str, lines: int) -> list[str]:
+    name = file.path.lower()
+    codec = codec_of(name)
+    plain = name if codec == "none" else name.rpartition(".")[0]
+    path = folder.join(file.path)
+    try:
+        if plain.endswith(".parquet"):
+            with folder.open(path) as stream:
+                rows = pq.read_metadata(stream).num_rows
+        elif plain.endswith(_TEXT_ENDINGS):
+            rows = lines if codec == "none" else _count_lines(folder, path)
+        else:
+            return []
+    except (OSError, ValueError, pa.ArrowException, GristmillError) as error:
+        return [f"{who} cannot be read: {error}."]
+    if rows != file.rows:
+        return [f"{who} should have {file.rows} rows and has {rows}."]
+    return []
+
+
+def _count_lines(folder: RunFolder, path: str) -> int:
+    source = open_source(path, storage_options=folder.storage_options)
+    buffer = bytearray(_CHUNK)
+    view = memoryview(buffer)
+    lines, last = 0, 10
+    try:
+        while count := source.readinto(view):
+            lines += buffer.count(b"\n", 0, count)
+            last = buffer[count - 1]
+    finally:
+        source.close()
+    return lines + (last != 10)
+
+
+def _check_records(entry: ManifestEntry, sound: Mapping[str, bytes | None]) -> list[str]:
+    """Ledger, quarantine and index against the counts; `sound` has the content of the records that are intact."""
+    who = f"Partition {entry.partition}"
+    problems: list[str] = []
+    expected: dict[tuple[str, str], int] = {}
+    for stage, count in entry.stages.items():
+        expected |= {(stage, reason): number for reason, number in count.dropped.items() if number}
+    held = {
+        (stage, cause): number
+        for stage, count in entry.stages.items()
+        for cause, number in count.quarantined.items()
+        if number
+    }
+    table = None
+    if "ledger" in entry.records and "ledger" in sound:
+        table = pq.ParquetFile(pa.BufferReader(sound["ledger"])).read()
+    if table is not None or "ledger" not in entry.records:
+        decided, quarantined = _tally(table)
+        problems += _differences(who, "dropped", "the ledger", expected, decided)
+        problems += _differences(who, "quarantined", "the ledger", held, quarantined)
+    if "quarantine" not in entry.records or "quarantine" in sound:
+        lines: dict[tuple[str, str], int] = {}
+        try:
+            for item in parse_quarantine(sound.get("quarantine") or b"", partition=entry.partition):
+                key = (item.record.stage, item.record.cause)
+                lines[key] = lines.get(key, 0) + 1
+            problems += _differences(who, "quarantined", "the quarantine", held, lines)
+        except VerificationError as error:
+            problems.append(str(error))
+    for kind in ("ids", "urls"):
+        if kind in entry.records and entry.records[kind].size != 8 * entry.row_numbers:
+            problems.append(
+                f"{who}: the index of {kind} has {entry.records[kind].size} bytes, but {entry.row_numbers} rows need "
+                f"{8 * entry.row_numbers}."
+            )
+    if entry.row_numbers < entry.rows_read:
+        problems.append(f"{who}: {entry.rows_read} rows were read, but only {entry.row_numbers} are numbered.")
+    if table is not None:
+        problems += _check_ids(entry, table, sound.get("ids"))
+    return problems
+
+
+def _tally(table: pa.Table | None) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:
+    decided: dict[tuple[str, str], int] = {}
+    quarantined: dict[tuple[str, str], int] = {}
+    if table is not None:
+        groups = table.group_by(["stage", "outcome", "reason"]).aggregate([([], "count_all")])
+        for group in groups.to_pylist():
+            target = quarantined if group["outcome"] == QUARANTINED else decided
+            key = (group["stage"], group["reason"])
+            target[key] = target.get(key, 0) + group["count_all"]
+    return decided, quarantined
+
+
+def _differences(
+    who: str, what: str, where: str, expected: Mapping[tuple[str, str], int], found: Mapping[tuple[str, str], int]
+) -> list[str]:
+    return [
+        f"{who}: the manifest counts {expected.get(key, 0)} rows {what} by {key[0]!r} for {key[1]!r}, {where} has "
+        f"{found.get(key, 0)}."
+        for key in sorted({*expected, *found})
+        if expected.get(key, 0) != found.get(key, 0)
+    ]
+
+
+def _check_ids(entry: ManifestEntry, table: pa.Table, index: bytes | None) -> list[str]:
+    """Every decision must be about a row that was read, and carry the id that the index has for that row."""
+    known = table.filter(pc.is_valid(table.column("row")))
+    rows = known.column("row").to_numpy()
+    if len(rows) and (rows.min() < 0 or rows.max() >= entry.row_numbers):
+        told = f"the ledger speaks of row {int(rows.max())}, but only {entry.row_numbers} rows are numbered"
+        return [f"Partition {entry.partition}: {told}."]
+    if index is None or not len(rows) or len(index) != 8 * entry.row_numbers:
+        return []
+    from gristmill.kernels.hashing import hash_column
+
+    hashes = hash_column(known.column("id").cast(pa.large_string()))
+    wrong = np.flatnonzero((hashes != np.frombuffer(index, "<u8")[rows]) & (hashes != 0))
+    if len(wrong):
+        told = f"the id that the ledger has for row {int(rows[wrong[0]])} is not the one in the index"
+        return [f"Partition {entry.partition}: {told}."]
+    return []
+
+
+def _check_indexes(entries: Mapping[str, ManifestEntry]) -> list[str]:
+    places: dict[int, str] = {}
+    problems = []
+    for key, entry in entries.items():
+        if entry.index in places:
+            problems.append(f"Partitions {places[entry.index]} and {key} claim the same place {entry.index}.")
+        places[entry.index] = key
+    return problems
+
+
+def _check_entries(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
+    """Entries are written in one way only, so that even another space in one has been put there by somebody else."""
+    paths = {folder.manifest_file(key): entry for key, entry in entries.items()}
+    return [
+        f"{folder.relative(path)} says the same as the entry that was written, but not in the same bytes."
+        for path, data in folder.read_many(list(paths)).items()
+        if data != paths[path].to_bytes()
+    ]
+
+
+def _check_plan(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
+    try:
+        plan = read_plan(folder)
+    except VerificationError as error:
+        return [str(error)]
+    if plan is None:
+        return [f"{RECORD_FOLDER}/plan.json is missing, so it cannot be told which plan made this output."]
+    other = [key for key, entry in entries.items() if entry.plan != plan_digest(plan)]
+    if other:
+        return [
+            f"{len(other)} partitions, {other[0]} the first, were not made by the plan in {RECORD_FOLDER}/plan.json."
+        ]
+    return []
+
+
+def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: VerifyReport) -> list[str]:
+    try:
+        run = read_run(folder)
+    except VerificationError as error:
+        return [str(error)]
+    name = f"{RECORD_FOLDER}/run.json"
+    if run is None:
+        return [f"{name} is missing: the run did not end properly; run again to complete it."]
+    report.status = str(run.get("status"))
+    if report.status != "done":
+        return [f"The last run is {report.status!r}, not 'done'; run again to complete it."]
+    problems = _check_seals(folder, run)
+    claims: list[tuple[str, Any, Any]] = [
+        ("partitions", run.get("partitions"), len(entries)),
+        ("rows read", run.get("rows_read"), report.rows_read),
+        ("rows written", run.get("rows_written"), report.rows_written),
+        ("rows dropped", run.get("rows_dropped"), report.rows_dropped),
+        ("rows quarantined", run.get("rows_quarantined"), report.rows_quarantined),
+        ("bytes of output", run.get("output_bytes"), report.bytes),
+    ]
+    for what, claimed, found in claims:
+        if claimed != found:
+            problems.append(f"{name} says {claimed} {what}, the manifest has {found}.")
+    recorded = {stage.get("stage"): stage for stage in run.get("stages") or ()}
+    for stage, count in totals(entries).items():
+        told, here = recorded.get(stage, {}), count.to_dict()
+        problems += [
+            f"{name} says {key}={told.get(key)} for stage {stage!r}, the manifest has {here[key]}."
+            for key in ("rows_in", "rows_out", "created", "dropped", "quarantined")
+            if told.get(key) != here[key]
+        ]
+    return problems
+
+
+def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
+    """The record of the run, and the files whose hashes it has, are as they were when the run ended."""
+    problems = []
+    name = f"{RECORD_FOLDER}/run.json"
+    if run.get("seal") != seal_of(run):
+        problems.append(f"{name} was edited or damaged: its content does not match its seal.")
+    elif folder.read(folder.run_file) != json_bytes(run):
+        problems.append(f"{name} says the same as the record that was written, but not in the same bytes.")
+    was, now = run.get("sealed"), sealed_files(folder)
+    was = was if isinstance(was, dict) else {}
+    problems += [
+        f"{RECORD_FOLDER}/{file} " + ("is missing." if file not in now else "is not the one that the run has left.")
+        for file in sorted({*was, *now})
+        if was.get(file) != now.get(file)
+    ]
+    return problems
+
+
+def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int]) -> list[str]:
+    expected = {f"{RECORD_FOLDER}/{name}" for name in KNOWN_RECORDS}
+    for entry in entries.values():
+        expected.add(folder.relative(folder.manifest_file(entry.partition)))
+        expected.update(file.path for file in entry.all_files)
+    # What lies in the manifest and cannot be read as an entry has been named already.
+    named = f"{RECORD_FOLDER}/manifest/"
+    temporary = named + TEMPORARY_PREFIX
+    of_workflow = belongs_to_workflow(folder, listing)
+    strays = [
+        name
+        for name in listing
+        if name not in expected and (not name.startswith(named) or name.startswith(temporary)) and not of_workflow(name)
+    ]
+    problems = [f"{name} {_what_stray(name)}." for name in strays[:_MAX_STRAY]]
+    if len(strays) > _MAX_STRAY:
+        problems.append(f"{len(strays) - _MAX_STRAY} more files lie in the output that do not belong to the run.")
+    return problems
+
+
+def _what_stray(name: str) -> str:
+    if name.startswith(f"{RECORD_FOLDER}/staging/"):
+        return "was left in staging by a run that did not finish"
+    if name.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
+        return "is a temporary file that was left behind"
+    return "does not belong to the run"

@@ -1,0 +1,349 @@
+"""The manifest: one small file per committed partition. Its entry is the commit; files without one are not output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import xxhash
+
+from gristmill.errors import VerificationError
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.trail import StageCount
+from gristmill.storage.atomic import TEMPORARY_PREFIX
+from gristmill.storage.partitions import Partition
+
+COMMITTED = "committed"
+PENDING = "pending"
+"""The state of an entry that announces files which may be there already and do not count yet."""
+
+_READ_AT_ONCE = 1000
+
+# Depend on how rows were cut into batches, not on the rows; they belong to the record of a run, as times do.
+_NOT_COMPARED = ("bytes_in", "bytes_out")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file that belongs to a partition, by its path below the output folder; `rows` is None for the index."""
+
+    path: str
+    size: int
+    hash: str
+    rows: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"path": self.path, "size": self.size, "hash": self.hash, "rows": self.rows}
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """What a committed partition was made from, what it consists of, and what became of its rows.
+
+    No times in it: two runs of the same plan over the same input give equal entries.
+
+    Attributes:
+        partition: The id.
+        index: Its place in source order.
+        source: The ranges of input files, with size and stamp.
+        fingerprint: `Partition.fingerprint()` of the source.
+        plan: The digest of the plan.
+        files: The data files.
+        records: Ledger, index and quarantine, by kind: `ledger`, `changes`, `scores`, `ids`, `urls`, `quarantine`.
+        stages: The counts of every stage, in the order of the plan.
+        rows_read: Rows that the source created.
+        row_numbers: One more than the highest row number in use; above `rows_read` where one quarantined record
+            stands for several rows.
+        batches: The first row of each batch that was read, where there were several.
+    """
+
+    partition: str
+    index: int
+    source: tuple[dict[str, Any], ...]
+    fingerprint: str
+    plan: str
+    files: tuple[FileEntry, ...] = ()
+    records: Mapping[str, FileEntry] = field(default_factory=dict)
+    stages: Mapping[str, StageCount] = field(default_factory=dict)
+    rows_read: int = 0
+    rows_written: int = 0
+    rows_dropped: int = 0
+    quarantined: int = 0
+    row_numbers: int = 0
+    batches: tuple[int, ...] = ()
+    state: str = COMMITTED
+
+    @property
+    def bytes_written(self) -> int:
+        """The size of the data files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def bytes_read(self) -> int:
+        """About how much was read; Parquet is cut by row groups, whose bytes the entry does not know."""
+        total = 0
+        for part in self.source:
+            byte_range = not part["whole"] and 0 <= part["start"] <= part["end"] <= part["size"]
+            is_bytes = byte_range and ".parquet" not in part["relative"].lower()
+            total += part["end"] - part["start"] if is_bytes else part["size"] if part["whole"] else 0
+        return total
+
+    @property
+    def all_files(self) -> list[FileEntry]:
+        """Data files and records."""
+        return [*self.files, *self.records.values()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, with a seal over all others that shows edits."""
+        values: dict[str, Any] = {
+            "format": 1,
+            "state": self.state,
+            "partition": self.partition,
+            "index": self.index,
+            "source": list(self.source),
+            "fingerprint": self.fingerprint,
+            "plan": self.plan,
+            "files": [file.to_dict() for file in self.files],
+            "records": {kind: file.to_dict() for kind, file in sorted(self.records.items())},
+            "stages": [{"stage": name, **_compared(counts)} for name, counts in self.stages.items()],
+            "rows_read": self.rows_read,
+            "rows_written": self.rows_written,
+            "rows_dropped": self.rows_dropped,
+            "quarantined": self.quarantined,
+            "row_numbers": self.row_numbers,
+            "batches": list(self.batches),
+        }
+        values["seal"] = _seal(values)
+        return values
+
+    def to_bytes(self) -> bytes:
+        """The JSON text that lies in the manifest."""
+        return _dump(self.to_dict(), orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    def comparable(self) -> dict[str, Any]:
+        """The values without what differs between two copies of the same input: paths and stamps."""
+        values = self.to_dict()
+        for part in values["source"]:
+            part.pop("stamp", None)
+            part.pop("path", None)
+        for key in ("fingerprint", "seal"):
+            values.pop(key)
+        return values
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ManifestEntry:
+        """The entry that `to_bytes` described.
+
+        Raises:
+            ValueError: It is something else, incomplete, or was edited.
+        """
+        try:
+            values = orjson.loads(data)
+        except orjson.JSONDecodeError:  # file names that are not UTF-8 are only known to the slower parser
+            values = json.loads(data)
+        if not isinstance(values, dict) or values.get("format") != 1 or "partition" not in values:
+            raise ValueError("it is not a manifest entry of this format")
+        seal = values.pop("seal", None)
+        if seal != _seal(values):
+            raise ValueError("its content does not match its seal, so it was edited or damaged")
+        stages = {}
+        for item in values["stages"]:
+            name = item.pop("stage")
+            stages[name] = StageCount(**item)
+        return cls(
+            partition=values["partition"],
+            index=values["index"],
+            source=tuple(values["source"]),
+            fingerprint=values["fingerprint"],
+            plan=values["plan"],
+            files=tuple(FileEntry(**file) for file in values["files"]),
+            records={kind: FileEntry(**file) for kind, file in values["records"].items()},
+            stages=stages,
+            rows_read=values["rows_read"],
+            rows_written=values["rows_written"],
+            rows_dropped=values["rows_dropped"],
+            quarantined=values["quarantined"],
+            row_numbers=values["row_numbers"],
+            batches=tuple(values.get("batches", ())),
+            state=values["state"],
+        )
+
+
+@dataclass(slots=True)
+class ManifestTotals:
+    """What committed partitions come to: the counts of their stages in the order of the plan, rows and bytes."""
+
+    partitions: int = 0
+    stages: dict[str, StageCount] = field(default_factory=dict)
+    rows_read: int = 0
+    rows_written: int = 0
+    rows_dropped: int = 0
+    quarantined: int = 0
+    source_bytes: int = 0
+    output_bytes: int = 0
+
+    def add(self, entry: ManifestEntry) -> None:
+        """Count one more partition."""
+        self.partitions += 1
+        for stage, counts in entry.stages.items():
+            self.stages.setdefault(stage, StageCount()).add(counts)
+        self.rows_read += entry.rows_read
+        self.rows_written += entry.rows_written
+        self.rows_dropped += entry.rows_dropped
+        self.quarantined += entry.quarantined
+        self.source_bytes += entry.bytes_read
+        self.output_bytes += entry.bytes_written
+
+
+def source_of(partition: Partition) -> tuple[dict[str, Any], ...]:
+    """The ranges of a partition as plain values."""
+    return tuple(partition.to_dict()["ranges"])
+
+
+def _compared(counts: StageCount) -> dict[str, Any]:
+    return {key: value for key, value in counts.to_dict().items() if key not in _NOT_COMPARED}
+
+
+def _seal(values: dict[str, Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(_dump(values, orjson.OPT_SORT_KEYS))
+
+
+def _dump(values: dict[str, Any], option: int) -> bytes:
+    try:
+        return orjson.dumps(values, option=option)
+    except TypeError:  # file names that are not UTF-8 are only known to the slower writer
+        return json.dumps(values, sort_keys=True, indent=2).encode()
+
+
+class Manifest:
+    """The committed partitions of an output folder.
+
+    Args:
+        folder: The output folder, or its path.
+
+    After `load`, `problems` names the files in the manifest that are no entries.
+    """
+
+    def __init__(self, folder: RunFolder | str) -> None:
+        self.folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        self.problems: list[str] = []
+        self.pending: dict[str, ManifestEntry] = {}
+
+    def scan(self) -> Iterator[ManifestEntry]:
+        """All committed entries one by one, in the order of their names, for outputs of very many partitions."""
+        self.problems = []
+        self.pending = {}
+        folder = self.folder
+        names = [name for name in folder.walk(folder.manifest_folder) if not name.startswith(TEMPORARY_PREFIX)]
+        for first in range(0, len(names), _READ_AT_ONCE):
+            paths = [f"{folder.manifest_folder}/{name}" for name in names[first : first + _READ_AT_ONCE]]
+            for path, data in folder.read_many(paths).items():
+                entry = self._parse(path, data)
+                if entry is None:
+                    continue
+                if entry.state == COMMITTED:
+                    yield entry
+                else:
+                    self.pending[entry.partition] = entry
+
+    def _parse(self, path: str, data: bytes | Exception) -> ManifestEntry | None:
+        """The entry at `path`; what is no entry becomes a problem, unless it is gone."""
+        folder = self.folder
+        if isinstance(data, FileNotFoundError):
+            return None  # removed between listing and reading
+        try:
+            if isinstance(data, Exception):
+                raise ValueError(str(data))
+            entry = ManifestEntry.from_bytes(data)
+            if folder.manifest_file(entry.partition) != path:
+                raise ValueError(f"it describes the partition {entry.partition!r}")
+            for file in entry.all_files:
+                folder.join(file.path)
+        except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
+            self.problems.append(f"{folder.relative(path)} is not a usable manifest entry: {error}.")
+            return None
+        return entry
+
+    def load(self) -> dict[str, ManifestEntry]:
+        """All committed entries by partition id, in source order."""
+        found = sorted(self.scan(), key=lambda entry: (entry.index, entry.partition))
+        return {entry.partition: entry for entry in found}
+
+    def is_begun(self) -> bool:
+        """Whether any partition is committed."""
+        return next(self.scan(), None) is not None
+
+    def totals(self) -> ManifestTotals:
+        """What all committed entries come to."""
+        found = ManifestTotals()
+        for entry in self.scan():
+            found.add(entry)
+        return found
+
+    def ordered(self) -> list[ManifestEntry]:
+        """All committed entries, in source order."""
+        return list(self.load().values())
+
+    def get(self, partition_id: str) -> ManifestEntry | None:
+        """The entry of one partition, committed or pending; None if there is none that can be read."""
+        try:
+            return ManifestEntry.from_bytes(self.folder.read(self.folder.manifest_file(partition_id)))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def add(self, entry: ManifestEntry, *, fsync: bool = False) -> None:
+        """Write an entry in one step; if it is a committed one, this is the commit."""
+        self.folder.write(self.folder.manifest_file(entry.partition), entry.to_bytes(), fsync=fsync)
+
+    def settle(self) -> list[str]:
+        """Commit the pending entries of which every file is in place, byte for byte; returns their partitions.
+
+        Two processes that run the same plan into one folder may announce a partition that the other one has just
+        committed. Both write the same bytes, so whoever comes to an end first may say that they count.
+        """
+        for _ in self.scan():
+            pass  # fills `pending`
+        settled = []
+        for entry in self.pending.values():
+            # Announced with leftovers of an earlier commit in it: its own process has to clean up first.
+            whole = sum(file.rows or 0 for file in entry.files) == entry.rows_written
+            if whole and all(self._in_place(file) for file in entry.all_files):
+                self.add(replace(entry, state=COMMITTED))
+                settled.append(entry.partition)
+        return settled
+
+    def _in_place(self, file: FileEntry) -> bool:
+        try:
+            data = self.folder.read(self.folder.join(file.path))
+        except OSError:
+            return False
+        return len(data) == file.size and "xxh3:" + xxhash.xxh3_128_hexdigest(data) == file.hash
+
+    def renumber(self, partitions: Mapping[str, int]) -> None:
+        """Give committed entries the index that their partition has now that others came before it."""
+        for entry in self.ordered():
+            index = partitions.get(entry.partition, entry.index)
+            if index != entry.index:
+                self.add(replace(entry, index=index))
+
+
+def totals(entries: Mapping[str, ManifestEntry]) -> dict[str, StageCount]:
+    """The counts of every stage over all entries, in the order of the plan."""
+    whole: dict[str, StageCount] = {}
+    for entry in entries.values():
+        for stage, counts in entry.stages.items():
+            whole.setdefault(stage, StageCount()).add(counts)
+    return whole
+
+
+def __getattr__(name: str) -> Any:
+    # The commit lives in a file of its own; both names are part of the manifest's interface.
+    if name in ("commit_partition", "remove_partition"):
+        from gristmill.ledger.record import commit
+
+        return getattr(commit, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,243 @@
+"""The plan that made an output, kept as `plan.json`, and what differs between two plans in words.
+
+A description is a plain dictionary: `name`, `version` (of the package), `stages` in order, each with `name`, `type`,
+`parameters` and, for user code, `code` (a digest of everything it uses, by name); `variables` are those of a recipe,
+which change nothing by themselves but explain what did; anything else is compared too. `replaces` has the digests of
+plans that a replay is about to take the place of; see `gristmill.ledger.record.resume.adopt_plan`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gristmill.errors import ResumeError, VerificationError
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.storage.atomic import write_json_atomic
+
+_SHORT = 40
+# Do not change a single byte of output.
+_NO_EFFECT = ("description", "created", "variables", "replaces")
+_LISTED = 2
+"""Stages with the same difference that are written out; more are said in one line."""
+_NAMED = 5
+
+
+def plan_digest(description: Mapping[str, Any]) -> str:
+    """A hash of all in a plan that can change its output."""
+    text = json.dumps(_effective(description), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _effective(description: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in description.items() if key not in _NO_EFFECT}
+
+
+def write_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
+    """Keep `description` beside the output; returns its digest."""
+    plain = json.loads(json.dumps(dict(description), default=str))
+    write_json_atomic(folder.plan_file, plain, storage_options=folder.storage_options)
+    return plan_digest(plain)
+
+
+def read_plan(folder: RunFolder) -> dict[str, Any] | None:
+    """The plan that made the output; None if none is recorded.
+
+    Raises:
+        VerificationError: The file is damaged.
+    """
+    try:
+        plan = json.loads(folder.read(folder.plan_file))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise VerificationError(
+            f"{folder.plan_file} is damaged ({error}), so it cannot be told which plan made this output. "
+            "Start over with --fresh (fresh=True).",
+            path=folder.plan_file,
+        ) from error
+    if not isinstance(plan, dict):
+        raise VerificationError(f"{folder.plan_file} does not describe a plan. Start over with --fresh (fresh=True).")
+    return plan
+
+
+def check_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
+    """The digest of `description`, once it is clear that what lies in the output was made by the same plan.
+
+    Raises:
+        ResumeError: Another plan made it; the message names every difference.
+    """
+    plain = json.loads(json.dumps(dict(description), default=str))
+    old = read_plan(folder)
+    if old is not None and plan_digest(old) != plan_digest(plain):
+        differences = compare(old, plain)
+        lines = "\n".join(f"  - {line}" for line in differences)
+        raise ResumeError(
+            f"{folder.path} was made by another plan, so its finished partitions cannot be reused:\n{lines}\n"
+            "Start over with --fresh (fresh=True), write to another folder, or go back to the plan as it was.",
+            path=folder.path,
+            differences=differences,
+        )
+    return plan_digest(plain)
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Every difference between two plans as a sentence, and what it means for the work already done."""
+    before, after = _stages(old), _stages(new)
+    names_before, names_after = list(before), list(after)
+    found = _variables(old.get("variables") or {}, new.get("variables") or {})
+    found += [f"stage {name!r} was removed" for name in names_before if name not in after]
+    for name in names_after:
+        if name not in before:
+            place = names_after.index(name)
+            where = f"after {names_after[place - 1]!r}" if place else "at the beginning"
+            found.append(f"stage {name!r} was added {where}")
+    found += _moved(names_before, names_after)
+    found += _grouped({name: _stage_differences(before[name], after[name]) for name in names_after if name in before})
+    for key in sorted({*old, *new}.difference(("stages", *_NO_EFFECT))):
+        missing = object()
+        was, now = old.get(key, missing), new.get(key, missing)
+        if was != now:
+            label = {"version": "the version of gristmill", "name": "the name of the pipeline"}.get(key, key)
+            found += _value_differences(label, None if was is missing else was, None if now is missing else now)
+    if found:
+        note = _what_stays(before, after)
+        found += [note] if note else []
+    return found
+
+
+def _stages(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    stages: dict[str, Mapping[str, Any]] = {}
+    for number, stage in enumerate(plan.get("stages") or ()):
+        stages.setdefault(str(stage.get("name", number)), stage)
+    return stages
+
+
+def _moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    left = [name for name in before if name in after]
+    right = [name for name in after if name in before]
+    found = []
+    # Taking out the stage that is furthest from its place, again and again, names few moves.
+    while left != right:
+        name = max(right, key=lambda item: abs(left.index(item) - right.index(item)))
+        at = after.index(name)
+        where = f"after {after[at - 1]!r}" if at else "to the beginning"
+        found.append(f"stage {name!r} was moved {where}")
+        left.remove(name)
+        right.remove(name)
+    return found
+
+
+def _variables(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The variables of a recipe that have another value; those that came or went are seen by what they change."""
+    return [
+        f"variable {name} changed from {_shown(old[name])} to {_shown(new[name])}"
+        for name in sorted({*old} & {*new})
+        if old[name] != new[name]
+    ]
+
+
+def _grouped(differences: Mapping[str, Sequence[str]]) -> list[str]:
+    """The differences of all stages, those that many stages share in one line."""
+    stages: dict[str, list[str]] = {}
+    for name, lines in differences.items():
+        for line in lines:
+            stages.setdefault(line, []).append(name)
+    found: list[str] = []
+    for name, lines in differences.items():
+        for line in lines:
+            sharing = stages[line]
+            if len(sharing) <= _LISTED:
+                found.append(f"stage {name!r}: {line}")
+            elif name == sharing[0]:
+                found.append(f"stage {name!r}: {line}, and {len(sharing) - 1} more stages with the same change")
+    return found
+
+
+def _stage_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    for key in sorted({*old, *new}.difference(("name", "parameters", "code"))):
+        if old.get(key) != new.get(key):
+            found += _value_differences(key, old.get(key), new.get(key))
+    was, now = old.get("parameters") or {}, new.get("parameters") or {}
+    for key in sorted({*was, *now}):
+        if key not in was:
+            found.append(f"parameter {key} is new, {_shown(now[key])}")
+        elif key not in now:
+            found.append(f"parameter {key} is gone, it was {_shown(was[key])}")
+        elif was[key] != now[key]:
+            found += _value_differences(f"parameter {key}", was[key], now[key])
+    return found + _code_differences("its code", old.get("code"), new.get("code"))
+
+
+def _code_differences(label: str, old: Any, new: Any) -> list[str]:
+    """That code changed, and where: functions, classes and values that are not what they were."""
+    if old == new:
+        return []
+    was, now = (code if isinstance(code, dict) else {} for code in (old, new))
+    parts = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    named = ", ".join(repr(name.removeprefix("__main__.")) for name in parts[:_NAMED])
+    more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+    return [f"{label} changed" + (f": {named}{more}" if named else "")]
+
+
+def _value_differences(label: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in sorted({*old, *new}):
+            if key == "code":
+                found += _code_differences(f"the code of {label}", old.get(key), new.get(key))
+            elif old.get(key) != new.get(key):
+                found += _value_differences(f"{label}.{key}", old.get(key), new.get(key))
+        return found
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and len(_shown(old)) > _SHORT:
+        # A long list would be cut before the place that differs.
+        pairs = [(place, was, now) for place, (was, now) in enumerate(zip(old, new, strict=True)) if was != now]
+        return [
+            line
+            for place, was, now in pairs
+            for line in _value_differences(f"{label}[{place}]" if len(old) > 1 else label, was, now)
+        ]
+    return [f"{label} changed from {_shown(old)} to {_shown(new)}"]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _what_stays(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """What of the finished work is still good, where only later stages changed."""
+    names, new_names = list(before), list(after)
+    same = 0
+    for old, new in zip(names, new_names, strict=False):
+        if old != new or _stage_differences(before[old], after[new]):
+            break
+        same += 1
+    if not same:
+        return None
+    # The writer ends every plan, so stages added before it are added at the end as far as documents are concerned.
+    if same == len(names) - 1 and len(new_names) > len(names) and new_names[-1] == names[-1]:
+        added = _some(new_names[same:-1])
+        return (
+            f"all earlier stages are unchanged and {added} only came after them: run just the new stages with this "
+            "output as their input to keep the work already done"
+        )
+    many = f"the first {same} stages up to {names[same - 1]!r} are unchanged"
+    unchanged = many if same > 1 else f"the first stage, {names[0]!r}, is unchanged"
+    changed = new_names[same:-1] if new_names[-1] == names[-1] else new_names[same:]
+    if same < 2 or not changed:  # nothing but the reader is the same
+        return unchanged + (f"; only {new_names[same]!r} and what follows changed" if same < len(new_names) else "")
+    listed = _some(changed)
+    return (
+        f"{unchanged}; only {listed} changed. Where the new stages keep nothing that the old ones dropped, the work "
+        f"already done can be kept: run a pipeline of just {listed} with this output as its input, into another folder"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    if len(names) > _NAMED:
+        return f"{names[0]!r} to {names[-1]!r} ({len(names)} stages)"
+    return ", ".join(map(repr, names))

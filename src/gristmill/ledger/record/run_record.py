@@ -1,0 +1,271 @@
+"""`run.json`: what a run did and what it cost, gathered from its events and from the manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import math
+import posixpath
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import xxhash
+
+from gristmill import __version__
+from gristmill.errors import VerificationError
+from gristmill.ledger.record.alarms import AlarmLimits, find_alarms
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import Manifest, ManifestTotals
+from gristmill.ledger.record.trail import StageCount, StageTime
+from gristmill.observe.events import (
+    Event,
+    Notice,
+    PartitionCommitted,
+    RunFinished,
+    RunStarted,
+    Sample,
+    TaskFinished,
+    WorkerStarted,
+    WorkerStopped,
+)
+from gristmill.storage.atomic import write_json_atomic
+
+RUNNING = "running"
+_MAX_NOTICES = 100
+
+
+def read_run(folder: RunFolder) -> dict[str, Any] | None:
+    """The record of the last run; None if there is none.
+
+    Raises:
+        VerificationError: The file is damaged.
+    """
+    try:
+        record = json.loads(folder.read(folder.run_file))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise VerificationError(f"{folder.run_file} is damaged: {error}.", path=folder.run_file) from error
+    if not isinstance(record, dict):
+        raise VerificationError(f"{folder.run_file} is not the record of a run.", path=folder.run_file)
+    return record
+
+
+class RunRecorder:
+    """Listens to a run and keeps its record: add it to the `EventStream`, then read `record()`.
+
+    With a folder, `run.json` is written when the run starts and when it ends. Rows are those of all committed
+    partitions, also of earlier runs that this one resumed; times, bytes and memory are those of this run alone.
+
+    `committed` is what the manifest comes to when the run has ended.
+
+    Args:
+        folder: The output folder; None keeps the record in memory only.
+        limits: When to raise an alarm.
+        quiet_stages: Stages that are not meant to drop or change anything.
+        peak_memory: Bytes already known to have been used, for executors that send no samples.
+        previous: The record of the run before, where it is not in the folder any more.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder | None = None,
+        *,
+        limits: AlarmLimits | None = None,
+        quiet_stages: Iterable[str] = (),
+        peak_memory: int = 0,
+        previous: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.peak_memory = peak_memory
+        self.committed: ManifestTotals | None = None
+        self._limits = limits
+        self._quiet = frozenset(quiet_stages)
+        self._previous: Mapping[str, Any] | None = previous
+        self._started: RunStarted | None = None
+        self._finished: RunFinished | None = None
+        self._first_output: float | None = None
+        self._counts: dict[str, StageCount] = {}
+        self._times: dict[str, StageTime] = {}
+        self._committed = 0
+        self._notices: list[dict[str, str]] = []
+        self._alive: dict[int, set[int]] = {}
+        self._most_workers: dict[int, int] = {}
+        self._deaths: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        if isinstance(event, TaskFinished):
+            for stage, counts in event.counts.items():
+                self._counts.setdefault(stage, StageCount()).add(counts)
+            for stage, times in event.times.items():
+                self._times.setdefault(stage, StageTime()).add(times)
+            self._saw_workers(event.segment, 1)
+        elif isinstance(event, PartitionCommitted):
+            self._committed += 1
+            if self._first_output is None and event.files:
+                self._first_output = event.at
+        elif isinstance(event, Sample):
+            self.peak_memory = max(self.peak_memory, event.memory_bytes)
+            for segment, workers in enumerate(event.workers):
+                self._saw_workers(segment, workers)
+        elif isinstance(event, WorkerStarted):
+            alive = self._alive.setdefault(event.segment, set())
+            alive.add(event.worker)
+            self._saw_workers(event.segment, len(alive))
+        elif isinstance(event, WorkerStopped):
+            self._alive.setdefault(event.segment, set()).discard(event.worker)
+            if not event.expected:
+                self._deaths[event.cause] = self._deaths.get(event.cause, 0) + 1
+        elif isinstance(event, Notice):
+            if event.level != "info" and len(self._notices) < _MAX_NOTICES:
+                self._notices.append({"level": event.level, "message": event.message})
+        elif isinstance(event, RunStarted):
+            self._begin(event)
+        elif isinstance(event, RunFinished):
+            self._finished = event
+            self._end(event)
+
+    def _begin(self, event: RunStarted) -> None:
+        self._started = event
+        if self.folder is not None:
+            if self._previous is None:
+                # A damaged record is replaced now.
+                with contextlib.suppress(VerificationError):
+                    self._previous = read_run(self.folder)
+            self.write()
+
+    def _end(self, event: RunFinished) -> None:
+        if event.status == "done":
+            if self.folder is not None:
+                manifest = Manifest(self.folder)
+                self.committed = manifest.totals()
+                if manifest.pending and manifest.settle():
+                    self.committed = manifest.totals()
+            self.write()
+            return
+        # What ended the run is the error to show, also where the record cannot be written any more (a full disk).
+        with contextlib.suppress(OSError):
+            if self.folder is not None:
+                self.committed = Manifest(self.folder).totals()
+            self.write()
+
+    def _saw_workers(self, segment: int, workers: int) -> None:
+        self._most_workers[segment] = max(self._most_workers.get(segment, 0), workers)
+
+    def write(self) -> None:
+        """Put the record as it stands at `run.json`, sealed, with the hashes of the files beside it."""
+        if self.folder is not None:
+            record = {**self.record(), "sealed": sealed_files(self.folder)}
+            record["seal"] = seal_of(record)
+            write_json_atomic(self.folder.run_file, record, storage_options=self.folder.storage_options)
+
+    def record(self) -> dict[str, Any]:
+        """The record as plain values."""
+        started, finished = self._started, self._finished
+        committed = ManifestTotals() if self.committed is None else self.committed
+        rows = committed.stages or self._counts
+        order = [name for name in (started.stages if started else ()) if name in rows or name in self._times]
+        order += [name for name in rows if name not in order]
+        counts = {name: rows.get(name, StageCount()) for name in order}
+        begin = started.at if started else None
+        record: dict[str, Any] = {
+            "format": 1,
+            "version": __version__,
+            "status": finished.status if finished else RUNNING,
+            "error": finished.error if finished else None,
+            "pipeline": started.pipeline if started else "",
+            "executor": started.executor if started else "",
+            "started": _time(begin),
+            "finished": _time(finished.at if finished else None),
+            "wall_seconds": _span(begin, finished.at if finished else None),
+            "time_to_first_output_seconds": _span(begin, self._first_output),
+            "peak_memory_bytes": self.peak_memory,
+            "partitions": started.partitions if started else 0,
+            "partitions_done_before": started.partitions_done_before if started else 0,
+            "partitions_committed": self._committed,
+            "input_bytes": started.input_bytes if started else 0,
+            "source_bytes": committed.source_bytes,
+            "output_bytes": committed.output_bytes,
+            **_row_totals(committed, counts),
+            "stages": [self._stage(name, counts[name]) for name in order],
+            "worker_deaths": dict(sorted(self._deaths.items())),
+            "notices": list(self._notices),
+        }
+        complete = finished is not None and finished.status == "done"
+        # The sizes of the last run that came to an end, handed on by those that did not.
+        record["last_done"] = _last_done(record if complete else self._previous)
+        record["alarms"] = (
+            find_alarms(
+                counts, limits=self._limits, quiet_stages=self._quiet, run=record, previous=_last_done(self._previous)
+            )
+            if complete
+            else []
+        )
+        return record
+
+    def _stage(self, name: str, count: StageCount) -> dict[str, Any]:
+        times = self._times.get(name, StageTime())
+        seen = self._counts.get(name, StageCount())
+        segments = self._started.segments if self._started else ()
+        workers = [self._most_workers.get(segment.index, 0) for segment in segments if name in segment.stages]
+        return {
+            "stage": name,
+            **count.to_dict(),
+            "bytes_in": seen.bytes_in,
+            "bytes_out": seen.bytes_out,
+            "busy_seconds": round(times.busy_s, 6),
+            "calls": times.calls,
+            "workers": max(workers, default=0),
+            "custom": {key: value for key, value in sorted(times.custom.items()) if math.isfinite(value)},
+        }
+
+
+def sealed_files(folder: RunFolder) -> dict[str, str]:
+    """The hashes of the files of a run that neither belong to a partition nor are this record: plan and recipe."""
+    found = {}
+    for path in (folder.plan_file, folder.recipe_file):
+        with contextlib.suppress(FileNotFoundError):
+            found[posixpath.basename(path)] = "xxh3:" + xxhash.xxh3_128_hexdigest(folder.read(path))
+    return found
+
+
+def seal_of(record: Mapping[str, Any]) -> str:
+    """A hash of everything in a record but its seal."""
+    values = {key: value for key, value in record.items() if key != "seal"}
+    return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
+
+
+def _last_done(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    if record.get("status") == "done":
+        return {key: record.get(key) for key in ("source_bytes", "partitions", "rows_read")}
+    before = record.get("last_done")
+    return dict(before) if isinstance(before, dict) else None
+
+
+def _row_totals(committed: ManifestTotals, counts: Mapping[str, StageCount]) -> dict[str, int]:
+    if committed.partitions:
+        return {
+            "rows_read": committed.rows_read,
+            "rows_written": committed.rows_written,
+            "rows_dropped": committed.rows_dropped,
+            "rows_quarantined": committed.quarantined,
+        }
+    last = list(counts.values())[-1:] or [StageCount()]
+    return {
+        "rows_read": next((count.created for count in counts.values() if count.created), 0),
+        "rows_written": last[0].rows_out,
+        "rows_dropped": sum(sum(count.dropped.values()) for count in counts.values()),
+        "rows_quarantined": sum(sum(count.quarantined.values()) for count in counts.values()),
+    }
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def _span(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else round(max(0.0, end - start), 3)

@@ -1,0 +1,251 @@
+"""`deduplication.json`: what a workflow of several runs has done, sealed; and the proof of its steps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from gristmill.errors import GristmillError, VerificationError
+from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.run_record import seal_of
+from gristmill.storage.atomic import json_bytes
+from gristmill.storage.remote import is_local, local_path
+
+if TYPE_CHECKING:
+    from gristmill.ledger.prove.verify import VerifyReport
+
+WORKFLOW_FILE = f"{RECORD_FOLDER}/deduplication.json"
+CHOICE = f"{RECORD_FOLDER}/{STEPS_FOLDER}/removals"
+"""The file that says by which removal list an output was made."""
+_STEPS = f"{RECORD_FOLDER}/{STEPS_FOLDER}/"
+
+
+def write_workflow_record(
+    folder: RunFolder,
+    facts: Mapping[str, Any],
+    *,
+    steps: Mapping[str, str],
+    list_folder: str,
+    listed: bool,
+    files: tuple[str, ...] = (),
+) -> None:
+    """Record how a workflow has ended.
+
+    Args:
+        folder: The output of the workflow.
+        facts: What it says of itself.
+        steps: The folder of every step that it went through, by name.
+        list_folder: Where below the output it keeps lists of documents; a list is a run of its own.
+        listed: Whether it has made a list now; there may be one of an earlier run.
+        files: Files below the output that belong to no run, where they are there.
+    """
+    record = {
+        **facts,
+        "steps": {name: contents_digest(RunFolder(path, folder.storage_options)) for name, path in steps.items()},
+        "steps_folder": _elsewhere(folder, steps),
+        "list_folder": list_folder,
+        "listed": listed,
+        "files": {name: _hash_of(folder.read(place)) for name in files if folder.exists(place := folder.join(name))},
+    }
+    record["seal"] = seal_of(record)
+    folder.write(folder.join(WORKFLOW_FILE), json_bytes(record))
+
+
+def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
+    """What `write_workflow_record` has left; None where no workflow has ended.
+
+    Raises:
+        VerificationError: The file is damaged.
+    """
+    place = folder.join(WORKFLOW_FILE)
+    try:
+        data = folder.read(place)
+    except FileNotFoundError:
+        return None
+    try:
+        record = json.loads(data)
+    except ValueError as error:
+        raise VerificationError(f"{WORKFLOW_FILE} is damaged: {error}.", path=place) from error
+    if not isinstance(record, dict) or record.get("seal") != seal_of(record):
+        raise VerificationError(
+            f"{WORKFLOW_FILE} was edited or damaged: its content does not match its seal.", path=place
+        )
+    if data != json_bytes(record):
+        raise VerificationError(
+            f"{WORKFLOW_FILE} says the same as the record that was written, but not in the same bytes.", path=place
+        )
+    return record
+
+
+def contents_digest(folder: RunFolder) -> str:
+    """A hash over the contents of all files that a run has left, whenever it ran."""
+    digest = xxhash.xxh3_128()
+    for entry in Manifest(folder).ordered():
+        for file in entry.files:
+            digest.update(f"{file.hash}:{file.size}\n".encode())
+    return digest.hexdigest()
+
+
+def is_list_only(folder: RunFolder) -> bool:
+    """Whether a workflow has left its record here but no run, because it has only listed what is to go."""
+    return folder.exists(folder.join(WORKFLOW_FILE)) and not (
+        folder.exists(folder.run_file) or folder.exists(folder.plan_file)
+    )
+
+
+Verify = Callable[[RunFolder], "VerifyReport"]
+
+
+def verify_list(folder: RunFolder, report: VerifyReport, verify: Verify) -> VerifyReport:
+    """The proof of an output that holds a list instead of documents: its numbers are those of the list."""
+    listing = folder.walk()
+    record, report.problems = _record(folder)
+    name = record.get("list_folder")
+    found = check_workflow(folder, report, listing, verify, record=record)
+    for key in ("partitions", "files", "bytes", "rows_read", "rows_created", "rows_written", "rows_dropped"):
+        setattr(report, key, getattr(found or report, key))
+    if record.get("listed") and found is None:
+        report.problems.append(f"{name} is missing or damaged: the list that {WORKFLOW_FILE} speaks of.")
+    report.status = "done" if record else None
+    own = (WORKFLOW_FILE, *(record.get("files") or ()))
+    report.problems += [
+        f"{path} does not belong to the workflow."
+        for path in listing
+        if path not in own and not path.startswith((_STEPS, f"{name}/"))
+    ]
+    return report
+
+
+def check_workflow(
+    folder: RunFolder,
+    report: VerifyReport,
+    listing: Mapping[str, int],
+    verify: Verify,
+    *,
+    record: Mapping[str, Any] | None = None,
+) -> VerifyReport | None:
+    """Hold the record of a workflow against its output, and prove its steps and its list; gives the proof of the list.
+
+    Args:
+        folder: The output of the workflow, or of any other run.
+        report: What is found wrong is added to it.
+        listing: The files of the output.
+        verify: Proves one run.
+        record: The record, where it has been read.
+    """
+    if record is None:
+        if WORKFLOW_FILE not in listing:
+            # A list has a choice of its own, but its steps are those of the output around it.
+            if CHOICE in listing and any(name.startswith(_STEPS) and name != CHOICE for name in listing):
+                report.problems.append(f"{WORKFLOW_FILE} is missing: the workflow did not end; run it again.")
+            _check_steps(folder, folder.join(_STEPS.rstrip("/")), {}, report, verify)
+            return None
+        record, problems = _record(folder)
+        report.problems += problems
+        report.problems += _differences(record, report)
+    for name, expected in (record.get("files") or {}).items():
+        if name not in listing:
+            report.problems.append(f"{name} is missing.")
+        elif _hash_of(folder.read(folder.join(name))) != expected:
+            report.problems.append(f"{name} is not the one that the workflow has left.")
+    name, proof = record.get("list_folder"), None
+    if name and any(path.startswith(f"{name}/") for path in listing):
+        proof = _check_run(name, RunFolder(folder.join(name), folder.storage_options), report, verify)
+    report.problems += _check_choice(folder, record, listing)
+    root = record.get("steps_folder") or folder.join(_STEPS.rstrip("/"))
+    _check_steps(folder, root, record.get("steps") or {}, report, verify)
+    return proof
+
+
+def belongs_to_workflow(folder: RunFolder, listing: Mapping[str, int]) -> Callable[[str], bool]:
+    """Tells of a file of an output whether a workflow answers for it, so that it is no stray of the run."""
+    record: Mapping[str, Any] = {}
+    if WORKFLOW_FILE in listing:
+        with contextlib.suppress(VerificationError):
+            record = read_workflow_record(folder) or {}
+    own, name = set(record.get("files") or ()), record.get("list_folder")
+    return lambda path: path in own or path.startswith((_STEPS, f"{name}/") if name else _STEPS)
+
+
+def _record(folder: RunFolder) -> tuple[Mapping[str, Any], list[str]]:
+    try:
+        return read_workflow_record(folder) or {}, []
+    except VerificationError as error:
+        return {}, [str(error)]
+
+
+def _differences(record: Mapping[str, Any], report: VerifyReport) -> list[str]:
+    if not record.get("perform_removal"):
+        return []
+    claims = [
+        ("documents", record.get("documents"), report.rows_read),
+        ("documents removed", record.get("num_removed"), report.rows_dropped),
+    ]
+    return [
+        f"{WORKFLOW_FILE} says {claimed} {what}, the manifest has {found}."
+        for what, claimed, found in claims
+        if claimed != found
+    ]
+
+
+def _check_choice(folder: RunFolder, record: Mapping[str, Any], listing: Mapping[str, int]) -> list[str]:
+    """The removal list that an output was made by is what one of the steps has left."""
+    if not record:
+        return []
+    place = f"{record.get('list_folder')}/{CHOICE}" if record.get("listed") else CHOICE
+    known = (record.get("steps") or {}).values()
+    if place in listing and folder.read(folder.join(place)).decode(errors="replace") not in known:
+        return [f"{place} names a removal list that none of the steps has made."]
+    return []
+
+
+def _check_steps(
+    folder: RunFolder, root: str, digests: Mapping[str, str], report: VerifyReport, verify: Verify
+) -> None:
+    """Prove all steps that are there. Finished steps may have been deleted, each as a whole."""
+    place = RunFolder(root, folder.storage_options)
+    names: dict[str, None] = {}
+    for path in place.walk():
+        name, _, rest = path.partition("/")
+        if rest:
+            names[name] = None
+        elif path != posixpath.basename(CHOICE):
+            report.problems.append(f"{STEPS_FOLDER}/{path} does not belong to the workflow.")
+    for name in names:
+        step = RunFolder(place.join(name), folder.storage_options)
+        _check_run(f"{STEPS_FOLDER}/{name}", step, report, verify)
+        report.steps += 1
+        if name in digests and contents_digest(step) != digests[name]:
+            report.problems.append(
+                f"{STEPS_FOLDER}/{name} is not the step by which this output was made; run the workflow again."
+            )
+
+
+def _check_run(name: str, folder: RunFolder, report: VerifyReport, verify: Verify) -> VerifyReport | None:
+    try:
+        proof = verify(folder)
+    except (GristmillError, OSError) as error:
+        report.problems.append(f"{name}: {error}")
+        return None
+    report.problems += [f"{name}: {problem}" for problem in proof.problems]
+    return proof
+
+
+def _elsewhere(folder: RunFolder, steps: Mapping[str, str]) -> str | None:
+    """Where the steps are, if not below the output."""
+    roots = {posixpath.dirname(path.rstrip("/")) for path in steps.values()}
+    root = roots.pop() if roots else None
+    if root is None or root == folder.join(_STEPS.rstrip("/")):
+        return None
+    return os.path.abspath(local_path(root)) if is_local(root) else root
+
+
+def _hash_of(data: bytes) -> str:
+    return "xxh3:" + xxhash.xxh3_128_hexdigest(data)

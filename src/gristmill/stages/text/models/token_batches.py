@@ -1,0 +1,235 @@
+"""The model stage of the built-in classifiers and embedders: token-budget batches, and columns instead of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import UsageError
+from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.stages.text.models.batching import BatchCutter
+from gristmill.stages.text.models.model import ModelStage
+from gristmill.stages.text.models.tokens import (
+    ATTENTION_MASK_FIELD,
+    INPUT_ID_FIELD,
+    SEQ_ORDER_FIELD,
+    TOKEN_FIELDS,
+    Integers,
+    TokenLists,
+    list_column,
+    note_token_facts,
+    padded,
+    padded_mask,
+)
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+    from gristmill.stages.text.models.token_settings import TokenSettings
+
+# Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; where threads
+# divide a batch, several parts for each keep all of them busy. On a GPU it is enough to keep the device busy.
+CPU_TOKENS_PER_BATCH = 2048
+CPU_TOKENS_PER_THREAD = 4096
+CUDA_TOKENS_PER_BATCH = 65536
+
+
+class BudgetedModelStage(ModelStage):
+    """A `ModelStage` that sorts documents by length itself and fills batches up to a token budget.
+
+    `model_inference_batch_size` is the upper bound of rows here. A subclass says with `output_columns` what it adds.
+    One that overrides `yield_next_batch` or `create_output_dataframe` gets the frame and the batches of `ModelStage`.
+    """
+
+    keep_tokens: bool = False
+    max_seq_length: int | None = None
+    tokens_per_batch: int | None = None
+    # How the tokens were made, when the composite that made this stage knows it.
+    token_settings: TokenSettings | None = None
+
+    _working_tokens: int | None = None
+
+    def warm_up(self) -> None:
+        """Compile the kernels of layers in 8 bits, where there are some, once for all workers."""
+        if getattr(self, "cpu_backend", None) == "torch-int8":
+            from gristmill.kernels.int8_rows import compile_all
+
+            compile_all()
+
+    def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
+        """The new columns, one value per document in the order of the outputs."""
+        raise NotImplementedError(f"{type(self).__name__} must implement output_columns().")
+
+    def create_output_dataframe(self, df_cpu: pd.DataFrame, collected_output: Any) -> pd.DataFrame:
+        """The frame with the columns of `output_columns`, without the tokens unless they are kept."""
+        if not self.keep_tokens:
+            df_cpu = df_cpu.drop(columns=list(TOKEN_FIELDS))
+        columns = self.output_columns(collected_output)
+        return df_cpu.assign(**{name: list(values.to_numpy(zero_copy_only=False)) for name, values in columns.items()})
+
+    def process(self, batch: DocumentBatch) -> DocumentBatch | None:
+        """The batch with the new columns, in the original order; documents that cannot fit are quarantined."""
+        if self.is_columnar():
+            return self.run(batch, keep_tokens=self.keep_tokens)
+        if self.max_seq_length is not None:
+            self._check_columns_of(batch)
+            lists = real_tokens(batch).cut(self.max_seq_length, side=self.padding_side)
+            masks = np.ones(len(lists.values), np.int8)
+            batch = batch.with_column(INPUT_ID_FIELD, list_column(lists.values, lists.lengths))
+            batch = batch.with_column(ATTENTION_MASK_FIELD, list_column(masks, lists.lengths))
+        return super().process(batch)
+
+    def is_columnar(self) -> bool:
+        """Whether no subclass has replaced the hooks that work on frames."""
+        own, cls = BudgetedModelStage, type(self)
+        return (
+            cls.create_output_dataframe is own.create_output_dataframe and cls.yield_next_batch is own.yield_next_batch
+        )
+
+    def has_plain_process(self) -> bool:
+        """Whether no subclass has replaced what surrounds `run`, so that another stage may call that instead."""
+        own, cls = BudgetedModelStage, type(self)
+        return self.is_columnar() and cls.process is own.process and cls.process_batch is own.process_batch
+
+    def filled_columns(self) -> list[str]:
+        """The columns of its results."""
+        return self.outputs()[1]
+
+    def run(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch | None:
+        """Do the work of `process` on columns."""
+        self._check_columns_of(batch)
+        if self.model is None:
+            raise UsageError(f"Stage {self.name!r} has no model yet: call its setup() first, or run it in a Pipeline.")
+        lists = real_tokens(batch)
+        if self.max_seq_length is not None:
+            lists = lists.cut(self.max_seq_length, side=self.padding_side)
+        self._pad_token_id = self._padding_id(batch)
+        outputs: list[Any] = []
+        lost: list[int] = []
+        cutter = BatchCutter(lists.lengths, budget=self._token_budget(), max_rows=self._rows_per_batch())
+        ran: list[Integers] = []
+        for rows in cutter:
+            pieces, gone = self._outputs_of_rows(lists, rows)
+            outputs.extend(pieces)
+            lost.extend(gone)
+            ran.append(rows if not gone else rows[~np.isin(rows, gone)])
+            cutter.budget, cutter.max_rows = self._token_budget(), self._rows_per_batch()
+        if lost:
+            self._quarantine(batch, lost)
+        if not outputs:
+            return None if lost else self._bare(self._without_rows(batch), keep_tokens=keep_tokens)
+        done = np.concatenate(ran)
+        columns = self.output_columns(self.collect_outputs(outputs))
+        # `done[i]` is the row of output i: sorting by it brings outputs and documents together again.
+        order = np.argsort(done, kind="stable")
+        result = batch.take(done[order]) if lost else batch
+        for name, values in columns.items():
+            result = result.with_column(name, values.take(pa.array(order)))
+        if SEQ_ORDER_FIELD in result.get_columns():
+            sequence = np.asarray(result.column(SEQ_ORDER_FIELD))
+            if len(sequence) > 1 and (np.diff(sequence) < 0).any():
+                result = result.take(np.argsort(sequence, kind="stable"))
+        return self._bare(result, keep_tokens=keep_tokens)
+
+    def check_length(self, network: Any) -> None:
+        """Refuse a limit of tokens that the network has no places for, before a long document finds out.
+
+        Raises:
+            UsageError: `max_seq_length` is too large for the model.
+        """
+        from gristmill.stages.text.models.loading import position_limit
+
+        limit = self.max_seq_length
+        if limit is None and self.token_settings is not None:
+            limit = self.token_settings.max_seq_length
+        if limit is None:
+            return
+        read = min(limit, getattr(network, "window", None) or limit)
+        places = position_limit(network)
+        if places is not None and read > places:
+            raise UsageError(
+                f"max_seq_length={limit}: {self.model_identifier} has places for {places} tokens. Give at most that "
+                "many, or None for the limit of its tokenizer."
+            )
+
+    def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
+        """Hand the tokens on to a following classifier that would make the same ones."""
+        from gristmill.stages.text.models.sharing import share_tokens
+
+        return share_tokens(self, following)
+
+    def _outputs_of_rows(self, lists: TokenLists, rows: Integers) -> tuple[list[Any], list[int]]:
+        import torch
+
+        from gristmill.stages.text.models.devices import device_of
+
+        device = device_of(self.model)
+        lengths = lists.lengths[rows]
+        ids = padded(lists, rows, fill=self._pad_token_id, side=self.padding_side)
+        mask = padded_mask(lengths, side=self.padding_side)
+        if not ids.shape[1]:
+            ids = np.full((len(rows), 1), self._pad_token_id, np.int64)
+            mask = np.zeros_like(ids)
+        # A document without any token is one padding token that counts as real, whatever its neighbours are.
+        mask[lengths == 0, 0 if self.padding_side == "right" else -1] = 1
+        model_input_batch = {
+            INPUT_ID_FIELD: torch.from_numpy(ids).to(device),
+            ATTENTION_MASK_FIELD: torch.from_numpy(mask).to(device),
+        }
+        places: list[int] = []
+        outputs = self._outputs_of(model_input_batch, 0, places)
+        del model_input_batch
+        return outputs, [int(rows[place]) for place in places]
+
+    def _remember(self, model_input_batch: dict[str, torch.Tensor], rows: int) -> None:
+        super()._remember(model_input_batch, rows)
+        self._working_tokens = min(rows * model_input_batch[INPUT_ID_FIELD].shape[1], self._token_budget())
+        # Short documents may still come in larger numbers: the budget bounds their batches.
+        self._working_rows = None
+
+    def _token_budget(self) -> int:
+        if self._working_tokens is not None:
+            return self._working_tokens
+        if self.tokens_per_batch is not None:
+            return self.tokens_per_batch
+        from gristmill.stages.text.models.devices import device_of
+
+        if device_of(self.model).type == "cuda":
+            return CUDA_TOKENS_PER_BATCH
+        from gristmill.stages.text.models.threaded_forward import parts_at_once
+
+        parts = parts_at_once(self.model)
+        return CPU_TOKENS_PER_BATCH if parts == 1 else min(CPU_TOKENS_PER_THREAD * parts, CUDA_TOKENS_PER_BATCH)
+
+    def _bare(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch:
+        gone = [] if keep_tokens else list(TOKEN_FIELDS)
+        if SEQ_ORDER_FIELD in batch.get_columns():
+            gone.append(SEQ_ORDER_FIELD)
+        result = batch.without(gone) if gone else batch
+        return result if keep_tokens else note_token_facts(result, None)
+
+
+def real_tokens(batch: DocumentBatch) -> TokenLists:
+    """The tokens of a batch without padding, also where a column that somebody else made contains some."""
+    lists = TokenLists(batch.column(INPUT_ID_FIELD))
+    masks = TokenLists(batch.column(ATTENTION_MASK_FIELD))
+    unlike = np.flatnonzero(lists.lengths != masks.lengths)
+    if len(unlike):
+        row = int(unlike[0])
+        raise UsageError(
+            f"Row {row} has {lists.lengths[row]} values in {INPUT_ID_FIELD!r} and {masks.lengths[row]} in "
+            f"{ATTENTION_MASK_FIELD!r}: give one mask value for each token, or let a TokenizerStage make both."
+        )
+    first, last = int(masks.offsets[0]), int(masks.offsets[-1])
+    real = masks.values[first:last] != 0
+    if real.all():
+        return lists
+    ids = lists.values[int(lists.offsets[0]) : int(lists.offsets[-1])]
+    ends = np.concatenate([[0], np.cumsum(real)])
+    bounds = ends[masks.offsets - first]
+    return TokenLists(list_column(ids[real], np.diff(bounds)))

@@ -1,0 +1,1 @@
+"""Classifiers that users train on their own labels."""
