@@ -191,7 +191,7 @@ class ExecutorSuite:
         assert sum(task.num_items for task in result) == len([n for n in range(FILES * ROWS) if n % 3])
 
     def test_documents_that_are_something_else_in_between(self, source: Path, tmp_path: Path, notes: Path) -> None:
-        """Documents become files and documents again; those with an id are followed through it."""
+        """Documents become files and documents again; the first end there, the others are new."""
 
         def middle() -> list[ProcessingStage[Any, Any]]:
             put = stages.PutAway(notes, drop=9)
@@ -204,21 +204,14 @@ class ExecutorSuite:
         assert report.ok, report
         by_name = {stage.name: stage for stage in result.report.stages}
         tenth = FILES * ROWS // 10
-        assert by_name["put_away"].dropped == {"unwanted": tenth}
-        assert (by_name["untouched"].rows_in, by_name["untouched"].rows_out) == (9 * tenth, 9 * tenth)
+        assert by_name["put_away"].dropped == {"unwanted": tenth, "converted": 9 * tenth}
+        assert (by_name["untouched"].rows_in, by_name["untouched"].rows_out) == (0, 0)
         back = by_name["take_out"]
-        assert (back.rows_in, back.created, back.untracked, back.rows_out) == (
-            9 * tenth,
-            FILES,
-            FILES,
-            8 * tenth + FILES,
-        )
-        assert back.dropped == {"untracked": tenth}
+        assert (back.rows_in, back.created, back.rows_out) == (0, 8 * tenth + FILES, 8 * tenth + FILES)
+        assert back.dropped == {}
         ledger = Ledger(str(tmp_path / "there"))
-        assert ledger.why("1-5").fates[0].verdicts[0].stage == "third"
-        assert ledger.why("1-2").fates[0].verdicts[0].stage == "take_out"
+        assert ledger.why("1-2").fates[0].verdicts[0].reason == "converted"
         assert ledger.why("1-9").fates[0].verdicts[0].reason == "unwanted"
-        assert ledger.why("1-3").fates[0].status == "kept"
         assert self.run(source, middle(), tmp_path / "there").report.partitions_done_before == FILES
 
     def test_failed_task(self, source: Path, tmp_path: Path, notes: Path) -> None:

@@ -7,16 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gristmill.observe.events import SegmentPlan
-from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import SinkStage
 
 Stage = ProcessingStage[Any, Any]
-
-
-def member_names(stage: Stage) -> tuple[str, ...]:
-    """The names under which the rows of `stage` are counted: its own, or those of its members."""
-    return tuple(member.name for member in stage.members) if isinstance(stage, FusedStage) else (stage.name,)
 
 
 @dataclass(frozen=True, slots=True)

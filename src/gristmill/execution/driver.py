@@ -10,7 +10,6 @@ from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import ConservationError, ErrorBudgetExceededError, StageFailedError
-from gristmill.execution.completion import TaskTree
 from gristmill.execution.partition_output import Leaf, join_pieces
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.manifest import ManifestEntry
@@ -18,10 +17,63 @@ from gristmill.ledger.record.trail import Trail, join_sources
 from gristmill.observe.events import EventStream, PartitionCommitted, RecordsQuarantined
 from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.partitions import Partition
-from gristmill.tasks.base import Lineage, Task
+from gristmill.tasks.base import Task
+from gristmill.tracking.lineage import Lineage, Step, with_lineage
 
 _LEAST_QUARANTINED = 10
 """A share as error budget never means fewer records than this."""
+
+
+@dataclass(slots=True)
+class _Node:
+    closed: bool = False
+    last: int | None = None
+    children: dict[int, _Node] = field(default_factory=dict)
+    open_children: int = 0
+
+
+class TaskTree:
+    """The tasks of one partition. Children are numbered and the last one says so; a leaf is a task that has ended.
+
+    Example:
+        >>> tree = TaskTree()
+        >>> tree.close((Step(1, last=True),))
+        False
+        >>> tree.close((Step(0, last=False),))
+        True
+    """
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def close(self, path: tuple[Step, ...]) -> bool:
+        """Note that the task at `path` has ended; True when with it the whole partition has.
+
+        Raises:
+            ValueError: The same task is said to have ended twice.
+        """
+        way = [self._root]
+        node = self._root
+        for step in path:
+            if step.last:
+                node.last = step.index
+            if step.index not in node.children:
+                node.children[step.index] = _Node()
+                node.open_children += 1
+            node = node.children[step.index]
+            way.append(node)
+        if node.closed:
+            raise ValueError(f"Task {path} has ended before.")
+        node.closed = True
+        for parent in reversed(way[:-1]):
+            parent.open_children -= 1
+            complete = parent.last is not None and len(parent.children) == parent.last + 1 and not parent.open_children
+            if not complete:
+                return False
+            parent.closed = True
+            parent.children.clear()
+            parent.last = None
+        return self._root.closed
 
 
 @dataclass(slots=True)
@@ -29,7 +81,7 @@ class _Open:
     """A partition on its way."""
 
     tree: TaskTree = field(default_factory=TaskTree)
-    trails: dict[tuple[int, ...], Trail] = field(default_factory=dict)
+    trails: dict[tuple[int, ...] | None, Trail] = field(default_factory=dict)
     failed: str | None = None
     pieces: list[tuple[tuple[int, ...], WrittenFile]] = field(default_factory=list)
     tasks: list[tuple[tuple[int, ...], Task[Any]]] = field(default_factory=list)
@@ -138,9 +190,8 @@ class Work:
             partition = self._left.get(number)
             if partition is None:
                 continue  # it came to an end while others were being worked on
-            task = copy(self._root(partition))  # what it comes to hold on its way is given up with it
-            task._lineage = Lineage(partition.index, partition.id)
-            task.task_id = partition.id
+            # A copy: what it comes to hold on its way is given up with it.
+            task = with_lineage(copy(self._root(partition)), Lineage(partition.index, partition.id))
             task._metadata = {**task._metadata, "partition": partition}
             yield task
 

@@ -102,7 +102,7 @@ def _origin(task: Task[Any], row: int | None) -> tuple[str, int | None]:
 
 def _counted_from(task: Task[Any], file: str) -> str:
     """The file, with its partition where rows are not counted from the beginning of the file."""
-    part = task._lineage.partition_id if task._lineage is not None else ""
+    part = task.partition_id
     return file if is_whole_file(part) else f"{file} (counted from the beginning of partition {part})"
 
 

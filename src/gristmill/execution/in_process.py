@@ -10,11 +10,11 @@ from typing import Any
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.execution.driver import Work
-from gristmill.execution.partition_output import Leaf
+from gristmill.execution.partition_output import Leaf, task_end
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.observe.events import Sample, TaskFinished
 from gristmill.observe.memory import measure_tree
-from gristmill.tasks.base import Lineage, Task
+from gristmill.tasks.base import Task
 
 _HERE = "0"
 
@@ -80,9 +80,7 @@ class _Flow:
     def feed(self, place: int, task: Task[Any]) -> None:
         """Give a task to the segment number `place`, or deliver it behind the last one."""
         if place == len(self._runners):
-            lineage = task._lineage
-            assert lineage is not None
-            self._work.deliver(_task_leaf(task, lineage))
+            self._work.deliver(task_end(task))
             return
         self._waiting[place].append(task)
         if len(self._waiting[place]) >= self._runners[place].segment.batch_size:
@@ -107,12 +105,10 @@ class _Flow:
             self._below = below + time.perf_counter() - handed_on
         # What the segments behind this one took is theirs.
         seconds = time.perf_counter() - begun - (self._below - before)
-        lineage = tasks[0]._lineage
-        assert lineage is not None
         self._work.events.emit(
             TaskFinished(
                 tasks[0].task_id,
-                lineage.partition,
+                tasks[0].partition,
                 place,
                 0,
                 seconds,
@@ -120,7 +116,3 @@ class _Flow:
                 runner.call_counts.times,
             )
         )
-
-
-def _task_leaf(task: Task[Any], lineage: Lineage) -> Leaf:
-    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, task=task)

@@ -18,8 +18,9 @@ from gristmill.ledger.record.trail import Trail, join_sources
 from gristmill.stages.source_sink import PartFile, SinkStage
 from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.partitions import Partition
-from gristmill.tasks.base import Lineage, Step, Task
+from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
+from gristmill.tracking.lineage import Lineage, Step, lineage_of
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class Leaf:
     piece: WrittenFile | None = None
     task: Task[Any] | None = None
     entry: ManifestEntry | None = None
-    source: tuple[int, ...] = ()
+    source: tuple[int, ...] | None = None
     failed: str | None = None
 
     @property
@@ -55,6 +56,12 @@ class Leaf:
         return tuple(step.index for step in self.path)
 
 
+def task_end(task: Task[Any]) -> Leaf:
+    """The end of a task that came out of the last segment where there is no writer."""
+    lineage = lineage_of(task)
+    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, task=task, source=lineage.source)
+
+
 class PartitionOutput:
     """The output of one partition while a single worker writes it."""
 
@@ -65,7 +72,7 @@ class PartitionOutput:
         self._file: PartFile | None = None
         self._size = 0
         self._rows = 0
-        self._trails: dict[tuple[int, ...], Trail] = {}
+        self._trails: dict[tuple[int, ...] | None, Trail] = {}
         self.failed: str | None = None
 
     def note(self, lineage: Lineage) -> None:
@@ -106,9 +113,8 @@ class PartitionOutput:
 
 def piece_leaf(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) -> Leaf:
     """Write one batch as a piece of its partition."""
-    lineage = batch._lineage
-    assert lineage is not None
-    number = "-".join(str(step.index) for step in lineage.path) or "0"
+    lineage = lineage_of(batch)
+    number = "-".join(map(str, lineage.order)) or "0"
     part = sink.open_part(f"{settings.staging}/{lineage.partition_id}/{number}{sink.extension}")
     try:
         part.append(sink.encode(batch), rows=batch.num_items)

@@ -7,9 +7,13 @@ taken apart, and only a document that kills twice when nothing else is touched i
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gristmill.execution.calls import Hints
+import numpy as np
+
+Slices = Sequence[tuple[int, int]]
 
 _ALONE_BEFORE_SEARCH = 3
 _DEATHS_OF_ONE_DOCUMENT = 2
@@ -27,6 +31,19 @@ class Place:
     stage: int
     lo: int
     hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What earlier attempts at the same task have shown, by number of the call.
+
+    Attributes:
+        slices: The input of these calls is given to the stage in these pieces, to find the document that kills.
+        poison: Rows that kill, with the cause; they are quarantined without being touched.
+    """
+
+    slices: Mapping[int, Slices] = field(default_factory=dict)
+    poison: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,3 +121,39 @@ class Attempts:
             if hi > place.hi:
                 kept.append((max(lo, place.hi), hi))
         self.slices[place.call] = sorted([*kept, *finer])
+
+
+def around(lo: int, hi: int, poison: Mapping[int, str]) -> Iterator[tuple[int, int]]:
+    """The piece `lo:hi` cut so that every poisonous row stands alone."""
+    start = lo
+    for row in sorted(row for row in poison if lo <= row < hi):
+        if row > start:
+            yield start, row
+        yield row, row + 1
+        start = row + 1
+    if start < hi:
+        yield start, hi
+
+
+def by_time(start: int, stop: int, limit_s: float) -> Iterator[tuple[int, int]]:
+    """Pieces that take about a quarter of the time limit each, so that only a slow document can exceed it."""
+    size = 1
+    while start < stop:
+        end = min(stop, start + size)
+        begun = time.perf_counter()
+        yield start, end
+        spent = max(time.perf_counter() - begun, 1e-6)
+        fitting = int((end - start) * limit_s / 4 / spent)
+        size = int(np.clip(fitting, 1, 2 * size))
+        start = end
+
+
+def with_gaps(slices: Slices, rows: int, limit_s: float | None) -> Iterator[tuple[int, int]]:
+    """The slices and, in order, what lies before, between and behind them."""
+    at = 0
+    for lo, hi in [*slices, (rows, rows)]:
+        if at < lo:
+            yield from [(at, lo)] if limit_s is None else by_time(at, lo, limit_s)
+        if lo < hi:
+            yield lo, hi
+        at = hi

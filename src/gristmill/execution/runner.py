@@ -10,25 +10,23 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
-from gristmill.backends.plan import RunSettings, Segment, member_names
+from gristmill.backends.plan import RunSettings, Segment
 from gristmill.errors import StageFailedError, StageResultError, UsageError
-from gristmill.execution.calls import Calls, DirectCalls, Hints, NoProgress, Progress
 from gristmill.execution.failures import failed_stage, raised_in
-from gristmill.execution.lineages import is_empty, lineage_of, numbered, with_lineage
 from gristmill.execution.partition_output import Leaf, PartitionOutput, piece_leaf
-from gristmill.execution.stage_call import OneByOne, StageCaller
+from gristmill.execution.recovery import Hints
+from gristmill.execution.stage_call import Calls, DirectCalls, NoProgress, OneByOne, Progress, StageCaller
 from gristmill.ledger.record.trail import Trail
-from gristmill.stages.base import ProcessingStage
-from gristmill.tasks.base import FailedTask, Lineage, NoneTask, Task
+from gristmill.stages.base import ProcessingStage, member_names
+from gristmill.tasks.base import FailedTask, NoneTask, Task
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.accounting import account, enter, given_tasks, leave
-from gristmill.tracking.carrying import Return
+from gristmill.tracking.accounting import account, created_again, enter, given_tasks, leave, read_rows, settled
+from gristmill.tracking.lineage import lineage_of, with_lineage
 
 Stage = ProcessingStage[Any, Any]
-T = TypeVar("T")
 
 
 def set_up_node(stage: Stage, node: NodeInfo, metadata: WorkerMetadata) -> None:
@@ -122,24 +120,85 @@ class SegmentRunner:
         for task in tasks:
             if self.first and isinstance(task, DocumentBatch):
                 self._note_identity(task, lineage_of(task).trail)
+        return map(self._whole_partition, tasks) if self.whole_partitions else self._advance(tasks)
+
+    def _advance(self, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any] | Leaf]:
+        """Push tasks through the stages, depth first: a stage is asked for more when all that it gave has gone on."""
+        stages, sink = self.segment.stages, self.segment.sink
+        results: list[Iterator[Task[Any]]] = []  # what each stage on the way is still to give
+        group = list(tasks)
+        while group:
+            place = len(results)
+            live = []
+            for task in group:
+                if isinstance(task, NoneTask | FailedTask) or (isinstance(task, DocumentBatch) and not task.num_items):
+                    yield self._emptied(task, place)
+                else:
+                    live.append(task)
+            if live and place < len(stages) and stages[place] is not sink:
+                results.append(self._results(stages[place], place, live))
+            else:
+                for task in live:
+                    yield self._arrived(task)
+            group = []
+            while results and not group:
+                group = list(itertools.islice(results[-1], self.segment.batch_size))
+                if not group:
+                    results.pop()
+
+    def _results(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
+        """What a stage gives for some tasks, as it is asked for."""
+        if stage.supports_batch_processing() and (len(tasks) > 1 or self.segment.batch_size > 1):
+            if self._caller.takes_together(stage, tasks):
+                return self._caller.many(stage, place, [task for task in tasks if isinstance(task, DocumentBatch)])
+            stage = OneByOne(stage)
+        return itertools.chain.from_iterable(
+            self._caller.each(stage, place, task)
+            if isinstance(task, DocumentBatch)
+            else self._made(stage, place, self._caller.next_call(), task)
+            for task in tasks
+        )
+
+    def _arrived(self, task: Task[Any]) -> Task[Any] | Leaf:
+        """A task that has gone through all stages but the writer: a piece of output, or for the next segment."""
+        sink = self.segment.sink
+        if sink is None:
+            if self._is_last:
+                lineage_of(task).unscored = None
+            return task
+        lineage_of(task).unscored = None
+        if not isinstance(task, DocumentBatch):
+            raise _not_writable(sink, task)
         if self.whole_partitions:
-            for task in tasks:
-                yield self._whole_partition(task)
-            return
-        yield from self._advance(list(tasks), 0)
+            return task
+        self._at_sink()
+        start = time.perf_counter()
+        leaf = piece_leaf(sink, self.settings, task)
+        self._wrote(task, leaf.size, time.perf_counter() - start)
+        return leaf
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no segment comes behind this one."""
+        names = self.settings.stage_names
+        return not names or names[-1] == member_names(self.segment.stages[-1])[-1]
+
+    # --- output ---
 
     def _whole_partition(self, task: Task[Any]) -> Leaf:
         sink = self.segment.sink
-        lineage = lineage_of(task)
         assert sink is not None
-        output = PartitionOutput(sink, self.settings, lineage)
+        output = PartitionOutput(sink, self.settings, lineage_of(task))
         try:
-            for item in self._advance([task], 0):
+            for item in self._advance([task]):
                 assert isinstance(item, Task)
                 if isinstance(item, FailedTask):
                     output.failed = _failing_stage(item)
                 elif isinstance(item, DocumentBatch):
-                    self._append(output, item)
+                    self._at_sink()
+                    start = time.perf_counter()
+                    size = output.append(item)
+                    self._wrote(item, size, time.perf_counter() - start)
                 output.note(lineage_of(item))
             self._at_sink()
             return output.commit(task)
@@ -151,67 +210,26 @@ class SegmentRunner:
         """Say that the writer is at work: it has no document in hand that could be blamed."""
         self.progress.at(self._caller.call, len(self.segment.stages) - 1, 0, 0)
 
-    def _append(self, output: PartitionOutput, batch: DocumentBatch) -> None:
+    def _wrote(self, batch: DocumentBatch, size: int, seconds: float) -> None:
+        """Account for a batch that was written as `size` bytes."""
         sink = self.segment.stages[-1]
-        self._at_sink()
-        start = time.perf_counter()
-        written = output.append(batch)
-        seconds = time.perf_counter() - start
-        trail = lineage_of(batch).trail
         counts = Trail()
         count = counts.count(sink.name)
         count.rows_in = count.rows_out = batch.num_items
-        count.bytes_in, count.bytes_out = batch.columns.nbytes, written
-        self._caller.record(sink, counts, trail, seconds, batch.num_items)
-
-    def _advance(self, tasks: list[Task[Any]], place: int) -> Iterator[Task[Any] | Leaf]:
-        stages = self.segment.stages
-        live = [task for task in tasks if not is_empty(task)]
-        for task in tasks:
-            if is_empty(task):
-                yield self._emptied(task, place)
-        if not live:
-            return
-        if place == len(stages):
-            for task in live:
-                if self._is_last:
-                    lineage_of(task).followed = None
-                yield task
-            return
-        stage = stages[place]
-        if stage is self.segment.sink:
-            for task in live:
-                lineage_of(task).followed = None
-                if not isinstance(task, DocumentBatch):
-                    raise _not_writable(stage, task)
-                yield task if self.whole_partitions else self._piece(task)
-            return
-        together = stage.supports_batch_processing() and (len(live) > 1 or self.segment.batch_size > 1)
-        results = self._together(stage, place, live) if together else self._each(stage, place, live)
-        for group in _groups(results, self.segment.batch_size):
-            yield from self._advance(group, place + 1)
-
-    @property
-    def _is_last(self) -> bool:
-        """Whether no segment comes behind this one."""
-        names = self.settings.stage_names
-        return not names or names[-1] == member_names(self.segment.stages[-1])[-1]
+        count.bytes_in, count.bytes_out = batch.columns.nbytes, size
+        self._caller.record(sink, counts, lineage_of(batch).trail, seconds, batch.num_items)
 
     def _emptied(self, task: Task[Any], place: int) -> Task[Any] | Leaf:
         """What goes on of a task without documents: dropped ones that must still be scored, or just its trail."""
         lineage = lineage_of(task)
-        if lineage.followed is not None and not isinstance(task, FailedTask):
+        if lineage.unscored is not None and not isinstance(task, FailedTask):
             for stage in self.segment.stages[place:]:
                 if stage is not self.segment.sink:
-                    self._caller.follow(stage, lineage)
-            if lineage.followed is not None and not self._is_last:
+                    self._caller.score_dropped(stage, lineage)
+            if lineage.unscored is not None and not self._is_last:
                 return with_lineage(NoneTask(task.dataset_name), lineage)
-        lineage.followed = None
-        return self._husk(lineage, task)
-
-    def _husk(self, lineage: Lineage, origin: Task[Any]) -> Task[Any] | Leaf:
-        """What stands for a task of which nothing is left: it only carries its trail to the commit."""
-        failed = _failing_stage(origin) if isinstance(origin, FailedTask) else None
+        lineage.unscored = None
+        failed = _failing_stage(task) if isinstance(task, FailedTask) else None
         if self.settings.output is None or not self.whole_partitions:
             return Leaf(
                 lineage.partition,
@@ -221,49 +239,18 @@ class SegmentRunner:
                 source=lineage.source,
                 failed=failed,
             )
-        husk = NoneTask(origin.dataset_name) if failed is None else origin
-        husk._lineage = lineage
-        return husk
+        return task if failed else with_lineage(NoneTask(task.dataset_name), lineage)
 
-    def _piece(self, task: DocumentBatch) -> Leaf:
-        sink = self.segment.sink
-        assert sink is not None
-        self._at_sink()
-        start = time.perf_counter()
-        leaf = piece_leaf(sink, self.settings, task)
-        seconds = time.perf_counter() - start
-        counts = Trail()
-        count = counts.count(sink.name)
-        count.rows_in = count.rows_out = task.num_items
-        count.bytes_in, count.bytes_out = task.columns.nbytes, leaf.size
-        self._caller.record(sink, counts, lineage_of(task).trail, seconds, task.num_items)
-        return leaf
+    # --- stages that make documents ---
 
-    def _each(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
-        for task in tasks:
-            yield from self._one(stage, place, task)
-
-    def _together(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
-        if self._caller.takes_together(stage, tasks):
-            return self._caller.many(stage, place, [task for task in tasks if isinstance(task, DocumentBatch)])
-        return self._each(OneByOne(stage), place, tasks)
-
-    def _one(self, stage: Stage, place: int, task: Task[Any]) -> Iterator[Task[Any]]:
-        if isinstance(task, DocumentBatch):
-            return self._caller.each(stage, place, task)
-        return self._streamed(stage, place, self._caller.next_call(), task)
-
-    def _streamed(self, stage: Stage, place: int, call: int, task: Task[Any]) -> Iterator[Task[Any]]:
+    def _made(self, stage: Stage, place: int, call: int, task: Task[Any]) -> Iterator[Task[Any]]:
         """Call a stage that does not get documents (a reader, say) and hand on what it gives as it comes."""
         lineage = lineage_of(task)
         clock = self._calls.clock
         start = clock()
         self.progress.at(call, place, 0, 0)
-        carried = task._carried
-        back = None if carried is None else Return(stage, carried, id_field=self.settings.id_field)
-        self._caller.follow(stage, lineage)
-        if back is None:
-            lineage.source = tuple(step.index for step in lineage.path)
+        self._caller.score_dropped(stage, lineage)
+        first_documents = lineage.source is None
         try:
             given = self._calls.call(stage.process, task)
             single = isinstance(given, Task)
@@ -273,12 +260,7 @@ class SegmentRunner:
             raise failed_stage(stage, task, error) from error
         seconds, index, row = clock() - start, 0, 0
         if current is None:
-            trail = lineage.trail
-            counts = Trail()
-            account(stage, enter(task), [], counts)
-            if back is not None:
-                back.account(None, counts, last=True)
-            self._caller.record(stage, counts, trail, seconds, 0)
+            self._caller.record(stage, account(stage, enter(task), []), lineage.trail, seconds, 0)
             yield with_lineage(NoneTask(task.dataset_name), lineage)
             return
         while current is not None:
@@ -289,24 +271,26 @@ class SegmentRunner:
                 following = None if single else next(items, None)
             except Exception as error:
                 raise failed_stage(stage, task, error) from error
+            if isinstance(current, FailedTask) and self.first and place == 0:
+                raise UsageError(
+                    f"Stage {stage.name!r} is the source and gave a FailedTask, but there is nothing that could be "
+                    "tried again. Raise an error instead, or give nothing."
+                )
+            if isinstance(current, DocumentBatch):
+                if first_documents:
+                    lineage.source = lineage.order
+                    current = settled(current, row)
+                    row = max(row, int(current.rows.max()) + 1) if current.num_items else row
+                else:
+                    created_again(current)
             entry = enter(task)
-            counts = Trail()
-            if back is not None:
-                back.take(current)
-                one = leave(entry, current)
-                back.account(one.task, counts, last=following is None)
-            else:
-                if isinstance(current, FailedTask) and self.first and place == 0:
-                    raise UsageError(
-                        f"Stage {stage.name!r} is the source and gave a FailedTask, but there is nothing that could be "
-                        "tried again. Raise an error instead, or give nothing."
-                    )
-                row = numbered(current, row)
-                one = leave(entry, current)
-                account(stage, entry, [one], counts)
-                if isinstance(one.task, DocumentBatch):
-                    self._note_identity(one.task, counts)
-                    self._note_border(one.task, counts)
+            one = leave(entry, current)
+            counts = account(stage, entry, [one])
+            if first_documents and isinstance(one.task, DocumentBatch):
+                self._note_identity(one.task, counts)
+                rows = read_rows(one.task)
+                if rows and self.settings.output is not None:
+                    counts.batches.append(min(rows))
             seconds += clock() - start
             own = lineage.trail if index == 0 else Trail()
             self._caller.record(stage, counts, own, seconds, one.task.num_items)
@@ -318,20 +302,13 @@ class SegmentRunner:
             current, seconds, index = following, 0.0, index + 1
 
     def _note_identity(self, batch: DocumentBatch, trail: Trail) -> None:
+        """Record the ids of documents of the source."""
         if self.settings.output is None:
             return
         from gristmill.ledger.record.identity import make_identity
 
         identity = make_identity(batch, id_field=self.settings.id_field, url_field=self.settings.url_field)
         trail.identities.append(identity)
-
-    def _note_border(self, batch: DocumentBatch, trail: Trail) -> None:
-        """Remember where a batch of the source begins; records that could not be read belong to it."""
-        rows = [record.row for record in batch._note.quarantine if record.row >= 0]
-        if batch.num_items:
-            rows.append(int(batch.rows.min()))
-        if rows and self.settings.output is not None:
-            trail.batches.append(min(rows))
 
 
 def _failing_stage(task: Task[Any]) -> str:
@@ -350,8 +327,3 @@ def _not_writable(sink: Stage, task: Task[Any]) -> StageResultError:
         file=None,
         row=None,
     )
-
-
-def _groups(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    while group := list(itertools.islice(items, size)):
-        yield group

@@ -1,4 +1,4 @@
-"""Follows dropped documents through the rest of a pipeline when all scores are wanted.
+"""Takes dropped documents through the rest of a pipeline when all scores are wanted.
 
 With `scores="all"` every filter scores every document, also those that an earlier stage dropped, on the text that they
 would have had by then. So thresholds can be moved later without reading a text again. Only scores come of it: no
@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from gristmill.ledger.record.trail import Rows, Scores, StageTime, Trail
-from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.tasks.columns import Columns, from_transport
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.accounting import Entry, Exit, check_given, collected_notes, enter, leave
+from gristmill.tracking.accounting import Entry, Exit, check_given, collect, enter, leave
 
 Stage = ProcessingStage[Any, Any]
 
 
-class Followed:
+class DroppedDocuments:
     """Documents that were dropped from a task, as they would be now. Rides with the task's lineage."""
 
     def __init__(self, parts: list[DocumentBatch] | None = None) -> None:
@@ -42,12 +42,12 @@ class Followed:
         for one in exits:
             assert one.positions is not None
             gone[one.positions[one.positions >= 0]] = False
-        held = [record.row for note in collected_notes(entry, exits) for record in note.quarantine]
+        held = [record.row for record in entry.trail.quarantine]
         positions = np.flatnonzero(gone & ~np.isin(entry.rows, held))
         if len(positions):
             self._fresh.append(_batch(entry.columns.take(positions), entry.rows[positions]))
 
-    def go_through(self, stage: Stage, trail: Trail) -> None:
+    def score(self, stage: Stage, trail: Trail) -> None:
         """Give the documents that earlier stages dropped to `stage`, and keep the scores it notes in `trail`."""
         kept: list[DocumentBatch] = []
         way = stage.for_dropped if stage.time_limit_s is None else "stop"
@@ -58,8 +58,7 @@ class Followed:
             for part in self._parts:
                 kept.extend(_through(stage, part, trail, keep=way == "score"))
             if self._parts:
-                names = _names(stage)
-                trail.time(names[0]).add(StageTime(0, time.perf_counter() - start, 0))
+                trail.time(member_names(stage)[0]).add(StageTime(0, time.perf_counter() - start, 0))
                 stage._consume_custom_metrics()
         self._parts, self._fresh = [*kept, *self._dropped_here(stage, way)], []
 
@@ -74,16 +73,12 @@ class Followed:
         return [*scored, *(one for part in rest for one in _through(stage, part, Trail(), keep=True))]
 
 
-def _rebuild(parts: list[tuple[Any, Rows]]) -> Followed:
-    return Followed([_batch(from_transport(table), rows) for table, rows in parts])
+def _rebuild(parts: list[tuple[Any, Rows]]) -> DroppedDocuments:
+    return DroppedDocuments([_batch(from_transport(table), rows) for table, rows in parts])
 
 
 def _batch(columns: Columns, rows: Rows) -> DocumentBatch:
     return DocumentBatch.from_columns(columns, rows=rows)
-
-
-def _names(stage: Stage) -> list[str]:
-    return [member.name for member in stage.members] if isinstance(stage, FusedStage) else [stage.name]
 
 
 def _through(stage: Stage, part: DocumentBatch, trail: Trail, *, keep: bool) -> list[DocumentBatch]:
@@ -93,9 +88,7 @@ def _through(stage: Stage, part: DocumentBatch, trail: Trail, *, keep: bool) -> 
     if not stage.validate_input(part):
         return [part]  # it lacks a column that the live ones got from a stage which these have passed by
     batch = part.slice(0, part.num_items)
-    entry = enter(batch, all_scores=True)
-    assert entry.note is not None
-    entry.note.keeps_dropped = keep
+    entry = enter(batch, all_scores=True, keeps_dropped=keep)
     try:
         given = stage.process_batch([batch]) if stage.supports_batch_processing() else stage.process(batch)
         exits = [leave(entry, one) for one in check_given(stage, given)]
@@ -105,8 +98,8 @@ def _through(stage: Stage, part: DocumentBatch, trail: Trail, *, keep: bool) -> 
         half = part.num_items // 2
         halves = (part.slice(0, half), part.slice(half, part.num_items - half))
         return [one for piece in halves for one in _through(stage, piece, trail, keep=keep)]
-    last = _names(stage)[-1]
-    for note in collected_notes(entry, exits):
-        trail.scores.extend(Scores(one.stage or last, one.score, one.rows, one.values) for one in note.scores)
+    last = member_names(stage)[-1]
+    scores = collect(entry, exits).scores
+    trail.scores.extend(Scores(one.stage or last, one.score, one.rows, one.values) for one in scores)
     found = [one.task for one in exits if isinstance(one.task, DocumentBatch) and one.task.num_items]
     return [_batch(one.columns, one.rows) for one in found]

@@ -2,28 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from gristmill.backends.plan import RunSettings
 from gristmill.errors import ConservationError, GristmillError, StageFailedError, UsageError
-from gristmill.execution.calls import Calls, Hints, Progress
 from gristmill.execution.failures import failed_stage, quarantined_row, raised_in
-from gristmill.execution.lineages import children, lineage_of
-from gristmill.execution.score_dropped import Followed
-from gristmill.execution.slicing import around, by_time, with_gaps
+from gristmill.execution.recovery import Hints, around, by_time, with_gaps
+from gristmill.execution.score_dropped import DroppedDocuments
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.trail import StageTime, Trail
-from gristmill.stages.base import FusedStage, ProcessingStage
-from gristmill.tasks.base import Lineage, Task
+from gristmill.stages.base import FusedStage, ProcessingStage, member_names
+from gristmill.tasks.base import NoneTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import Entry, Exit, account, check_given, enter, leave
 from gristmill.tracking.batch_attribution import attribute, join_outputs
+from gristmill.tracking.lineage import Lineage, lineage_of, with_lineage
 
 Stage = ProcessingStage[Any, Any]
 
 _DEFECTS = (StageFailedError, ConservationError)
 """Errors that no document is to blame for: they end the run, and no search for a document is made."""
+
+
+class Progress(Protocol):
+    """Told where the runner is, before it goes there; a local worker writes it where the driver can read it."""
+
+    def at(self, call: int, stage: int, lo: int, hi: int) -> None:
+        """The rows `lo` to `hi` of the input of call number `call` are now given to stage number `stage`."""
+
+
+class Calls(Protocol):
+    """Calls methods of stages."""
+
+    def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
+        """What `method(argument)` gives or raises."""
+
+    def clock(self) -> float:
+        """Seconds, without those in which a call had to wait for its turn."""
+
+
+class DirectCalls:
+    """Calls at once, in the thread of the runner."""
+
+    def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
+        """Call it; a stage that wants to end the process has failed like any other."""
+        try:
+            return method(argument)
+        except SystemExit as error:
+            raise exited(error) from None
+
+    def clock(self) -> float:
+        """Seconds."""
+        return time.perf_counter()
+
+
+def exited(error: SystemExit) -> RuntimeError:
+    """The error for a stage that tried to end the process."""
+    problem = RuntimeError(f"the stage called sys.exit({error.code!r}); raise an exception that says what is wrong")
+    return problem.with_traceback(error.__traceback__)
+
+
+class NoProgress:
+    """For places from which nobody can be killed."""
+
+    def at(self, call: int, stage: int, lo: int, hi: int) -> None:
+        """Do nothing."""
 
 
 class StageCaller:
@@ -41,6 +86,7 @@ class StageCaller:
 
     def __init__(self, settings: RunSettings, *, progress: Progress, calls: Calls, can_be_killed: bool) -> None:
         self.settings = settings
+        self.all_scores = settings.scores == "all"
         self.progress = progress
         self.can_be_killed = can_be_killed
         self.counts = Trail()
@@ -69,23 +115,24 @@ class StageCaller:
         call = self.next_call()
         slices = self._pieces(stage, call, task.num_items)
         if slices is not None:
-            yield from self._sliced(stage, place, call, task, slices)
-            return
-        self.progress.at(call, place, 0, task.num_items)
-        yield from self._whole(stage, task)
-
-    def _whole(self, stage: Stage, task: DocumentBatch) -> Iterator[Task[Any]]:
+            outputs = self._sliced(stage, place, call, task, slices)
+        else:
+            self.progress.at(call, place, 0, task.num_items)
+            outputs = self._attempt(stage, task)
         lineage = lineage_of(task)
+        self.score_dropped(stage, lineage)
+        yield from _children(outputs, lineage, task)
+
+    def _attempt(self, stage: Stage, task: DocumentBatch) -> list[Task[Any]]:
+        """One call; documents on which the stage raises are set aside, or the error names the first of them."""
         try:
-            outputs = self._call_stage(stage, task, lineage.trail)
+            return self._call_stage(stage, task)
         except _DEFECTS:
             raise
         except Exception as error:
             if not self.settings.ignore_failures:
                 raise self._located(stage, task, error) from error
-            outputs = self._bisected(stage, task, error)
-        self.follow(stage, lineage)
-        yield from children(outputs, lineage, task)
+            return self._bisected(stage, task, error)
 
     def takes_together(self, stage: Stage, tasks: Sequence[Task[Any]]) -> bool:
         """Whether nothing speaks against giving these tasks to the stage in one call."""
@@ -96,7 +143,7 @@ class StageCaller:
         """One call of `process_batch` for several tasks; each result is put down to the task it comes from."""
         call = self.next_call()
         self.progress.at(call, place, 0, sum(task.num_items for task in documents))
-        entries = [self._enter(task) for task in documents]
+        entries = [enter(task, all_scores=self.all_scores) for task in documents]
         start = self._calls.clock()
         for task in documents:
             if not stage.validate_input(task):
@@ -108,56 +155,40 @@ class StageCaller:
             raise self._located_among(stage, documents, error) from error
         seconds = self._calls.clock() - start
         total = sum(task.num_items for task in documents) or 1
-        for entry, outputs in zip(entries, attribute(entries, given), strict=True):
-            exits = [Exit(task, positions) for task, positions in outputs]
-            counts = Trail()
-            account(stage, entry, exits, counts)
-            share = seconds * entry.items / total
+        for entry, exits in zip(entries, attribute(entries, given), strict=True):
             lineage = lineage_of(entry.task)
-            self.record(stage, counts, lineage.trail, share, entry.items)
-            self._note_dropped(entry, exits)
-            self.follow(stage, lineage)
-            for one in exits:
-                self.record_perf(stage, one.task, share, entry.items, entry.task)
-            yield from children([one.task for one in exits], lineage, entry.task)
+            outputs = self._account(stage, entry, exits, seconds * entry.items / total)
+            self.score_dropped(stage, lineage)
+            yield from _children(outputs, lineage, entry.task)
 
     # --- one call ---
 
-    def _enter(self, task: Task[Any]) -> Entry:
-        return enter(task, all_scores=self.settings.scores == "all", id_field=self.settings.id_field)
-
-    def _call_stage(self, stage: Stage, task: DocumentBatch, trail: Trail) -> list[Task[Any]]:
-        """One call, accounted for in `trail`; the stage's own exceptions pass."""
-        entry = self._enter(task)
+    def _call_stage(self, stage: Stage, task: DocumentBatch) -> list[Task[Any]]:
+        """One call, accounted for in the trail of the task; the stage's own exceptions pass."""
+        entry = enter(task, all_scores=self.all_scores)
         start = self._calls.clock()
         if not stage.validate_input(task):
             raise _invalid(stage, task)
-        given = self._calls.call(stage.process, task)
-        tasks = check_given(stage, given, method=_method(stage))
+        given = check_given(stage, self._calls.call(stage.process, task), method=_method(stage))
         seconds = self._calls.clock() - start
-        exits = [leave(entry, one) for one in tasks]
-        counts = Trail()
-        account(stage, entry, exits, counts)
-        self.record(stage, counts, trail, seconds, entry.items)
-        self._note_dropped(entry, exits)
+        return self._account(stage, entry, [leave(entry, one) for one in given], seconds)
+
+    def _account(self, stage: Stage, entry: Entry, exits: list[Exit], seconds: float) -> list[Task[Any]]:
+        """The tasks that came out, with their rows accounted for."""
+        lineage = lineage_of(entry.task)
+        self.record(stage, account(stage, entry, exits), lineage.trail, seconds, entry.items)
+        if self.all_scores:
+            lineage.unscored = lineage.unscored or DroppedDocuments()
+            lineage.unscored.add(entry, exits)
         for one in exits:
-            self.record_perf(stage, one.task, seconds, entry.items, task)
+            self.record_perf(stage, one.task, seconds, entry.items, entry.task)
         return [one.task for one in exits]
 
-    def _note_dropped(self, entry: Entry, exits: list[Exit]) -> None:
-        if self.settings.scores != "all":
-            return
-        lineage = lineage_of(entry.task)
-        if lineage.followed is None:
-            lineage.followed = Followed()
-        lineage.followed.add(entry, exits)
-
-    def follow(self, stage: Stage, lineage: Lineage) -> None:
-        """Give a stage the documents that earlier ones dropped, if their scores are wanted."""
-        if lineage.followed is not None:
-            lineage.followed.go_through(stage, lineage.trail)
-            if not lineage.followed:
-                lineage.followed = None
+    def score_dropped(self, stage: Stage, lineage: Lineage) -> None:
+        """Let a stage score the documents that earlier ones dropped, if their scores are wanted."""
+        if lineage.unscored is not None:
+            lineage.unscored.score(stage, lineage.trail)
+            lineage.unscored = lineage.unscored or None
 
     # --- documents that fail ---
 
@@ -169,9 +200,8 @@ class StageCaller:
 
     def _sliced(
         self, stage: Stage, place: int, call: int, task: DocumentBatch, slices: Iterable[tuple[int, int]]
-    ) -> Iterator[Task[Any]]:
+    ) -> list[Task[Any]]:
         """Give the task to the stage in pieces, telling which one is next, and put the results together again."""
-        lineage = lineage_of(task)
         poison = self._hints.poison.get(call, {})
         outputs: list[list[Task[Any]]] = []
         for lo, hi in slices:
@@ -180,17 +210,8 @@ class StageCaller:
                     self._quarantine(stage, task, start, poison[start], "")
                     continue
                 self.progress.at(call, place, start, end)
-                piece = task.slice(start, end - start)
-                try:
-                    outputs.append(self._call_stage(stage, piece, lineage.trail))
-                except _DEFECTS:
-                    raise
-                except Exception as error:
-                    if not self.settings.ignore_failures:
-                        raise self._located(stage, piece, error) from error
-                    outputs.append(self._bisected(stage, piece, error))
-        self.follow(stage, lineage)
-        yield from children(join_outputs(outputs), lineage, task)
+                outputs.append(self._attempt(stage, task.slice(start, end - start)))
+        return join_outputs(outputs)
 
     def _bisected(self, stage: Stage, task: DocumentBatch, error: Exception) -> list[Task[Any]]:
         """Split a batch on which the stage raised until the documents that cause it are alone."""
@@ -202,7 +223,7 @@ class StageCaller:
         for start, length in ((0, half), (half, task.num_items - half)):
             piece = task.slice(start, length)
             try:
-                outputs.append(self._call_stage(stage, piece, lineage_of(task).trail))
+                outputs.append(self._call_stage(stage, piece))
             except _DEFECTS:
                 raise
             except Exception as problem:
@@ -264,11 +285,11 @@ class StageCaller:
 
     def record(self, stage: Stage, counts: Trail, trail: Trail, seconds: float, items: int) -> None:
         figures = StageTime(1, seconds, items, stage._consume_custom_metrics())
-        names = [member.name for member in stage.members] if isinstance(stage, FusedStage) else [stage.name]
-        counts.time(names[0]).add(figures)
+        first = member_names(stage)[0]
+        counts.time(first).add(figures)
         for name, count in counts.counts.items():
             self.counts.count(name).add(count)
-        self.counts.time(names[0]).add(figures)
+        self.counts.time(first).add(figures)
         trail.merge(counts)
 
     def record_perf(
@@ -300,6 +321,17 @@ class OneByOne(FusedStage):
 
     def validate_input(self, task: Any) -> bool:
         return self.stage.validate_input(task)
+
+
+def _children(outputs: Sequence[Task[Any]], lineage: Lineage, parent: Task[Any]) -> Iterator[Task[Any]]:
+    """Give the outputs of one task their lineage; one output continues it, several are numbered."""
+    if len(outputs) < 2:
+        yield with_lineage(outputs[0] if outputs else NoneTask(parent.dataset_name), lineage)
+        return
+    for index, task in enumerate(outputs):
+        last = index == len(outputs) - 1
+        trail = lineage.trail if index == 0 else Trail()
+        yield with_lineage(task, lineage.child(index, last=last, trail=trail))
 
 
 def _method(stage: Stage) -> str:

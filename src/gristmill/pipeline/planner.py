@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 
 from gristmill.backends.base import Capacity
-from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage, member_names
+from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage
 from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, UsageError, did_you_mean
-from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage, own_copy
+from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage, member_names, own_copy
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import ReaderStage, SinkStage, SourceColumns, SourceStage
 from gristmill.storage.partitions import Partition

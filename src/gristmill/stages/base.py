@@ -461,3 +461,8 @@ class _Probe(ProcessingStage[Any, Any]):
 
 
 _registry.pop("_Probe", None)
+
+
+def member_names(stage: ProcessingStage[Any, Any]) -> tuple[str, ...]:
+    """The names under which the rows of `stage` are counted: its own, or those of its members."""
+    return tuple(member.name for member in stage.members) if isinstance(stage, FusedStage) else (stage.name,)

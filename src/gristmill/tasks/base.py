@@ -3,67 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gristmill.ledger.performance import StagePerfStats
-from gristmill.ledger.record.trail import Rows, Trail
+from gristmill.tracking.lineage import Lineage
 
 T = TypeVar("T")
 
 ROOT_ID = "0"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step down the tree of a partition's tasks: which child, and whether it is the last one."""
-
-    index: int
-    last: bool
-
-
-@dataclass(slots=True)
-class Lineage:
-    """Where a task comes from: its partition and the way down from it. Owned by the runner.
-
-    `source` is the way down to the task from which the documents were made; rows are numbered from there. `followed`
-    holds documents that were dropped on the way, where they are still to be scored.
-    """
-
-    partition: int
-    partition_id: str
-    path: tuple[Step, ...] = ()
-    trail: Trail = field(default_factory=Trail)
-    source: tuple[int, ...] = ()
-    followed: Any = None
-
-    @property
-    def task_id(self) -> str:
-        """The deterministic id: partition / sequence / child."""
-        return "/".join([self.partition_id, *(str(step.index) for step in self.path)])
-
-    def child(self, index: int, *, last: bool, trail: Trail) -> Lineage:
-        """The lineage of the child number `index`."""
-        followed = self.followed if index == 0 else None
-        path = (*self.path, Step(index, last))
-        return Lineage(self.partition, self.partition_id, path, trail, self.source, followed)
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """The documents that were turned into a task of another kind.
-
-    Attributes:
-        rows: Their row numbers.
-        id_hashes: The hashes of their ids, where they have any.
-        shared: Whether there are other tasks that may hold some of them.
-        answers: Whether this task is the one of these that counts for the documents.
-    """
-
-    rows: Rows
-    id_hashes: Any = None
-    shared: bool = False
-    answers: bool = True
 
 
 class Task(ABC, Generic[T]):
@@ -95,12 +42,22 @@ class Task(ABC, Generic[T]):
         self.validate()
 
     data: T
-    _carried: Carried | None = None
 
     @property
     @abstractmethod
     def num_items(self) -> int:
         """How many items (documents, files) the task holds."""
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition that the task comes from; known while a pipeline runs."""
+        assert self._lineage is not None, "a task has a partition only while a pipeline runs"
+        return self._lineage.partition
+
+    @property
+    def partition_id(self) -> str:
+        """The name of that partition, or the task's own id outside of a run."""
+        return self.task_id if self._lineage is None else self._lineage.partition_id
 
     def validate(self) -> bool:
         """Whether the data is usable; called once when the task is made."""

@@ -2,14 +2,14 @@
 
 Inside are immutable `Columns`; `to_pyarrow`, `to_polars` and `to_pandas` are doors for user code. Built-in stages use
 `column`, `with_column`, `take` and `drop`, which keep every row's origin; what user code returns through the doors is
-matched with what went in by the runner (`gristmill.tracking.accounting`).
+matched with what went in by `gristmill.tracking`, which owns the other half of a batch: which rows it holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,35 +19,13 @@ from gristmill.ledger.record.trail import DROPPED, Changes, Decisions, Floats, Q
 from gristmill.tasks.arrow_io import table_of_polars
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns
+from gristmill.tracking.row_tracking import RowTracking
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-
-class Note:
-    """What a stage says about a batch while it works: drops, changes and scores, until the runner collects them."""
-
-    __slots__ = ("all_scores", "changes", "decisions", "keeps_dropped", "quarantine", "scores")
-
-    def __init__(self, *, all_scores: bool = False, keeps_dropped: bool = False) -> None:
-        self.all_scores = all_scores
-        self.keeps_dropped = keeps_dropped
-        self.decisions: list[Decisions] = []
-        self.changes: list[Changes] = []
-        self.quarantine: list[QuarantinedRecord] = []
-        self.scores: list[Scores] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """One verdict for `DocumentBatch.drop_all`: the rows it falls on, and their scores."""
-
-    indices: Indices
-    reason: str
-    scores: Floats | None = None
-    threshold: float | None = None
-    stage: str = ""
+T = TypeVar("T")
 
 
 class DocumentBatch(Task[Any]):
@@ -72,12 +50,7 @@ class DocumentBatch(Task[Any]):
         *,
         task_id: str = "",
     ) -> None:
-        self._rows: Rows | None = None
-        self._positions: Indices | None = None
-        self._token: object | None = None
-        self._note = Note()
-        self._given: tuple[Any, str, Columns] | None = None
-        self._shown: Any = None
+        self._tracking = RowTracking()
         super().__init__(dataset_name, data, _stage_perf, _metadata, task_id=task_id)
 
     @classmethod
@@ -86,18 +59,9 @@ class DocumentBatch(Task[Any]):
         batch = cls.__new__(cls)
         batch.dataset_name = dataset_name
         batch.task_id = ""
-        batch._stage_perf = []
-        batch._metadata = {}
-        batch._lineage = None
-        batch._rows = rows
-        batch._positions = None
-        batch._token = None
-        batch._note = Note()
-        batch._columns = columns
-        batch._frame = None
-        batch._given = None
-        batch._shown = None
-        batch._polars = None
+        batch._stage_perf, batch._metadata, batch._lineage = [], {}, None
+        batch._columns, batch._frame, batch._polars = columns, None, None
+        batch._tracking = RowTracking(rows)
         return batch
 
     # --- what user code sees ---
@@ -112,7 +76,7 @@ class DocumentBatch(Task[Any]):
         self._columns: Columns | None = None
         self._frame: Any = None
         self._polars: Any = None
-        self._token = None
+        self._tracking.in_call = False
         kind = type(value).__module__.split(".")[0]
         if value is None:
             self._columns = TableColumns(pa.table({}))
@@ -152,7 +116,7 @@ class DocumentBatch(Task[Any]):
 
         frame = pl.from_arrow(self.columns.table())
         assert isinstance(frame, pl.DataFrame)
-        self._shown = frame
+        self._tracking.polars_shown = frame
         return frame
 
     def to_pandas(self) -> pd.DataFrame:
@@ -163,12 +127,13 @@ class DocumentBatch(Task[Any]):
         if self._frame is not None:
             frame: pd.DataFrame = self._frame
             return frame
-        if self._given is None or self._given[2] is not self.columns:
+        shown = self._tracking.frame_shown
+        if shown is None or shown[2] is not self.columns:
             from gristmill.tasks.pandas_io import index_tag, to_frame
 
             made = to_frame(self.columns)
-            self._given = (made, index_tag(made) or "", self.columns)
-        return self._given[0]
+            shown = self._tracking.frame_shown = (made, index_tag(made) or "", self.columns)
+        return shown[0]
 
     # --- what stages of the framework use ---
 
@@ -200,9 +165,8 @@ class DocumentBatch(Task[Any]):
     @property
     def rows(self) -> Rows:
         """The row number of each document within its partition; -1 where it is not known."""
-        if self._rows is None:
-            return np.full(self.num_items, -1, np.int64)
-        return self._rows
+        rows = self._tracking.rows
+        return np.full(self.num_items, -1, np.int64) if rows is None else rows
 
     def with_column(
         self, name: str, values: Array, *, changed: Mask | None = None, is_json: bool = False
@@ -239,20 +203,12 @@ class DocumentBatch(Task[Any]):
     def take(self, indices: Indices) -> DocumentBatch:
         """A copy with the rows at `indices`; a row may be taken several times, each keeps its origin."""
         indices = np.asarray(indices, np.int64)
-        batch = self._derived(self.columns.take(indices))
-        batch._rows = None if self._rows is None else self._rows[indices]
-        batch._positions = indices if self._positions is None else self._positions[indices]
-        return batch
+        return self._derived(self.columns.take(indices), self._tracking.taken(indices, self.num_items))
 
     def slice(self, start: int, length: int) -> DocumentBatch:
         """A view of `length` rows from `start`."""
-        batch = self._derived(self.columns.slice(start, length))
-        end = start + length
-        batch._rows = None if self._rows is None else self._rows[start:end]
-        batch._positions = (
-            np.arange(start, min(end, self.num_items)) if self._positions is None else self._positions[start:end]
-        )
-        return batch
+        tracking = self._tracking.taken(slice(start, start + length), self.num_items)
+        return self._derived(self.columns.slice(start, length), tracking)
 
     def drop(
         self,
@@ -283,86 +239,80 @@ class DocumentBatch(Task[Any]):
         mask = np.asarray(mask, bool)
         if len(mask) != self.num_items:
             raise StageDefinitionError(f"The mask has {len(mask)} values, but the batch has {self.num_items} rows.")
-        gone = np.flatnonzero(mask)
-        if not len(gone) or self._note.keeps_dropped:
-            return self
-        self._note.decisions.append(
-            Decisions(
-                stage=stage,
-                outcome=outcome,
-                reason=reason,
-                rows=self.rows[gone],
-                scores=None if score is None else np.asarray(score, np.float64)[gone],
-                threshold=None if threshold is None else float(threshold),
-                survivors=None if survivors is None else [survivors[int(i)] for i in gone],
-                similarities=None if similarity is None else np.asarray(similarity, np.float64)[gone],
-                clusters=None if clusters is None else np.asarray(clusters, np.int64)[gone],
-            )
+        decision = Decisions(
+            stage=stage,
+            outcome=outcome,
+            reason=reason,
+            rows=self.rows[mask],
+            scores=None if score is None else np.asarray(score, np.float64)[mask],
+            threshold=None if threshold is None else float(threshold),
+            survivors=None if survivors is None else [survivors[int(i)] for i in np.flatnonzero(mask)],
+            similarities=None if similarity is None else np.asarray(similarity, np.float64)[mask],
+            clusters=None if clusters is None else np.asarray(clusters, np.int64)[mask],
         )
-        return self.take(np.flatnonzero(~mask))
+        return self.drop_decided(mask, [decision])
 
-    def drop_all(self, drops: Sequence[Drop]) -> DocumentBatch:
-        """A copy without the rows of several verdicts at once; no row may be in two of them.
+    def drop_decided(self, mask: Mask, decisions: Sequence[Decisions]) -> DocumentBatch:
+        """A copy without the rows where `mask` is True, for each of which there is one decision.
 
-        One copy for all of them, where `drop` would make one each.
+        One copy for several reasons, where `drop` would make one each.
         """
-        if not drops or self._note.keeps_dropped:
+        if not mask.any() or self._tracking.keeps_dropped:
             return self
-        keep = np.ones(self.num_items, bool)
-        for one in drops:
-            keep[one.indices] = False
-            self._note.decisions.append(
-                Decisions(
-                    stage=one.stage,
-                    outcome=DROPPED,
-                    reason=one.reason,
-                    rows=self.rows[one.indices],
-                    scores=None if one.scores is None else np.asarray(one.scores, np.float64),
-                    threshold=one.threshold,
-                )
-            )
-        return self.take(np.flatnonzero(keep))
+        self._tracking.trail.decisions.extend(decision for decision in decisions if len(decision.rows))
+        return self.take(np.flatnonzero(~mask))
 
     def note_change(self, field: str, mask: Mask, characters: Rows, *, stage: str = "") -> None:
         """Record that `field` of the rows where `mask` is True grew by `characters` (negative: shrank)."""
         hit = np.flatnonzero(np.asarray(mask, bool))
         if len(hit):
-            self._note.changes.append(Changes(stage, field, self.rows[hit], np.asarray(characters, np.int64)[hit]))
+            self._tracking.trail.changes.append(
+                Changes(stage, field, self.rows[hit], np.asarray(characters, np.int64)[hit])
+            )
 
     @property
     def wants_all_scores(self) -> bool:
         """Whether the run records every score of every document (`scores="all"`), so that none may be skipped."""
-        return self._note.all_scores
+        return self._tracking.all_scores
 
     @property
     def keeps_dropped(self) -> bool:
         """Whether these are documents that were dropped before and are only scored: `drop` then keeps them."""
-        return self._note.keeps_dropped
+        return self._tracking.keeps_dropped
 
     def scored(self, work: Callable[[DocumentBatch], Any]) -> DocumentBatch:
         """This batch, with every score that `work` notes when it drops nothing; the batch itself notes no more."""
         batch = self.slice(0, self.num_items)
-        batch._note = Note(all_scores=True, keeps_dropped=True)
+        batch._tracking = self._tracking.entering(all_scores=True, keeps_dropped=True)
         work(batch)
-        self._note.scores.extend(batch._note.scores)
-        self._note.all_scores = False
+        self._tracking.trail.scores.extend(batch._tracking.trail.scores)
+        self._tracking.all_scores = False
         return self
+
+    def decided_by(self, stage: str, work: Callable[[DocumentBatch], T]) -> T:
+        """What `work` makes of the batch; what it drops without naming a stage is dropped by `stage`."""
+        decisions = self._tracking.trail.decisions
+        before = len(decisions)
+        result = work(self)
+        for decision in decisions[before:]:
+            decision.stage = decision.stage or stage
+        return result
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether a running pipeline follows the rows of this batch."""
+        return self._tracking.in_call
 
     def note_scores(self, score: str, values: Floats, *, stage: str = "") -> None:
         """Record one score of every row (kept when the run asks for all scores)."""
-        self._note.scores.append(Scores(stage, score, self.rows.copy(), np.asarray(values, np.float64)))
+        self._tracking.trail.scores.append(Scores(stage, score, self.rows.copy(), np.asarray(values, np.float64)))
 
     def note_quarantine(self, record: QuarantinedRecord) -> None:
         """Record that a document could not be processed; it must not be among the rows that are handed on."""
-        self._note.quarantine.append(record)
+        self._tracking.trail.quarantine.append(record)
 
-    def _derived(self, columns: Columns) -> DocumentBatch:
-        batch = DocumentBatch.from_columns(columns, rows=self._rows, dataset_name=self.dataset_name)
-        batch.task_id = self.task_id
-        batch._stage_perf = self._stage_perf
-        batch._metadata = self._metadata
-        batch._lineage = self._lineage
-        batch._positions = self._positions
-        batch._token = self._token
-        batch._note = self._note
+    def _derived(self, columns: Columns, tracking: RowTracking | None = None) -> DocumentBatch:
+        batch = copy(self)
+        batch._columns, batch._frame, batch._polars = columns, None, None
+        batch._tracking = self._tracking.same() if tracking is None else tracking
         return batch

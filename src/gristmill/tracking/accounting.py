@@ -2,26 +2,26 @@
 
 Stages that use the batch's own methods keep origins by themselves. For frames and tables that user code returns,
 rows are recognised by the labels of the pandas index that went out, else by content. What cannot be matched is counted
-as dropped and created and marked `untracked`; nothing is ever matched by position.
+as dropped and created and marked `untracked`; nothing is ever matched by position. Documents that become a task of
+another kind (files, say) end there, as `converted`; documents that are made of such a task are created.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import ConservationError, StageResultError
-from gristmill.ledger.record.trail import DROPPED, UNTRACKED, Decisions, Rows, StageCount, Trail
-from gristmill.stages.base import FusedStage, ProcessingStage
+from gristmill.ledger.record.trail import CONVERTED, DROPPED, UNTRACKED, Decisions, Rows, StageCount, Trail
+from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.tasks.arrow_io import polars_memory, restore_json, shares_rows
-from gristmill.tasks.base import Task
+from gristmill.tasks.base import FailedTask, NoneTask, Task
 from gristmill.tasks.columns import Columns, Indices, TableColumns
-from gristmill.tasks.document import DocumentBatch, Note
-from gristmill.tracking.carrying import carries, load
+from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.change_detection import find_changes
 from gristmill.tracking.matching import match_rows
 from gristmill.tracking.rebuilding import rebuild
@@ -31,31 +31,16 @@ Stage = ProcessingStage[Any, Any]
 
 @dataclass(slots=True)
 class Entry:
-    """A task at the moment it goes into a stage."""
+    """A task at the moment it goes into a stage; `trail` takes what is recorded about the call.
+
+    `columns` and `rows` are None for a task that holds no documents.
+    """
 
     task: Task[Any]
-    token: object
-    columns: Columns | None
-    rows: Rows | None
     items: int
-    note: Note | None
-    id_field: str | None = None
-
-    @property
-    def is_documents(self) -> bool:
-        """Whether rows can be followed."""
-        return self.columns is not None
-
-
-def enter(task: Task[Any], *, all_scores: bool = False, id_field: str | None = None) -> Entry:
-    """Remember what goes into a stage, and mark the task so that what is derived from it can be recognised."""
-    if not isinstance(task, DocumentBatch):
-        return Entry(task, object(), None, None, task.num_items, None)
-    token = object()
-    task._token = token
-    task._positions = None
-    task._note = Note(all_scores=all_scores)
-    return Entry(task, token, task.columns, task.rows, task.num_items, task._note, id_field)
+    trail: Trail = field(default_factory=Trail)
+    columns: Columns | None = None
+    rows: Rows | None = None
 
 
 @dataclass(slots=True)
@@ -66,23 +51,42 @@ class Exit:
     positions: Indices | None
 
 
+def enter(task: Task[Any], *, all_scores: bool = False, keeps_dropped: bool = False) -> Entry:
+    """Remember what goes into a stage, and mark the task so that what is derived from it can be recognised."""
+    if not isinstance(task, DocumentBatch):
+        return Entry(task, task.num_items)
+    task._tracking = task._tracking.entering(all_scores=all_scores, keeps_dropped=keeps_dropped)
+    return Entry(task, task.num_items, task._tracking.trail, task.columns, task.rows)
+
+
 def leave(entry: Entry, given: Task[Any]) -> Exit:
     """Bring a task that came out of a stage into the runner's form and find where its rows come from."""
     if not isinstance(given, DocumentBatch):
         return Exit(given, None)
-    if not entry.is_documents or entry.columns is None or entry.rows is None:
+    if entry.columns is None:
         return Exit(settled(given), None)
-    if given._token is entry.token:
-        live = given._given
-        if live is None or given.columns is not entry.columns:
-            positions = given._positions
-            return Exit(given, np.arange(given.num_items) if positions is None else positions)
-        return _from_frame(entry, given, live[0])
+    if continues(entry, given):
+        shown = given._tracking.frame_shown
+        if shown is not None and given.columns is entry.columns:
+            return _from_frame(entry, given, shown[0])
+        positions = given._tracking.positions
+        return Exit(given, np.arange(given.num_items) if positions is None else positions)
     if given._frame is not None:
         return _from_frame(entry, given, given._frame)
     table = restore_json(entry.columns, given.columns.table())
     positions = np.arange(entry.items) if _same_rows(entry, given, table) else match_rows(entry.columns, table)
-    return Exit(_rebuilt(entry, given, rebuild(entry.columns, table, positions), positions), positions)
+    return Exit(rebuilt(entry, given, table, positions), positions)
+
+
+def continues(entry: Entry, given: DocumentBatch) -> bool:
+    """Whether a batch was derived, by its own methods, from the one that went in."""
+    return given._tracking.in_call and given._tracking.trail is entry.trail
+
+
+def shows(entry: Entry, given: DocumentBatch) -> bool:
+    """Whether a batch holds a pandas frame with the labels of the one that user code was given for the entry."""
+    shown = entry.task._tracking.frame_shown if isinstance(entry.task, DocumentBatch) else None
+    return shown is not None and given._frame is not None and given._frame.index.name == shown[1]
 
 
 def _same_rows(entry: Entry, given: DocumentBatch, table: Any) -> bool:
@@ -91,7 +95,7 @@ def _same_rows(entry: Entry, given: DocumentBatch, table: Any) -> bool:
     if given.num_items != entry.items:
         return False
     if given._polars is not None:
-        shown = entry.task._shown if isinstance(entry.task, DocumentBatch) else None
+        shown = entry.task._tracking.polars_shown if isinstance(entry.task, DocumentBatch) else None
         return shown is not None and shares_rows(polars_memory(shown), polars_memory(given._polars))
     shared = [name for name in table.column_names if entry.columns.has(name)]
     return shares_rows(entry.columns.table(shared), table)
@@ -103,53 +107,101 @@ def _from_frame(entry: Entry, given: DocumentBatch, frame: Any) -> Exit:
     assert entry.columns is not None
     table = to_table(frame, entry.columns)
     positions = None
-    went_out = entry.task._given if isinstance(entry.task, DocumentBatch) else None
-    if went_out is not None:
-        positions = positions_by_labels(frame, went_out[1], entry.items)
+    shown = entry.task._tracking.frame_shown if isinstance(entry.task, DocumentBatch) else None
+    if shown is not None:
+        positions = positions_by_labels(frame, shown[1], entry.items)
     if positions is None:
         positions = match_rows(entry.columns, table)
-    return Exit(_rebuilt(entry, given, rebuild(entry.columns, table, positions), positions), positions)
+    return Exit(rebuilt(entry, given, table, positions), positions)
 
 
-def _rebuilt(entry: Entry, given: DocumentBatch, columns: Columns, positions: Indices) -> DocumentBatch:
+def rebuilt(entry: Entry, given: DocumentBatch, table: Any, positions: Indices) -> DocumentBatch:
+    """What came out, with the records and row numbers of what went in where it is the same."""
     assert entry.rows is not None
+    assert entry.columns is not None
     rows = np.full(len(positions), -1, np.int64)
     known = positions >= 0
     rows[known] = entry.rows[positions[known]]
-    batch = DocumentBatch.from_columns(columns, rows=rows, dataset_name=given.dataset_name or entry.task.dataset_name)
+    batch = given._derived(rebuild(entry.columns, table, positions))
+    batch._tracking.rows = rows
+    batch.dataset_name = given.dataset_name or entry.task.dataset_name
     batch._metadata = given._metadata or dict(entry.task._metadata)
     batch._stage_perf = given._stage_perf or list(entry.task._stage_perf)
-    batch._note = given._note
     return batch
 
 
-def settled(batch: DocumentBatch) -> DocumentBatch:
-    """A batch from a source: columns instead of a frame, row numbers where it has none."""
+def settled(batch: DocumentBatch, first: int = 0) -> DocumentBatch:
+    """A batch from a source: columns instead of a frame, and rows numbered from `first` where it has no numbers."""
     if batch._frame is not None:
         from gristmill.tasks.pandas_io import to_table
 
-        settled = DocumentBatch.from_columns(
-            TableColumns(to_table(batch._frame)), rows=batch._rows, dataset_name=batch.dataset_name
-        )
-        settled._metadata, settled._stage_perf, settled._note = batch._metadata, batch._stage_perf, batch._note
-        batch = settled
-    if batch._rows is None:
-        batch._rows = np.arange(batch.num_items)
+        batch = batch._derived(TableColumns(to_table(batch._frame)))
+    if batch._tracking.rows is None:
+        batch._tracking.rows = np.arange(first, first + batch.num_items)
     return batch
 
 
-def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> None:
-    """Write the counts and decisions of one call for one task into `trail`.
+def created_again(batch: DocumentBatch) -> None:
+    """Take the row numbers from documents that were made where documents had been before: they would repeat."""
+    batch._tracking.rows = np.full(batch.num_items, -1, np.int64)
+
+
+def read_rows(batch: DocumentBatch) -> list[int]:
+    """The row numbers of a batch of the source: its documents and the records that could not be read."""
+    rows = [record.row for record in batch._tracking.trail.quarantine if record.row >= 0]
+    return [*rows, int(batch.rows.min())] if batch.num_items else rows
+
+
+def collect(entry: Entry, exits: Sequence[Exit]) -> Trail:
+    """The trail of the entry, with what was recorded about batches that were made anew."""
+    seen = [entry.trail]
+    for one in exits:
+        trail = one.task._tracking.trail if isinstance(one.task, DocumentBatch) else None
+        if trail is not None and all(trail is not other for other in seen):
+            seen.append(trail)
+            entry.trail.decisions.extend(trail.decisions)
+            entry.trail.changes.extend(trail.changes)
+            entry.trail.scores.extend(trail.scores)
+            entry.trail.quarantine.extend(trail.quarantine)
+    return entry.trail
+
+
+def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
+    """Everything about one call for one task: its counts, and what was recorded.
 
     Raises:
         ConservationError: The stage's own records contradict the rows that are there.
     """
-    out_items = sum(one.task.num_items for one in exits)
-    notes = collected_notes(entry, exits)
-    quarantined = [record for note in notes for record in note.quarantine]
-    if not entry.is_documents or entry.rows is None or entry.note is None:
-        _account_source(stage, entry, exits, trail, notes, out_items)
-        return
+    trail = collect(entry, exits)
+    names = member_names(stage)
+    if entry.columns is None:
+        _count_source(stage, exits, trail)
+    else:
+        _count_documents(stage, names, entry, exits, trail)
+        _find_changes(stage, names[-1], entry, exits, trail)
+    for change in trail.changes:
+        change.stage = change.stage or names[-1]
+        trail.count(change.stage).changed += len(change.rows)
+    for score in trail.scores:
+        score.stage = score.stage or names[-1]
+    trail.count(names[0]).bytes_in += 0 if entry.columns is None else entry.columns.nbytes
+    bytes_out = sum(one.task.columns.nbytes for one in exits if isinstance(one.task, DocumentBatch))
+    trail.count(names[-1]).bytes_out += bytes_out
+    return trail
+
+
+def _count_source(stage: Stage, exits: Sequence[Exit], trail: Trail) -> None:
+    """Rows of a stage that does not get documents: whatever comes out was created there."""
+    counts = trail.count(stage.name)
+    # Only documents are rows: files, and tasks of other kinds, are not.
+    if trail.quarantine or any(isinstance(one.task, DocumentBatch) for one in exits):
+        counts.rows_out += sum(one.task.num_items for one in exits)
+        counts.created += counts.rows_out + len(trail.quarantine)
+    for record in trail.quarantine:
+        counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
+
+
+def _count_documents(stage: Stage, names: Sequence[str], entry: Entry, exits: Sequence[Exit], trail: Trail) -> None:
     seen = np.zeros(entry.items, bool)
     untracked = rows_out = 0
     for one in exits:
@@ -158,175 +210,74 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail) -> 
             seen[known] = True
             untracked += len(one.positions) - len(known)
             rows_out += len(one.positions)
-    decisions = [decision for note in notes for decision in note.decisions]
-    for decision in decisions:
-        decision.stage = decision.stage or stage.name
-    explained = sum(len(decision.rows) for decision in decisions) + len(quarantined)
+    explained = sum(len(decision.rows) for decision in trail.decisions) + len(trail.quarantine)
     missing = entry.items - int(seen.sum())
     if explained > missing:
         raise ConservationError(
             f"Stage {stage.name!r} says that it dropped {explained} rows of {entry.task.task_id or 'a batch'}, but "
             f"only {missing} of {entry.items} are gone. Use the batch that drop() returns."
         )
-    carriers = [one.task for one in exits if carries(one.task)]
-    if carriers:
-        left = _carry(entry, seen, decisions, quarantined, carriers)
-        rows_out, missing = rows_out + left, missing - left
-    elif explained < missing:
-        decisions.append(_unexplained(stage, entry, seen, decisions, quarantined, untracked))
+    if explained < missing:
+        other_kind = any(not isinstance(one.task, DocumentBatch | NoneTask | FailedTask) for one in exits)
+        reason = CONVERTED if other_kind else UNTRACKED if untracked else stage.name
+        trail.decisions.append(_unexplained(names[-1], reason, entry, seen, trail))
     created = rows_out - (entry.items - missing)
-    _write(stage, entry, decisions, quarantined, rows_out, created, untracked, trail)
-    _note_changes(stage, entry, exits, notes, trail)
-    _write_rest(stage, notes, trail, entry, exits)
+    _count_members(names, entry.items, rows_out, created, untracked, trail)
 
 
-def _note_changes(stage: Stage, entry: Entry, exits: Sequence[Exit], notes: Sequence[Note], trail: Trail) -> None:
-    """Add what the stage changed without saying so to the note of the entry."""
-    assert entry.columns is not None
-    assert entry.rows is not None
-    assert entry.note is not None
-    noted = frozenset(change.field for note in notes for change in note.changes)
-    for one in exits:
-        if one.positions is None or not isinstance(one.task, DocumentBatch):
-            continue
-        changes, touched = find_changes(stage, entry.columns, one.task.columns, one.positions, entry.rows, noted)
-        entry.note.changes.extend(changes)
-        if touched:
-            members = stage.members if isinstance(stage, FusedStage) else [stage]
-            trail.count(members[-1].name).touched += touched
-
-
-def _carry(
-    entry: Entry,
-    seen: npt.NDArray[np.bool_],
-    decisions: Sequence[Decisions],
-    quarantined: Sequence[Any],
-    carriers: Sequence[Task[Any]],
-) -> int:
-    """Let tasks of other kinds carry the documents that are gone without a word; gives their number."""
-    assert entry.rows is not None
-    assert entry.columns is not None
-    gone = np.flatnonzero(~seen)
-    told = _told(decisions, quarantined)
-    left = gone[~np.isin(entry.rows[gone], told)] if len(told) else gone
-    number = len(gone) - len(told)
-    if len(left) != number:  # origins that repeat (pieces of one document): keep the number right
-        left = gone[:number]
-    load(carriers, entry.columns, entry.rows, left, id_field=entry.id_field)
-    return number
-
-
-def _told(decisions: Sequence[Decisions], quarantined: Sequence[Any]) -> Rows:
-    """The rows for which something was decided."""
-    told = [np.array([record.row for record in quarantined], np.int64), *(decision.rows for decision in decisions)]
-    return np.concatenate(told)
-
-
-def _unexplained(
-    stage: Stage,
-    entry: Entry,
-    seen: npt.NDArray[np.bool_],
-    decisions: Sequence[Decisions],
-    quarantined: Sequence[Any],
-    untracked: int,
-) -> Decisions:
-    """The rows that are gone without a word: dropped by the stage, or lost to sight where new rows turned up."""
+def _unexplained(stage: str, reason: str, entry: Entry, seen: npt.NDArray[np.bool_], trail: Trail) -> Decisions:
+    """The rows that are gone though nothing was said about them."""
     assert entry.rows is not None
     gone = entry.rows[~seen]
-    told = _told(decisions, quarantined)
-    number = int((~seen).sum()) - len(told)
+    quarantined = np.array([record.row for record in trail.quarantine], np.int64)
+    told = np.concatenate([quarantined, *(decision.rows for decision in trail.decisions)])
+    number = len(gone) - len(told)
     left = gone[~np.isin(gone, told)] if len(told) else gone
     if len(left) != number:  # origins that repeat (pieces of one document): keep the number right
         left = np.resize(left if len(left) else np.array([-1]), number)
-    return Decisions(stage.name, DROPPED, UNTRACKED if untracked else stage.name, np.sort(left))
+    return Decisions(stage, DROPPED, reason, np.sort(left))
 
 
-def _write(
-    stage: Stage,
-    entry: Entry,
-    decisions: Sequence[Decisions],
-    quarantined: Sequence[Any],
-    rows_out: int,
-    created: int,
-    untracked: int,
-    trail: Trail,
+def _count_members(
+    names: Sequence[str], rows_in: int, rows_out: int, created: int, untracked: int, trail: Trail
 ) -> None:
-    members = stage.members if isinstance(stage, FusedStage) else [stage]
-    names = [member.name for member in members]
-    by_member: dict[str, list[Decisions]] = {name: [] for name in names}
-    for decision in decisions:
-        place = decision.stage if decision.stage in by_member else names[-1]
-        decision.stage = place
-        by_member[place].append(decision)
-    aside: dict[str, list[str]] = {name: [] for name in names}
-    for record in quarantined:
-        aside[record.stage if record.stage in aside else names[-1]].append(record.cause)
-    rows = entry.items
+    """The counts of each member of a stage: what it decided, and what it left for the next one."""
+    counts = {name: StageCount() for name in names}
+    for decision in trail.decisions:
+        decision.stage = decision.stage if decision.stage in counts else names[-1]
+        dropped = counts[decision.stage].dropped
+        dropped[decision.reason] = dropped.get(decision.reason, 0) + len(decision.rows)
+    for record in trail.quarantine:
+        quarantined = counts[record.stage if record.stage in counts else names[-1]].quarantined
+        quarantined[record.cause] = quarantined.get(record.cause, 0) + 1
+    rows = rows_in
     for name in names:
-        last = name == names[-1]
-        counts = StageCount(rows_in=rows)
-        for decision in by_member[name]:
-            counts.dropped[decision.reason] = counts.dropped.get(decision.reason, 0) + len(decision.rows)
-        for cause in aside[name]:
-            counts.quarantined[cause] = counts.quarantined.get(cause, 0) + 1
-        if last:
-            counts.created, counts.untracked, counts.rows_out = created, untracked, rows_out
-        else:
-            counts.rows_out = rows - sum(counts.dropped.values()) - len(aside[name])
-        if not counts.conserves():
+        count = counts[name]
+        count.rows_in = rows
+        rows -= sum(count.dropped.values()) + sum(count.quarantined.values())
+        count.rows_out = rows
+        if name == names[-1]:
+            count.created, count.untracked, count.rows_out = created, untracked, rows_out
+        if not count.conserves():
             raise ConservationError(
-                f"The rows of stage {name!r} do not add up: {counts.rows_in} in + {counts.created} created is not "
-                f"{counts.rows_out} out + {sum(counts.dropped.values())} dropped + "
-                f"{sum(counts.quarantined.values())} quarantined.",
+                f"The rows of stage {name!r} do not add up: {count.rows_in} in + {count.created} created is not "
+                f"{count.rows_out} out + {sum(count.dropped.values())} dropped + "
+                f"{sum(count.quarantined.values())} quarantined.",
                 stage=name,
             )
-        rows = counts.rows_out
-        trail.count(name).add(counts)
-    trail.decisions.extend(decisions)
-    trail.quarantine.extend(quarantined)
+        trail.count(name).add(count)
 
 
-def _account_source(
-    stage: Stage, entry: Entry, exits: Sequence[Exit], trail: Trail, notes: Sequence[Note], out_items: int
-) -> None:
-    """Rows of a stage that does not get documents: whatever comes out was created there."""
-    quarantined = [record for note in notes for record in note.quarantine]
-    documents = any(isinstance(one.task, DocumentBatch) for one in exits)
-    counts = StageCount()
-    # Only documents are rows: files, and tasks of other kinds, are not.
-    if documents or quarantined:
-        counts.created, counts.rows_out = out_items + len(quarantined), out_items
-    for record in quarantined:
-        counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
-    trail.count(stage.name).add(counts)
-    trail.quarantine.extend(quarantined)
-    _write_rest(stage, notes, trail, entry, exits)
-
-
-def _write_rest(stage: Stage, notes: Sequence[Note], trail: Trail, entry: Entry, exits: Sequence[Exit]) -> None:
-    names = [member.name for member in stage.members] if isinstance(stage, FusedStage) else [stage.name]
-    for note in notes:
-        for change in note.changes:
-            change.stage = change.stage or names[-1]
-            trail.changes.append(change)
-            trail.count(change.stage).changed += len(change.rows)
-        for score in note.scores:
-            score.stage = score.stage or names[-1]
-            trail.scores.append(score)
-    bytes_in = entry.columns.nbytes if entry.columns is not None else 0
-    bytes_out = sum(one.task.columns.nbytes for one in exits if isinstance(one.task, DocumentBatch))
-    trail.count(names[0]).bytes_in += bytes_in
-    trail.count(names[-1]).bytes_out += bytes_out
-
-
-def collected_notes(entry: Entry, exits: Sequence[Exit]) -> list[Note]:
-    """Every note once: that of the entry, and those of batches that were made anew."""
-    found: list[Note] = [entry.note] if entry.note is not None else []
+def _find_changes(stage: Stage, name: str, entry: Entry, exits: Sequence[Exit], trail: Trail) -> None:
+    """Record what the stage changed without saying so."""
+    assert entry.columns is not None
+    assert entry.rows is not None
+    noted = frozenset(change.field for change in trail.changes)
     for one in exits:
-        note = one.task._note if isinstance(one.task, DocumentBatch) else None
-        if note is not None and all(note is not other for other in found):
-            found.append(note)
-    return found
+        if one.positions is not None and isinstance(one.task, DocumentBatch):
+            changes, touched = find_changes(stage, entry.columns, one.task.columns, one.positions, entry.rows, noted)
+            trail.changes.extend(changes)
+            trail.count(name).touched += touched
 
 
 def check_given(stage: Stage, given: Any, *, method: str = "process") -> list[Task[Any]]:

@@ -9,28 +9,25 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.tasks.base import Task
-from gristmill.tasks.columns import Columns, Indices, RecordColumns, TableColumns, records_of_lines
+from gristmill.tasks.columns import Columns, RecordColumns, TableColumns, records_of_lines
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.accounting import Entry, leave
+from gristmill.tracking.accounting import Entry, Exit, continues, leave, rebuilt, shows
 from gristmill.tracking.matching import match_rows
-from gristmill.tracking.rebuilding import rebuild
-
-Output = tuple[Task[Any], Indices | None]
+from gristmill.tracking.row_tracking import RowTracking
 
 
-def attribute(entries: Sequence[Entry], given: Sequence[Task[Any]]) -> list[list[Output]]:
+def attribute(entries: Sequence[Entry], given: Sequence[Task[Any]]) -> list[list[Exit]]:
     """For each task that went into a call, the tasks (or parts of them) that continue it.
 
     A result that mixes rows of several tasks is taken apart, because a batch never crosses partitions.
     """
-    found: list[list[Output]] = [[] for _ in entries]
+    found: list[list[Exit]] = [[] for _ in entries]
     for number, task in enumerate(given):
         place = _direct(entries, task)
         if place is None and (len(entries) == 1 or not isinstance(task, DocumentBatch)):
             place = min(number, len(entries) - 1)
         if place is not None:
-            one = leave(entries[place], task)
-            found[place].append((one.task, one.positions))
+            found[place].append(leave(entries[place], task))
             continue
         assert isinstance(task, DocumentBatch)
         _distribute(entries, task, found)
@@ -40,16 +37,14 @@ def attribute(entries: Sequence[Entry], given: Sequence[Task[Any]]) -> list[list
 def _direct(entries: Sequence[Entry], task: Task[Any]) -> int | None:
     """The entry that `task` certainly continues."""
     for place, entry in enumerate(entries):
-        if task is entry.task or (isinstance(task, DocumentBatch) and task._token is entry.token):
+        if task is entry.task:
             return place
-        if isinstance(task, DocumentBatch) and task._frame is not None and isinstance(entry.task, DocumentBatch):
-            went_out = entry.task._given
-            if went_out is not None and task._frame.index.name == went_out[1]:
-                return place
+        if isinstance(task, DocumentBatch) and (continues(entry, task) or shows(entry, task)):
+            return place
     return None
 
 
-def _distribute(entries: Sequence[Entry], task: DocumentBatch, found: list[list[Output]]) -> None:
+def _distribute(entries: Sequence[Entry], task: DocumentBatch, found: list[list[Exit]]) -> None:
     """Split `task` by the tasks its rows come from; rows that match none stay where most of the others belong.
 
     All tasks are searched at once, so that a row goes where it is found whole even if another task has one like it.
@@ -68,19 +63,16 @@ def _distribute(entries: Sequence[Entry], task: DocumentBatch, found: list[list[
     for nth, place in enumerate(order):
         entry = entries[place]
         mine = np.flatnonzero((matched >= 0) & (which == nth) | (matched < 0) & (nth == 0))
-        if not len(mine) or entry.columns is None or entry.rows is None:
+        if not len(mine):
             continue
-        part = table.take(pa.array(mine))
         positions = matched[mine]
         positions = np.where(positions >= 0, positions - (ends[nth] - entry.items), -1)
-        rows = np.where(positions >= 0, entry.rows[np.maximum(positions, 0)], -1)
-        batch = DocumentBatch.from_columns(rebuild(entry.columns, part, positions), rows=rows)
-        batch.dataset_name, batch._metadata = task.dataset_name, dict(entry.task._metadata)
-        batch._stage_perf = list(entry.task._stage_perf)
-        found[place].append((batch, positions))
+        # Which part of the result a record speaks of is not known, so records about it are not shared out.
+        part = DocumentBatch(task.dataset_name, table.take(pa.array(mine)))
+        found[place].append(Exit(rebuilt(entry, part, part.columns.table(), positions), positions))
 
 
-def _home(entries: Sequence[Entry], table: pa.Table, found: Sequence[Sequence[Output]]) -> int:
+def _home(entries: Sequence[Entry], table: pa.Table, found: Sequence[Sequence[Exit]]) -> int:
     """The task with which a result has most rows in common; among equals the first that has no result yet."""
     common = [0 if entry.columns is None else int((match_rows(entry.columns, table) >= 0).sum()) for entry in entries]
     return min(range(len(entries)), key=lambda place: (-common[place], len(found[place]), place))
@@ -103,12 +95,8 @@ def concat_batches(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
     if len(tasks) <= 1 or len(batches) != len(tasks):
         return list(tasks)
     filled = [batch for batch in batches if batch.num_items] or batches[:1]
-    joined = DocumentBatch.from_columns(
-        concat_columns([batch.columns for batch in filled]),
-        rows=np.concatenate([batch.rows for batch in filled]),
-        dataset_name=filled[0].dataset_name,
-    )
-    joined._metadata, joined._stage_perf = filled[0]._metadata, filled[0]._stage_perf
+    joined = filled[0]._derived(concat_columns([batch.columns for batch in filled]))
+    joined._tracking = RowTracking(np.concatenate([batch.rows for batch in filled]))
     return [joined]
 
 

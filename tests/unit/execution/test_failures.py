@@ -11,9 +11,9 @@ from gristmill.errors import MissingColumnError, StageDefinitionError
 from gristmill.execution.failures import failed_stage, raised_in
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.tasks import DocumentBatch
-from gristmill.tasks.base import Lineage
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.pandas_io import to_table
+from gristmill.tracking.lineage import Lineage
 
 
 @pytest.fixture

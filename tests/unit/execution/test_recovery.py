@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.execution.recovery import Attempts, Place
-from gristmill.execution.slicing import around, with_gaps
+from gristmill.execution.recovery import Attempts, Place, around, with_gaps
 
 
 def attempt(attempts: Attempts, rows: dict[int, int], killers: set[tuple[int, int]]) -> Place | None:

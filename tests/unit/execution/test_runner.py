@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from gristmill.backends.base import WorkerMetadata
 from gristmill.backends.plan import RunSettings, Segment
 from gristmill.errors import ConservationError, StageFailedError, StageResultError
-from gristmill.execution.calls import Hints
+from gristmill.execution.recovery import Hints, around, by_time, with_gaps
 from gristmill.execution.runner import SegmentRunner
-from gristmill.execution.slicing import around, by_time, with_gaps
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.tasks import DocumentBatch
-from gristmill.tasks.base import EmptyTask, Lineage, Task
+from gristmill.tasks.base import EmptyTask, Task
+from gristmill.tracking.lineage import Lineage
 
 
 class Picky(ProcessingStage):
@@ -81,7 +81,7 @@ class Sees:
 
 def batch(start: int, stop: int, *, partition: int = 0) -> DocumentBatch:
     made = DocumentBatch(data=pa.table({"n": pa.array(range(start, stop), pa.int64())}))
-    made._rows = np.arange(start, stop)
+    made._tracking.rows = np.arange(start, stop)
     made._lineage = Lineage(partition, f"p{partition}")
     made._metadata = {"source_file": f"file{partition}.jsonl"}
     return made

@@ -70,8 +70,7 @@ def _run(data: list[tuple[int, str]], work: Callable[[DocumentBatch], DocumentBa
     entry = enter(batch)
     stage = Custom(work)
     one = leave(entry, stage.process(batch))
-    trail = Trail()
-    account(stage, entry, [one], trail)
+    trail = account(stage, entry, [one])
     assert isinstance(one.task, DocumentBatch)
     return trail, one.positions, one.task
 

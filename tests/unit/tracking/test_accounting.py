@@ -128,8 +128,7 @@ def check(table: pa.Table, batch: DocumentBatch, work: Callable[[DocumentBatch],
     entry = enter(batch)
     given = check_given(Stage(), work(batch))
     exits = [leave(entry, task) for task in given]
-    trail = Trail()
-    account(Stage(), entry, exits, trail)
+    trail = account(Stage(), entry, exits)
     counts = trail.counts["user_code"]
     assert counts.conserves()
     assert counts.rows_in == table.num_rows
@@ -249,8 +248,7 @@ def test_drops_with_a_reason_keep_it_and_the_rest_is_the_stages_own() -> None:
     entry = enter(batch)
     kept = batch.drop(np.array([True, False, False]), reason="too_short", score=np.array([1.0, 2.0, 3.0]), threshold=2)
     exits = [leave(entry, kept.take(np.array([1])))]
-    trail = Trail()
-    account(Stage(), entry, exits, trail)
+    trail = account(Stage(), entry, exits)
     assert trail.counts["user_code"].dropped == {"too_short": 1, "user_code": 1}
     assert [(d.reason, list(d.rows)) for d in trail.decisions] == [("too_short", [100]), ("user_code", [101])]
 
@@ -261,7 +259,7 @@ def test_a_stage_that_ignores_what_drop_returned_is_told() -> None:
     entry = enter(batch)
     batch.drop(np.array([True, False]), reason="x")
     with pytest.raises(ConservationError, match=r"Use the batch that drop\(\) returns"):
-        account(Stage(), entry, [leave(entry, batch)], Trail())
+        account(Stage(), entry, [leave(entry, batch)])
 
 
 class Both(FusedStage):
@@ -280,8 +278,7 @@ def test_members_of_a_fused_stage_are_counted_one_after_the_other() -> None:
     entry = enter(batch)
     first = batch.drop(np.array([True, True, False, False, False]), reason="r1", stage="one")
     second = first.drop(np.array([True, False, False]), reason="r2", stage="two")
-    trail = Trail()
-    account(Both(), entry, [leave(entry, second)], trail)
+    trail = account(Both(), entry, [leave(entry, second)])
     one, two = trail.counts["one"], trail.counts["two"]
     assert (one.rows_in, one.dropped, one.rows_out) == (5, {"r1": 2}, 3)
     assert (two.rows_in, two.dropped, two.rows_out) == (3, {"r2": 1}, 2)
@@ -294,8 +291,7 @@ def test_what_a_member_sets_aside_is_counted_where_it_happened() -> None:
     for row in (1, 3):
         batch.note_quarantine(quarantined_row(batch, row, stage="one", cause="too_large", detail=""))
     rest = batch.take(np.array([0, 2, 4])).drop(np.array([True, False, False]), reason="r2", stage="two")
-    trail = Trail()
-    account(Both(), entry, [leave(entry, rest)], trail)
+    trail = account(Both(), entry, [leave(entry, rest)])
     one, two = trail.counts["one"], trail.counts["two"]
     assert (one.rows_in, one.quarantined, one.rows_out) == (5, {"too_large": 2}, 3)
     assert (two.rows_in, two.dropped, two.quarantined, two.rows_out) == (3, {"r2": 1}, {}, 2)

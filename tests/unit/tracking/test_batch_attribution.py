@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.ledger.record.trail import Trail
 from gristmill.stages.base import ProcessingStage
 from gristmill.tasks import DocumentBatch
 from gristmill.tasks.columns import RecordColumns, TableColumns, records_of_lines
-from gristmill.tracking.accounting import Exit, account, enter
+from gristmill.tracking.accounting import account, enter
 from gristmill.tracking.batch_attribution import attribute, concat_batches, join_outputs
 
 
@@ -76,12 +75,13 @@ def test_every_row_goes_back_to_its_partition(sizes: list[list[int]], way: str, 
     found = attribute(entries, WAYS[way](tasks))
     total = 0
     for partition, (entry, outputs) in enumerate(zip(entries, found, strict=True)):
-        trail = Trail()
-        account(Stage(), entry, [Exit(task, positions) for task, positions in outputs], trail)
+        trail = account(Stage(), entry, outputs)
         assert trail.counts["stage"].conserves()
         assert trail.counts["stage"].untracked == 0
-        for task, positions in outputs:
-            assert positions is not None
+        for one in outputs:
+            task = one.task
+            assert isinstance(task, DocumentBatch)
+            assert one.positions is not None
             total += task.num_items
             for name, row in zip(task.column("id").to_pylist(), task.rows, strict=True):
                 assert name == f"{partition}-{row}"
@@ -99,7 +99,7 @@ def test_documents_that_several_partitions_have_stay_where_they_were(order: list
     tasks = [DocumentBatch.from_columns(TableColumns(same), rows=np.arange(2)) for _ in range(2)]
     entries = [enter(task) for task in tasks]
     found = attribute(entries, [DocumentBatch(data=tasks[place].to_polars()) for place in order])
-    assert [[task.num_items for task, _ in outputs] for outputs in found] == [[2], [2]]
+    assert [[one.task.num_items for one in outputs] for outputs in found] == [[2], [2]]
 
 
 def test_pieces_are_joined_in_order_and_other_tasks_left_alone() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.backends.local.status import Phase, StatusWriter
-from gristmill.execution.calls import call_stage
+from gristmill.execution.stage_call import DirectCalls
 
 LANES = 2
 
@@ -39,7 +39,7 @@ class Call:
         )
         begun = time.perf_counter()
         try:
-            given = call_stage(self.method, self.argument)
+            given = DirectCalls().call(self.method, self.argument)
             # What a generator does belongs to the call too.
             found = list(given) if isinstance(given, Iterator) else given
         except KeyboardInterrupt:

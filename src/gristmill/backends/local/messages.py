@@ -7,8 +7,8 @@ from typing import Any
 
 from gristmill.backends.local.transport import Parcel
 from gristmill.errors import GristmillError
-from gristmill.execution.calls import Hints
 from gristmill.execution.partition_output import Leaf
+from gristmill.execution.recovery import Hints
 from gristmill.ledger.record.trail import StageCount, StageTime
 
 # --- driver to worker ---

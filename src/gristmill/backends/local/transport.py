@@ -60,7 +60,7 @@ def pack(task: Task[Any], folder: SharedFolder, name: str) -> Parcel:
         # In another process a name in __main__ means something else, so such a class goes by value.
         return Parcel(_Sealed(task) if type(task).__module__ == "__main__" else task, nbytes=1024)
     segment = folder.write_table(task.columns.transport(), name)
-    return Parcel(_Shell(task), segment, task._rows, segment.nbytes)
+    return Parcel(_Shell(task), segment, task._tracking.rows, segment.nbytes)
 
 
 def unpack(parcel: Parcel) -> Task[Any]:

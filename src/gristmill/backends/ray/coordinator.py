@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.errors import GristmillError, WorkerError
-from gristmill.execution.calls import Hints
-from gristmill.execution.recovery import Attempts, Place
+from gristmill.execution.recovery import Attempts, Hints, Place
 from gristmill.observe.events import WorkerStarted, WorkerStopped
 
 _DIED = "worker died"

@@ -15,9 +15,10 @@ import pyarrow as pa
 from gristmill.errors import GristmillError
 from gristmill.execution.partition_output import Leaf
 from gristmill.observe.events import TaskFinished
-from gristmill.tasks.base import Lineage, Task
+from gristmill.tasks.base import Task
 from gristmill.tasks.columns import from_transport
 from gristmill.tasks.document import DocumentBatch
+from gristmill.tracking.lineage import Lineage
 
 _SMALL = 1024
 """What a value without documents is taken to weigh."""
@@ -89,7 +90,9 @@ def pack(task: Task[Any], segment: int) -> Parcel:
     """The task as a value for the segment number `segment`."""
     if type(task) is not DocumentBatch:
         return Parcel(segment, task)
-    shell = _Shell(task.dataset_name, task.task_id, task._metadata, task._stage_perf, task._lineage, task._rows)
+    shell = _Shell(
+        task.dataset_name, task.task_id, task._metadata, task._stage_perf, task._lineage, task._tracking.rows
+    )
     return Parcel(segment, shell, task.columns.transport())
 
 

@@ -18,10 +18,9 @@ from gristmill.backends.plan import RunSettings, Segment
 from gristmill.backends.ray.parcels import Parcel, Receipt, pack, pack_leaf, task_id, task_leaves, unpack
 from gristmill.backends.ray.sampling import held_memory
 from gristmill.errors import GristmillError, WorkerError
-from gristmill.execution.calls import Hints
 from gristmill.execution.failures import raised_in
 from gristmill.execution.partition_output import Leaf
-from gristmill.execution.recovery import Place
+from gristmill.execution.recovery import Hints, Place
 from gristmill.execution.runner import SegmentRunner
 from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Task

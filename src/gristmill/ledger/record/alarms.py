@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gristmill.ledger.record.trail import StageCount
+from gristmill.ledger.record.trail import CONVERTED, StageCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def find_alarms(
     for name, count in stages.items():
         gone = sum(count.dropped.values())
         if limits.max_dropped_share is not None and count.rows_in >= limits.min_rows:
-            share = gone / count.rows_in
+            share = (gone - count.dropped.get(CONVERTED, 0)) / count.rows_in
             if share > limits.max_dropped_share:
                 reason = max(count.dropped, key=lambda key: count.dropped[key])
                 found.append(

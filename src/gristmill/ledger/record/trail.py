@@ -19,8 +19,8 @@ Floats = npt.NDArray[np.float64]
 DROPPED = "dropped"
 DUPLICATE = "duplicate"
 QUARANTINED = "quarantined"
-RETURNED = "returned"
-"""No verdict, and never in a ledger: rows that came back by another task than the one that answers for them."""
+CONVERTED = "converted"
+"""The reason of documents that a stage turned into a task of another kind; documents made of it later are new ones."""
 UNTRACKED = "untracked"
 """The reason of rows that are gone where rows of unknown origin turned up."""
 
@@ -218,49 +218,21 @@ class Trail:
         return whole
 
 
-def join_sources(trails: Mapping[tuple[int, ...], Trail]) -> Trail:
+def join_sources(trails: Mapping[tuple[int, ...] | None, Trail]) -> Trail:
     """The trail of a whole partition, from those of the tasks of which its documents were made.
 
     Each of these numbers its rows from 0; in the partition they follow each other, in the order of the tasks.
     """
     if len(trails) == 1:
-        return _settled(next(iter(trails.values())))
+        return next(iter(trails.values()))
     whole, first = Trail(), 0
-    for source in sorted(trails):
+    for source in sorted(trails, key=lambda source: source or ()):
         trail = trails[source]
         rows = _row_numbers(trail)
         _move_rows(trail, first)
         whole.merge(trail)
         first += rows
-    return _settled(whole)
-
-
-def _settled(trail: Trail) -> Trail:
-    """The trail without drops and creations of documents that only changed the task they are in."""
-    returned: dict[str, list[Rows]] = {}
-    for block in trail.decisions:
-        if block.outcome == RETURNED:
-            returned.setdefault(block.stage, []).append(block.rows)
-    if not returned:
-        return trail
-    trail.decisions = [block for block in trail.decisions if block.outcome != RETURNED]
-    for stage, blocks in returned.items():
-        rows, counts = np.concatenate(blocks), trail.count(stage)
-        for block in trail.decisions:
-            if block.stage != stage or block.outcome != DROPPED or block.reason not in (UNTRACKED, stage):
-                continue
-            back = np.isin(block.rows, rows)
-            block.rows = block.rows[~back]
-            counts.created -= int(back.sum())
-            counts.dropped[block.reason] -= int(back.sum())
-        if not counts.untracked and UNTRACKED in counts.dropped:  # all that came back is known, so the rest is gone
-            counts.dropped[stage] = counts.dropped.pop(UNTRACKED) + counts.dropped.get(stage, 0)
-            for block in trail.decisions:
-                if block.stage == stage and block.reason == UNTRACKED:
-                    block.reason = stage
-        counts.dropped = {reason: number for reason, number in counts.dropped.items() if number}
-    trail.decisions = [block for block in trail.decisions if len(block.rows)]
-    return trail
+    return whole
 
 
 def _blocks(trail: Trail) -> list[Decisions | Changes | Scores | Identity]:

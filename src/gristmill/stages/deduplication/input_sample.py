@@ -16,8 +16,8 @@ from gristmill.stages.source_sink import ReaderStage
 from gristmill.storage.compression import DamagedArchiveError, codec_of, open_source
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.partitions import Partition
-from gristmill.tasks.base import Lineage
 from gristmill.tasks.document import DocumentBatch
+from gristmill.tracking.lineage import Lineage, lineage_of, with_lineage
 
 SPOTS = 64
 """At how many places of the input documents are taken."""
@@ -130,7 +130,7 @@ def _take(
             return InputSample(0.0, documents, text, seconds), False, warm
         if not batch.num_items:
             continue
-        batch._lineage = Lineage(partition.index, partition.id)
+        with_lineage(batch, Lineage(partition.index, partition.id))
         size = batch.columns.nbytes
         rows = batch.num_items if size <= room - text else max(1, int(batch.num_items * (room - text) / size))
         part = rows / batch.num_items
@@ -186,7 +186,7 @@ def _process(stages: Sequence[ProcessingStage[Any, Any]], batch: DocumentBatch) 
         for result in given:
             kept = [result] if isinstance(result, DocumentBatch) else list(result or ())
             for one in kept:
-                one._lineage = batch._lineage
+                with_lineage(one, lineage_of(batch))
             current.extend(kept)
 
 

@@ -52,12 +52,11 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], []
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        assert task._lineage is not None
-        gone = self._removals_of(task._lineage.partition)
+        gone = self._removals_of(task.partition)
         if not gone.num_rows or not task.num_items:
             return task
         keys = column(gone, "document")
-        mine = make_keys(task._lineage.partition, task.rows)
+        mine = make_keys(task.partition, task.rows)
         at = np.searchsorted(keys, mine)
         mask = keys[np.minimum(at, len(keys) - 1)] == mine
         found = at[mask]

@@ -15,7 +15,8 @@ from gristmill.backends.local.jobs import lineage_in
 from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.transport import pack, unpack
 from gristmill.tasks import DocumentBatch, FileGroupTask
-from gristmill.tasks.base import Lineage, Task
+from gristmill.tasks.base import Task
+from gristmill.tracking.lineage import Lineage
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gristmill.backends.ray.coordinator import Watch
 from gristmill.errors import WorkerError
-from gristmill.execution.calls import Hints
-from gristmill.execution.recovery import Place
+from gristmill.execution.recovery import Hints, Place
 from gristmill.observe.events import WorkerStarted, WorkerStopped
 
 KEY = "part-0/1 in stage"

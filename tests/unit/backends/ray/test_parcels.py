@@ -16,14 +16,14 @@ from gristmill.errors import StageFailedError
 from gristmill.execution.partition_output import Leaf
 from gristmill.ledger.record.trail import Trail
 from gristmill.observe.events import EventStream
-from gristmill.tasks.base import Lineage, Step
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
+from gristmill.tracking.lineage import Lineage, Step
 
 
 def _batch() -> DocumentBatch:
     batch = DocumentBatch("set", pa.table({"text": ["a", "b"]}), _metadata={"source_file": "f"})
-    batch._rows = np.array([4, 7])
+    batch._tracking.rows = np.array([4, 7])
     batch._lineage = Lineage(3, "part-3", (Step(0, last=True),))
     batch.task_id = batch._lineage.task_id
     return batch

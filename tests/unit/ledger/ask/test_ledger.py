@@ -210,7 +210,7 @@ def test_quarantine_is_listed_by_cause_and_read_back(tmp_path: Path) -> None:
 
 def test_identity_of_a_batch() -> None:
     batch = DocumentBatch(data=pa.table({"id": [7, None, 12], "url": ["a", "b", None], "empty": [None, None, None]}))
-    batch._rows = np.array([4, 5, 6])
+    batch._tracking.rows = np.array([4, 5, 6])
     identity = make_identity(batch, id_field="id", url_field="url")
     assert identity.rows.tolist() == [4, 5, 6]
     assert identity.ids.to_pylist() == ["7", None, "12"]

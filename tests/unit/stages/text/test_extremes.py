@@ -73,7 +73,7 @@ def test_time_grows_with_the_length_alone(stage: Any, shape: str) -> None:
 def test_every_shape_gets_a_decision(stage: Any, shape: str) -> None:
     for times in (1, 60, 5_000):
         batch, left = run(stage, SHAPES[shape] * times)
-        dropped = [decision for decision in batch._note.decisions if len(decision.rows)]
+        dropped = [decision for decision in batch._tracking.trail.decisions if len(decision.rows)]
         assert left.num_items + sum(len(decision.rows) for decision in dropped) == 1
         assert all(decision.reason for decision in dropped)
 

@@ -62,7 +62,7 @@ def as_parquet(documents: list[dict[str, Any]], folder: Path) -> Any:
 def results(stages: list[Any], columns: Any, rows: list[int]) -> dict[int, Any]:
     """By row: the lines that are left of it, the verdicts, the changes."""
     batch = DocumentBatch.from_columns(columns, rows=np.array(rows))
-    note = batch._note
+    note = batch._tracking.trail
     left = batch
     for stage in stages:
         stage.setup_on_node()

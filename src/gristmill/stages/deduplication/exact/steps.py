@@ -60,13 +60,12 @@ class ContentHashes(DocumentStage):
                 text = texts_of(task, self.text_field)
                 data, offsets, valid = text_column(text)
         hashes = content_hashes(data, offsets)
-        assert task._lineage is not None
         ids = make_identity(task, id_field=self.id_field, url_field=None).ids
         table = pa.table(
             {
                 "hash": hashes[:, 0],
                 "hash_2": hashes[:, 1],
-                "document": make_keys(task._lineage.partition, task.rows),
+                "document": make_keys(task.partition, task.rows),
                 "rank": self.rule.ranks(task, text),
                 "id": pa.nulls(task.num_items, pa.large_string()) if ids is None else ids,
             }

@@ -70,8 +70,7 @@ class CandidateShingles(DocumentStage):
         return ["data"], ["document", "rank", "id", "shingles"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        assert task._lineage is not None
-        partition = task._lineage.partition
+        partition = task.partition
         self._load(partition)
         keys = make_keys(partition, task.rows)
         task = task.drop(~np.isin(keys, self._wanted), reason=NOT_A_CANDIDATE)

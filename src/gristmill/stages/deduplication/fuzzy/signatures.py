@@ -79,10 +79,9 @@ class MinHashes(DocumentStage):
         banding = self.banding
         hashes, contents, empty = self._hashes(data, offsets)
         contents[empty] = _EMPTY_CONTENT
-        assert task._lineage is not None
         table = pa.table(
             {
-                "document": make_keys(task._lineage.partition, task.rows),
+                "document": make_keys(task.partition, task.rows),
                 "content": contents,
                 "bands": pa.FixedSizeListArray.from_arrays(pa.array(hashes.reshape(-1)), banding.bands),
             }

@@ -205,12 +205,11 @@ class DocumentVectors(DocumentStage):
         hashes = content_hashes(vectors.view(np.uint8).reshape(-1), offsets)
         text = texts_of(task, self.text_field)
         ids = make_identity(task, id_field=self.id_field, url_field=None).ids
-        assert task._lineage is not None
         table = pa.table(
             {
                 "hash": hashes[:, 0],
                 "hash_2": hashes[:, 1],
-                "document": make_keys(task._lineage.partition, task.rows),
+                "document": make_keys(task.partition, task.rows),
                 "rank": self.rule.ranks(task, text),
                 "id": pa.nulls(task.num_items, pa.large_string()) if ids is None else ids,
                 "vector": vector_array(vectors),

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.ledger.record.trail import DROPPED, Decisions
 from gristmill.stages.text.filters.score_filter import Filter
 from gristmill.tasks.columns import one_chunk
-from gristmill.tasks.document import DocumentBatch, Drop
+from gristmill.tasks.document import DocumentBatch
 
 
 class LabelFilter(Filter):
@@ -37,9 +38,8 @@ class LabelFilter(Filter):
             labels = pa.array([None if value is None else str(value) for value in task.columns.python_values(field)])
         encoded = pc.dictionary_encode(labels, null_encoding="encode")
         places = encoded.indices.to_numpy(zero_copy_only=False)
-        drops = [
-            Drop(np.flatnonzero(places == place), f"label {label!r}")
-            for place, label in enumerate(encoded.dictionary.to_pylist())
-            if not keep(label)
+        dropped = {place: label for place, label in enumerate(encoded.dictionary.to_pylist()) if not keep(label)}
+        decisions = [
+            Decisions("", DROPPED, f"label {label!r}", task.rows[places == place]) for place, label in dropped.items()
         ]
-        return task.drop_all(drops)
+        return task.drop_decided(np.isin(places, list(dropped)), decisions)

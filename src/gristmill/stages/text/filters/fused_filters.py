@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from gristmill.ledger.record.trail import DROPPED, Decisions
 from gristmill.stages.base import FusedStage, Spec
 from gristmill.stages.text.filters.cascade import FilterCascade
 from gristmill.stages.text.filters.rule import ColumnFilter
-from gristmill.tasks.document import DocumentBatch, Drop
+from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
     from gristmill.stages.text.filters.score_filter import ScoreFilter
@@ -76,7 +77,7 @@ def run_cascade(
     if everything:
         for position, scores in result.scores.items():
             batch.note_scores(filters[position].name, scores, stage=stages[position])
-    drops: list[Drop] = []
+    decisions: list[Decisions] = []
     for position, one in enumerate(filters):
         if not result.dropped[position]:
             continue
@@ -86,16 +87,17 @@ def run_cascade(
         for reason in dict.fromkeys(reasons.tolist()):
             mine = reasons == reason
             bound = float(bounds[mine][0])
-            drops.append(
-                Drop(
-                    rows[mine],
+            decisions.append(
+                Decisions(
+                    stages[position],
+                    DROPPED,
                     prefixes[position] + reason,
+                    batch.rows[rows[mine]],
                     scores[mine],
                     None if np.isnan(bound) else bound,
-                    stages[position],
                 )
             )
-    kept = batch.drop_all(drops)
+    kept = batch.drop_decided(~result.kept, decisions)
     survivors = np.arange(batch.num_items) if batch.keeps_dropped else np.flatnonzero(result.kept)
     for position in wanted:
         field = score_fields[position]

@@ -247,7 +247,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                     f"it must add to the columns of the frame that it gets, of which {SEQ_ORDER_FIELD!r} is needed."
                 )
             # The runner follows rows by their labels; outside of a run nobody does, and a clean index reads better.
-            frame = frame.sort_values(by=SEQ_ORDER_FIELD, kind="stable", ignore_index=batch._token is None)
+            frame = frame.sort_values(by=SEQ_ORDER_FIELD, kind="stable", ignore_index=not batch.is_tracked)
             frame = frame.drop(columns=[SEQ_ORDER_FIELD])
         return DocumentBatch(
             dataset_name=batch.dataset_name,

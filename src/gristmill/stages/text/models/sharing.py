@@ -95,10 +95,6 @@ class SharedTokens(FusedStage):
         return batch
 
     def _filtered(self, stage: ProcessingStage[Any, Any], batch: DocumentBatch) -> DocumentBatch | None:
-        note = batch._note
-        before = len(note.decisions)
-        given: Any = stage.process(batch)
-        for decision in note.decisions[before:]:
-            decision.stage = decision.stage or stage.name
+        given: Any = batch.decided_by(stage.name, stage.process)
         kept: DocumentBatch | None = given
         return kept

@@ -257,7 +257,7 @@ def test_out_of_memory_is_halved_by_tokens_and_hopeless_documents_are_set_aside(
     assert out is not None
     assert out.column("id").to_pylist() == list(range(30))
     assert np.abs(np.array(out.column("p").to_pylist()) - reference(model, values[:30])).max() < 2e-5
-    assert [record.cause for record in batch._note.quarantine] == ["out_of_memory"]
+    assert [record.cause for record in batch._tracking.trail.quarantine] == ["out_of_memory"]
     assert "ran out of memory" in caplog.text
 
 

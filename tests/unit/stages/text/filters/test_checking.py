@@ -66,9 +66,9 @@ def test_the_published_sets_are_stages_with_reasons() -> None:
     for stage in (GopherQuality(), GopherRepetition(), FineWebQuality(), C4Quality()):
         batch = DocumentBatch(data=pa.table({"text": pa.array(texts, pa.large_string())}))
         left = stage.process(batch)
-        told = sum(len(decision.rows) for decision in batch._note.decisions)
+        told = sum(len(decision.rows) for decision in batch._tracking.trail.decisions)
         assert left.num_items + told == len(texts)
-        assert all(decision.reason for decision in batch._note.decisions)
+        assert all(decision.reason for decision in batch._tracking.trail.decisions)
 
 
 def test_c4_takes_lines_out_and_says_how_much() -> None:
@@ -78,5 +78,5 @@ def test_c4_takes_lines_out_and_says_how_much() -> None:
     batch = DocumentBatch(data=pa.table({"text": pa.array([text], pa.large_string()), "id": ["a"]}))
     left = C4Quality(min_num_sentences=1).process(batch)
     assert left.column("text").to_pylist() == ["A line that stays here.\nAnother line that stays."]
-    [change] = batch._note.changes
+    [change] = batch._tracking.trail.changes
     assert change.characters.tolist() == [-5]

@@ -157,7 +157,7 @@ def test_a_document_that_never_fits_is_quarantined(model: Path) -> None:
     out = stage.process(batch)
     assert out is not None
     assert out.to_pandas()["id"].tolist() == [0, 2]
-    (record,) = batch._note.quarantine
+    (record,) = batch._tracking.trail.quarantine
     assert record.cause == "out_of_memory"
     assert b'"id":1' in record.raw.replace(b" ", b"")
     assert b"input_ids" not in record.raw

@@ -69,7 +69,7 @@ def test_null_is_never_shown_to_a_modifier():
 def test_only_real_changes_are_marked_and_counted_in_characters():
     batch = batch_of(text=["é www.x.y", "same", None, "漢 http://z"])
     Modify(UrlRemover()).process(batch)
-    (change,) = batch._note.changes
+    (change,) = batch._tracking.trail.changes
     assert (change.field, change.rows.tolist(), change.characters.tolist()) == ("text", [100, 103], [-7, -8])
 
 

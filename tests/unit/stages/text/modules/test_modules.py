@@ -108,13 +108,13 @@ def test_a_batch_in_which_nothing_is_split_keeps_its_texts():
     batch = batch_of(text=["a", None])
     result = DocumentSplitter("|").process(batch)
     assert result.to_pyarrow()["text"].equals(batch.to_pyarrow()["text"])
-    assert batch._note.changes == []
+    assert batch._tracking.trail.changes == []
 
 
 def test_splitting_notes_by_how_much_each_row_shrank():
     batch = batch_of(text=["abc|d", "e"])
     DocumentSplitter("|").process(batch)
-    (change,) = batch._note.changes
+    (change,) = batch._tracking.trail.changes
     assert (change.field, change.rows.tolist(), change.characters.tolist()) == ("text", [0, 0], [-2, -4])
 
 
@@ -131,9 +131,9 @@ def test_segments_are_joined_in_their_order_and_counted_as_merged():
     result = DocumentJoiner().process(batch)
     assert result.to_pyarrow().to_pydict() == {"id": [1, 2], "text": ["c\n\nd", "a\n\nb"], "n": [1, 2]}
     assert result.rows.tolist() == [1, 2]
-    (decision,) = batch._note.decisions
+    (decision,) = batch._tracking.trail.decisions
     assert (decision.reason, decision.outcome, decision.rows.tolist()) == ("joined_into_document", "dropped", [0, 3])
-    (change,) = result._note.changes
+    (change,) = result._tracking.trail.changes
     assert (change.rows.tolist(), change.characters.tolist()) == ([1, 2], [3, 3])
 
 

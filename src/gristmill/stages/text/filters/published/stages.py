@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.kernels import text_clean
+from gristmill.ledger.record.trail import DROPPED, Decisions
 from gristmill.stages.base import FusedStage, ProcessingStage, Spec
 from gristmill.stages.text.filters.fused_filters import run_cascade
 from gristmill.stages.text.filters.published.c4 import REASONS, C4QualityFilter
 from gristmill.stages.text.filters.published.fineweb import FineWebQualityFilter
 from gristmill.stages.text.filters.published.gopher import GopherQualityFilter, GopherRepetitionFilter
 from gristmill.stages.text.filters.published.rules import FilterSet
-from gristmill.tasks.document import DocumentBatch, Drop
+from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.rebuilding import differing_rows
 
 S = TypeVar("S", bound=type[Any])
@@ -174,20 +175,22 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
         before = task.text(self.text_field)
         cleaned = self.filters.clean(before)
         self._log_metrics({f"lines_{reason}": count for reason, count in cleaned.removed_lines.items()})
-        drops = []
+        decisions = []
         for outcome, reason in REASONS.items():
             rows = np.flatnonzero(cleaned.outcome == outcome)
             if len(rows):
                 counted = outcome == text_clean.TOO_FEW_SENTENCES
-                drops.append(
-                    Drop(
-                        rows,
+                decisions.append(
+                    Decisions(
+                        "",
+                        DROPPED,
                         reason,
+                        task.rows[rows],
                         cleaned.sentences[rows].astype(np.float64) if counted else None,
                         float(self.filters.min_num_sentences or 0) if counted else None,
                     )
                 )
-        kept = task.drop_all(drops)
+        kept = task.drop_decided(~cleaned.kept, decisions)
         survivors = np.flatnonzero(cleaned.kept)
         texts, earlier = cleaned.texts.take(survivors), before.take(survivors)
         changed = differing_rows(texts, earlier)

@@ -21,6 +21,6 @@ class AssignRowIds(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [DEDUP_ID_FIELD]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        partition = task._lineage.partition_id if task._lineage is not None else task.task_id
+        partition = task.partition_id
         ids = [f"{partition}:{row}" for row in task.rows.tolist()]
         return task.with_column(DEDUP_ID_FIELD, pa.array(ids, pa.large_string()))

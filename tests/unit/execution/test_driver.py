@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.execution.completion import TaskTree
-from gristmill.tasks.base import Step
+from gristmill.execution.driver import TaskTree
+from gristmill.tracking.lineage import Step
 
 
 @st.composite
