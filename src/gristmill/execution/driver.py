@@ -18,7 +18,7 @@ from gristmill.observe.events import EventStream, PartitionCommitted, RecordsQua
 from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
-from gristmill.tracking.lineage import Lineage, Step, with_lineage
+from gristmill.tracking.origins import Lineage, Step, with_lineage
 
 _LEAST_QUARANTINED = 10
 """A share as error budget never means fewer records than this."""

@@ -20,7 +20,7 @@ from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.lineage import Lineage, Step, lineage_of
+from gristmill.tracking.origins import Lineage, Step, lineage_of
 
 
 @dataclass(slots=True)

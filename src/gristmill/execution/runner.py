@@ -24,7 +24,7 @@ from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.tasks.base import FailedTask, NoneTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import account, created_again, enter, given_tasks, leave, read_rows, settled
-from gristmill.tracking.lineage import lineage_of, with_lineage
+from gristmill.tracking.origins import lineage_of, with_lineage
 
 Stage = ProcessingStage[Any, Any]
 

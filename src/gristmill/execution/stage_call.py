@@ -18,7 +18,7 @@ from gristmill.tasks.base import NoneTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import Entry, Exit, account, check_given, enter, leave
 from gristmill.tracking.batch_attribution import attribute, join_outputs
-from gristmill.tracking.lineage import Lineage, lineage_of, with_lineage
+from gristmill.tracking.origins import Lineage, lineage_of, with_lineage
 
 Stage = ProcessingStage[Any, Any]
 

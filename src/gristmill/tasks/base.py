@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from gristmill.ledger.performance import StagePerfStats
-from gristmill.tracking.lineage import Lineage
+from gristmill.tracking.origins import Lineage
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from gristmill.ledger.record.trail import DROPPED, Changes, Decisions, Floats, Q
 from gristmill.tasks.arrow_io import table_of_polars
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns
-from gristmill.tracking.row_tracking import RowTracking
+from gristmill.tracking.origins import RowTracking
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,9 +22,8 @@ from gristmill.tasks.arrow_io import polars_memory, restore_json, shares_rows
 from gristmill.tasks.base import FailedTask, NoneTask, Task
 from gristmill.tasks.columns import Columns, Indices, TableColumns
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.change_detection import find_changes
+from gristmill.tracking.change_detection import find_changes, rebuild
 from gristmill.tracking.matching import match_rows
-from gristmill.tracking.rebuilding import rebuild
 
 Stage = ProcessingStage[Any, Any]
 

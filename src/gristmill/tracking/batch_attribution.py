@@ -13,7 +13,7 @@ from gristmill.tasks.columns import Columns, RecordColumns, TableColumns, record
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import Entry, Exit, continues, leave, rebuilt, shows
 from gristmill.tracking.matching import match_rows
-from gristmill.tracking.row_tracking import RowTracking
+from gristmill.tracking.origins import RowTracking
 
 
 def attribute(entries: Sequence[Entry], given: Sequence[Task[Any]]) -> list[list[Exit]]:

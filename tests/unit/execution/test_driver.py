@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.execution.driver import TaskTree
-from gristmill.tracking.lineage import Step
+from gristmill.tracking.origins import Step
 
 
 @st.composite

@@ -13,7 +13,7 @@ from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.tasks import DocumentBatch
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.pandas_io import to_table
-from gristmill.tracking.lineage import Lineage
+from gristmill.tracking.origins import Lineage
 
 
 @pytest.fixture

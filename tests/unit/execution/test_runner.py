@@ -23,7 +23,7 @@ from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.tasks import DocumentBatch
 from gristmill.tasks.base import EmptyTask, Task
-from gristmill.tracking.lineage import Lineage
+from gristmill.tracking.origins import Lineage
 
 
 class Picky(ProcessingStage):

@@ -15,7 +15,7 @@ from gristmill.backends.local.transport import Parcel
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import WorkerError
 from gristmill.execution.recovery import Attempts, Place
-from gristmill.tracking.lineage import Step
+from gristmill.tracking.origins import Step
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import from_transport
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.lineage import Lineage
+from gristmill.tracking.origins import Lineage
 
 _SMALL = 1024
 """What a value without documents is taken to weigh."""

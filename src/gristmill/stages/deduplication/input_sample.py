@@ -17,7 +17,7 @@ from gristmill.storage.compression import DamagedArchiveError, codec_of, open_so
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.lineage import Lineage, lineage_of, with_lineage
+from gristmill.tracking.origins import Lineage, lineage_of, with_lineage
 
 SPOTS = 64
 """At how many places of the input documents are taken."""

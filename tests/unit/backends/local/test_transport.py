@@ -16,7 +16,7 @@ from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.transport import pack, unpack
 from gristmill.tasks import DocumentBatch, FileGroupTask
 from gristmill.tasks.base import Task
-from gristmill.tracking.lineage import Lineage
+from gristmill.tracking.origins import Lineage
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from gristmill.ledger.record.trail import Trail
 from gristmill.observe.events import EventStream
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
-from gristmill.tracking.lineage import Lineage, Step
+from gristmill.tracking.origins import Lineage, Step
 
 
 def _batch() -> DocumentBatch:

@@ -20,7 +20,7 @@ from gristmill.stages.deduplication.fuzzy.banding import Banding
 from gristmill.stages.deduplication.fuzzy.signatures import MinHashes
 from gristmill.stages.resources import Resources
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.lineage import Lineage
+from gristmill.tracking.origins import Lineage
 from tests.unit.stages.deduplication.jobs import deduplicate, documents, kept_ids, write_files
 
 torch = pytest.importorskip("torch")

@@ -16,7 +16,7 @@ from gristmill.stages.text.modifiers.doc_modifier import DocumentModifier, Modif
 from gristmill.tasks.columns import Array, Mask, as_text, one_chunk
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.pandas_io import json_text
-from gristmill.tracking.rebuilding import differing_rows
+from gristmill.tracking.change_detection import differing_rows
 
 AnyModifier: TypeAlias = "DocumentModifier | Callable[..., Any]"
 

@@ -22,7 +22,7 @@ from gristmill.stages.text.filters.published.fineweb import FineWebQualityFilter
 from gristmill.stages.text.filters.published.gopher import GopherQualityFilter, GopherRepetitionFilter
 from gristmill.stages.text.filters.published.rules import FilterSet
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.rebuilding import differing_rows
+from gristmill.tracking.change_detection import differing_rows
 
 S = TypeVar("S", bound=type[Any])
 
