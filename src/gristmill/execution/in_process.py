@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import Any
 
@@ -13,7 +12,7 @@ from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import Leaf, task_end
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.observe.events import Sample, TaskFinished
-from gristmill.observe.memory import measure_tree
+from gristmill.observe.memory import highest_memory, measure_tree
 from gristmill.tasks.base import Task
 
 _HERE = "0"
@@ -27,7 +26,7 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
     ]
     started: list[SegmentRunner] = []
     failed = True
-    highest = _highest_memory()
+    highest = highest_memory()
     try:
         for runner in runners:
             for stage in runner.segment.stages:
@@ -51,17 +50,9 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
             raise problem
 
 
-def _highest_memory() -> int:
-    """The most memory that this process ever had, in bytes."""
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 def _report_memory(work: Work, highest_before: int, segments: int) -> None:
     """Tell listeners how much memory the run took: its peak, or what there is now where an earlier peak hides it."""
-    peak = _highest_memory()
+    peak = highest_memory()
     if peak <= highest_before:
         peak = measure_tree([os.getpid()]).pss_bytes
     none = (0,) * segments

@@ -153,9 +153,7 @@ class SegmentRunner:
                 return self._caller.many(stage, place, [task for task in tasks if isinstance(task, DocumentBatch)])
             stage = OneByOne(stage)
         return itertools.chain.from_iterable(
-            self._caller.each(stage, place, task)
-            if isinstance(task, DocumentBatch)
-            else self._made(stage, place, self._caller.next_call(), task)
+            self._caller.each(stage, place, task) if isinstance(task, DocumentBatch) else self._made(stage, place, task)
             for task in tasks
         )
 
@@ -208,7 +206,7 @@ class SegmentRunner:
 
     def _at_sink(self) -> None:
         """Say that the writer is at work: it has no document in hand that could be blamed."""
-        self.progress.at(self._caller.call, len(self.segment.stages) - 1, 0, 0)
+        self.progress.at(self._caller.calls_made, len(self.segment.stages) - 1, 0, 0)
 
     def _wrote(self, batch: DocumentBatch, size: int, seconds: float) -> None:
         """Account for a batch that was written as `size` bytes."""
@@ -243,9 +241,11 @@ class SegmentRunner:
 
     # --- stages that make documents ---
 
-    def _made(self, stage: Stage, place: int, call: int, task: Task[Any]) -> Iterator[Task[Any]]:
+    def _made(self, stage: Stage, place: int, task: Task[Any]) -> Iterator[Task[Any]]:
         """Call a stage that does not get documents (a reader, say) and hand on what it gives as it comes."""
         lineage = lineage_of(task)
+        call = self._caller.calls_made
+        self._caller.calls_made += 1
         clock = self._calls.clock
         start = clock()
         self.progress.at(call, place, 0, 0)

@@ -82,6 +82,7 @@ class StageCaller:
 
     Attributes:
         counts: What all calls since `begin` came to.
+        calls_made: How many calls there were since `begin`; each has a number, by which hints know it.
     """
 
     def __init__(self, settings: RunSettings, *, progress: Progress, calls: Calls, can_be_killed: bool) -> None:
@@ -90,29 +91,20 @@ class StageCaller:
         self.progress = progress
         self.can_be_killed = can_be_killed
         self.counts = Trail()
+        self.calls_made = 0
         self._calls = calls
         self._hints = Hints()
-        self._call = 0
 
     def begin(self, hints: Hints) -> None:
         """Count calls from zero, with what earlier attempts at the same tasks have shown."""
         self._hints = hints
-        self._call = 0
+        self.calls_made = 0
         self.counts = Trail()
-
-    @property
-    def call(self) -> int:
-        """The number of the next call."""
-        return self._call
-
-    def next_call(self) -> int:
-        """Take the number of a call."""
-        self._call += 1
-        return self._call - 1
 
     def each(self, stage: Stage, place: int, task: DocumentBatch) -> Iterator[Task[Any]]:
         """The results of one task, which is given to the stage in one piece where nothing speaks against it."""
-        call = self.next_call()
+        call = self.calls_made
+        self.calls_made += 1
         slices = self._pieces(stage, call, task.num_items)
         if slices is not None:
             outputs = self._sliced(stage, place, call, task, slices)
@@ -136,12 +128,15 @@ class StageCaller:
 
     def takes_together(self, stage: Stage, tasks: Sequence[Task[Any]]) -> bool:
         """Whether nothing speaks against giving these tasks to the stage in one call."""
-        careful = self.settings.ignore_failures or self._call in self._hints.slices or stage.time_limit_s is not None
+        careful = (
+            self.settings.ignore_failures or self.calls_made in self._hints.slices or stage.time_limit_s is not None
+        )
         return not careful and all(isinstance(task, DocumentBatch) for task in tasks)
 
     def many(self, stage: Stage, place: int, documents: Sequence[DocumentBatch]) -> Iterator[Task[Any]]:
         """One call of `process_batch` for several tasks; each result is put down to the task it comes from."""
-        call = self.next_call()
+        call = self.calls_made
+        self.calls_made += 1
         self.progress.at(call, place, 0, sum(task.num_items for task in documents))
         entries = [enter(task, all_scores=self.all_scores) for task in documents]
         start = self._calls.clock()
@@ -169,7 +164,7 @@ class StageCaller:
         start = self._calls.clock()
         if not stage.validate_input(task):
             raise _invalid(stage, task)
-        given = check_given(stage, self._calls.call(stage.process, task), method=_method(stage))
+        given = check_given(stage, self._calls.call(stage.process, task))
         seconds = self._calls.clock() - start
         return self._account(stage, entry, [leave(entry, one) for one in given], seconds)
 
@@ -265,8 +260,7 @@ class StageCaller:
         piece = task.slice(lo, hi - lo)
         enter(piece)
         try:
-            given = self._calls.call(stage.process, piece)
-            check_given(stage, given, method=_method(stage))
+            check_given(stage, self._calls.call(stage.process, piece))
         except Exception as error:
             return error
         return None
@@ -317,7 +311,7 @@ class OneByOne(FusedStage):
         self.members = stage.members if isinstance(stage, FusedStage) else (stage,)
 
     def process(self, task: Any) -> Any:
-        return self.stage.process_batch([task])
+        return check_given(self.stage, self.stage.process_batch([task]), method="process_batch")
 
     def validate_input(self, task: Any) -> bool:
         return self.stage.validate_input(task)
@@ -332,10 +326,6 @@ def _children(outputs: Sequence[Task[Any]], lineage: Lineage, parent: Task[Any])
         last = index == len(outputs) - 1
         trail = lineage.trail if index == 0 else Trail()
         yield with_lineage(task, lineage.child(index, last=last, trail=trail))
-
-
-def _method(stage: Stage) -> str:
-    return "process_batch" if isinstance(stage, OneByOne) else "process"
 
 
 def _invalid(stage: Stage, task: Task[Any]) -> GristmillError:

@@ -183,32 +183,32 @@ class DocumentBatch(Task[Any]):
             raise StageDefinitionError(
                 f"Column {name!r} has {len(values)} values, but the batch has {self.num_items} rows."
             )
-        return self._derived(self.columns.with_column(name, values, changed=changed, is_json=is_json))
+        return self.with_columns(self.columns.with_column(name, values, changed=changed, is_json=is_json))
 
     def with_text(self, name: str, texts: pa.Array, *, changed: Mask) -> DocumentBatch:
         """A copy in which the rows of column `name` that are `changed` have the given texts.
 
         All other rows keep the values they had, also those that are no strings.
         """
-        return self._derived(self.columns.with_text(name, texts, changed=changed))
+        return self.with_columns(self.columns.with_text(name, texts, changed=changed))
 
     def select(self, names: Sequence[str]) -> DocumentBatch:
         """A copy with only the named columns."""
-        return self._derived(self.columns.select(names))
+        return self.with_columns(self.columns.select(names))
 
     def without(self, names: Collection[str]) -> DocumentBatch:
         """A copy without the named columns."""
-        return self._derived(self.columns.without(names))
+        return self.with_columns(self.columns.without(names))
 
     def take(self, indices: Indices) -> DocumentBatch:
         """A copy with the rows at `indices`; a row may be taken several times, each keeps its origin."""
         indices = np.asarray(indices, np.int64)
-        return self._derived(self.columns.take(indices), self._tracking.taken(indices, self.num_items))
+        return self.with_columns(self.columns.take(indices), self._tracking.taken(indices, self.num_items))
 
     def slice(self, start: int, length: int) -> DocumentBatch:
         """A view of `length` rows from `start`."""
         tracking = self._tracking.taken(slice(start, start + length), self.num_items)
-        return self._derived(self.columns.slice(start, length), tracking)
+        return self.with_columns(self.columns.slice(start, length), tracking)
 
     def drop(
         self,
@@ -311,7 +311,8 @@ class DocumentBatch(Task[Any]):
         """Record that a document could not be processed; it must not be among the rows that are handed on."""
         self._tracking.trail.quarantine.append(record)
 
-    def _derived(self, columns: Columns, tracking: RowTracking | None = None) -> DocumentBatch:
+    def with_columns(self, columns: Columns, tracking: RowTracking | None = None) -> DocumentBatch:
+        """A copy with other columns; its rows are the same ones unless `tracking` says otherwise."""
         batch = copy(self)
         batch._columns, batch._frame, batch._polars = columns, None, None
         batch._tracking = self._tracking.same() if tracking is None else tracking

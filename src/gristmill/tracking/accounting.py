@@ -121,7 +121,7 @@ def rebuilt(entry: Entry, given: DocumentBatch, table: Any, positions: Indices) 
     rows = np.full(len(positions), -1, np.int64)
     known = positions >= 0
     rows[known] = entry.rows[positions[known]]
-    batch = given._derived(rebuild(entry.columns, table, positions))
+    batch = given.with_columns(rebuild(entry.columns, table, positions))
     batch._tracking.rows = rows
     batch.dataset_name = given.dataset_name or entry.task.dataset_name
     batch._metadata = given._metadata or dict(entry.task._metadata)
@@ -134,7 +134,7 @@ def settled(batch: DocumentBatch, first: int = 0) -> DocumentBatch:
     if batch._frame is not None:
         from gristmill.tasks.pandas_io import to_table
 
-        batch = batch._derived(TableColumns(to_table(batch._frame)))
+        batch = batch.with_columns(TableColumns(to_table(batch._frame)))
     if batch._tracking.rows is None:
         batch._tracking.rows = np.arange(first, first + batch.num_items)
     return batch

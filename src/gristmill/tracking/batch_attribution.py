@@ -95,7 +95,7 @@ def concat_batches(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
     if len(tasks) <= 1 or len(batches) != len(tasks):
         return list(tasks)
     filled = [batch for batch in batches if batch.num_items] or batches[:1]
-    joined = filled[0]._derived(concat_columns([batch.columns for batch in filled]))
+    joined = filled[0].with_columns(concat_columns([batch.columns for batch in filled]))
     joined._tracking = RowTracking(np.concatenate([batch.rows for batch in filled]))
     return [joined]
 

@@ -70,7 +70,7 @@ class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
                 "cluster": cluster,
             }
         )
-        return task._derived(TableColumns(table))
+        return task.with_columns(TableColumns(table))
 
 
 class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):

@@ -70,7 +70,7 @@ class ContentHashes(DocumentStage):
                 "id": pa.nulls(task.num_items, pa.large_string()) if ids is None else ids,
             }
         )
-        return task._derived(TableColumns(table))
+        return task.with_columns(TableColumns(table))
 
 
 class EqualHashes(RangeReader):

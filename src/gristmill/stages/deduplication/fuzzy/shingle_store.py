@@ -102,7 +102,7 @@ class CandidateShingles(DocumentStage):
                 "shingles": pa.LargeListArray.from_arrays(pa.array(np.cumsum(sizes)), pa.array(values)),
             }
         )
-        return task._derived(TableColumns(table))
+        return task.with_columns(TableColumns(table))
 
     def _load(self, partition: int) -> None:
         if partition == self._partition:

@@ -86,7 +86,7 @@ class MinHashes(DocumentStage):
                 "bands": pa.FixedSizeListArray.from_arrays(pa.array(hashes.reshape(-1)), banding.bands),
             }
         )
-        result = task._derived(TableColumns(table))
+        result = task.with_columns(TableColumns(table))
         return result if self.merge_empty else result.drop(empty, reason=EMPTY)
 
     def _hashes(self, data: Bytes, offsets: Integers) -> tuple[Hashes, Hashes, npt.NDArray[np.bool_]]:

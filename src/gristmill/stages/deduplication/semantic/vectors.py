@@ -215,4 +215,4 @@ class DocumentVectors(DocumentStage):
                 "vector": vector_array(vectors),
             }
         )
-        return task._derived(TableColumns(table))
+        return task.with_columns(TableColumns(table))
