@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gristmill.backends.registry import executor_names
 from gristmill.cli.edge import before_the_run
 from gristmill.errors import RecipeError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-EXECUTORS = ("local", "ray_actor_pool", "ray_data", "xenna")
 EXECUTOR_PREFIX = "executor."
 
 
@@ -58,7 +58,11 @@ def executor_options(command: F) -> F:
             metavar="N",
             help="Processors that the local executor may use; 0 runs everything in the calling process.",
         ),
-        click.option("--executor", metavar="NAME", help=f"Where to run: {', '.join(EXECUTORS)} [default: local]."),
+        click.option(
+            "--executor",
+            metavar="NAME",
+            help=f"Where to run: {', '.join(sorted(executor_names()))} [default: local].",
+        ),
     ):
         command = decorate(command)
     return command
