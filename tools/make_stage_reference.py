@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gristmill.cli.stages import description
+from gristmill.cli.catalog import description
 from gristmill.recipes.registry import FILTER, MODIFIER, STAGE, Registered, all_registered
 from gristmill.stages.text.filters.published.c4 import REASONS
 from gristmill.stages.text.filters.rule import ColumnFilter

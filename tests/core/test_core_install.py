@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 SAMPLE = Path(__file__).resolve().parents[2] / "src" / "gristmill" / "recipes" / "sample" / "sample.jsonl.gz"
-EXTRAS = ("cosmos_xenna", "pandas", "prometheus_client", "ray", "torch", "transformers")
+EXTRAS = ("cosmos_xenna", "pandas", "ray", "torch", "transformers")
 MIN_WORDS = 50
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gristmill.backends.base import BaseExecutor
 from gristmill.errors import UnknownNameError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from gristmill.backends.base import BaseExecutor
 
 _HOMES = {
     "local": "gristmill.backends.local:LocalExecutor",
@@ -33,8 +35,7 @@ def get_executor(name: str, config: Mapping[str, Any] | None = None) -> BaseExec
             f"There is no executor {name!r}; there are {', '.join(_HOMES)}.{did_you_mean(name, _HOMES)}", name=name
         )
     module, attribute = _HOMES[name].split(":")
-    executor = getattr(importlib.import_module(module), attribute)(config=config)
-    assert isinstance(executor, BaseExecutor)
+    executor: BaseExecutor = getattr(importlib.import_module(module), attribute)(config=config)
     return executor
 
 
@@ -42,6 +43,8 @@ def as_executor(executor: BaseExecutor | str | None) -> BaseExecutor:
     """The executor itself, or the one that a name (None: the local one) stands for."""
     if executor is None or isinstance(executor, str):
         return get_executor(executor or "local")
+    from gristmill.backends.base import BaseExecutor
+
     if not isinstance(executor, BaseExecutor):
         raise UsageError(
             f"executor={executor!r}: give an executor such as LocalExecutor(), or a name: {', '.join(_HOMES)}."

@@ -16,7 +16,7 @@ from gristmill.cli.edge import (
     marks_resumable,
     print_json,
 )
-from gristmill.cli.recipe_options import error_budget_option, executor_options
+from gristmill.cli.run import error_budget_option, executor_options
 from gristmill.execution.late_imports import defer_imports
 
 KINDS = ("exact", "fuzzy", "semantic")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gristmill.cli.edge import common_options, print_json
-from gristmill.cli.recipe_options import Assignments, executor_options
-from gristmill.cli.run import run_options, run_recipe
+from gristmill.cli.edge import common_options
+from gristmill.cli.run import Assignments, executor_options, make_ready, run_options
 
 RECIPE, BASIS = "demo", "english"
 KIND_FIELD = "kind"
@@ -45,23 +45,23 @@ def command(
     from gristmill.recipes.shipped_recipes import sample_file
 
     sample = sample_file()
-    values = run_recipe(
+    pipeline, engine, display = make_ready(
         RECIPE,
         Assignments({"input_path": str(sample), "output_path": output}, {}),
         executor=executor,
         workers=workers,
         memory_budget=memory_budget,
         show=not quiet,
-        fresh=fresh,
-        ignore_failures=False,
     )
-    if as_json:
-        print_json(values)
-    elif not quiet:
-        print_report(values)
+    with closing(display):
+        report = pipeline.run(
+            executor=engine, listeners=[display], progress=False, fresh=fresh, ignore_failures=False
+        ).report
+    print_report(report, as_json=as_json, quiet=quiet)
+    if not as_json and not quiet:
         _print_kinds(Path(output))
         _print_next(sample, Path(output))
-    ctx.exit(exit_code(values))
+    ctx.exit(exit_code(report))
 
 
 def _print_kinds(output: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -28,47 +27,20 @@ USAGE = 2
 QUARANTINED = 3
 INTERRUPTED = 130
 
-_TRACEBACK = "gristmill.traceback"
-_JSON = "gristmill.json"
 _RESUMES = "gristmill.resumes"
+ARGUMENTS = "gristmill.arguments"
+"""Where a context keeps the whole command line: the options that decide how errors are shown count in any case, also
+where other arguments are wrong."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+common_options = click.option(
+    "--traceback", is_flag=True, expose_value=False, help="On an error, show the whole traceback."
+)
+"""Options that every command has."""
 
-
-def _remember(ctx: click.Context, key: str, *, value: bool) -> bool:
-    # The dictionary is shared by all contexts of one command line.
-    ctx.meta[key] = value
-    return value
-
-
-def common_options(command: F) -> F:
-    """Options that every command has."""
-    return click.option(
-        "--traceback",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=lambda ctx, _, value: _remember(ctx, _TRACEBACK, value=value),
-        help="On an error, show the whole traceback.",
-    )(command)
-
-
-def json_option(command: F) -> F:
-    """`--json` for commands that can answer in JSON."""
-    return click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        is_eager=True,
-        callback=lambda ctx, _, value: _remember(ctx, _JSON, value=value),
-        help="Print one JSON object on stdout and nothing else there.",
-    )(command)
-
-
-def note_json(ctx: click.Context, arguments: Sequence[str]) -> None:
-    """Know that `--json` is asked for also where the arguments turn out to be wrong before its turn comes."""
-    if "--json" in itertools.takewhile(lambda argument: argument != "--", arguments):
-        ctx.meta[_JSON] = True
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
+)
+"""`--json` for commands that can answer in JSON."""
 
 
 def print_json(value: Any) -> None:
@@ -145,7 +117,7 @@ def unexpected_block(error: Exception) -> str:
 
 
 def _show(ctx: click.Context, error: BaseException, block: str) -> None:
-    if ctx.meta.get(_TRACEBACK):
+    if "--traceback" in ctx.meta.get(ARGUMENTS, ()):
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     else:
         click.echo(block, err=True)
@@ -154,7 +126,7 @@ def _show(ctx: click.Context, error: BaseException, block: str) -> None:
 
 def _answer(ctx: click.Context, status: str, error: BaseException | None) -> None:
     """With --json there is an answer on stdout in any case."""
-    if ctx.meta.get(_JSON):
+    if "--json" in ctx.meta.get(ARGUMENTS, ()):
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         found = {"type": type(error).__name__, "message": message} if error is not None else None
         print_json({"status": status, "error": found})

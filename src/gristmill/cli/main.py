@@ -8,26 +8,25 @@ import importlib
 import click
 
 from gristmill import __version__
-from gristmill.cli.edge import edge, note_json
+from gristmill.cli.edge import ARGUMENTS, edge
+from gristmill.errors import did_you_mean
 
 COMMANDS = {
-    "classifier": "classifier",
-    "dedup": "dedup",
-    "demo": "demo",
-    "diff": "diff",
-    "plan": "plan",
-    "quarantine": "quarantine",
-    "recipes": "recipes",
-    "replay": "replay",
-    "run": "run",
-    "split": "split",
-    "stages": "stages",
-    "verify": "verify",
-    "why": "why",
+    "classifier": "classifier:command",
+    "dedup": "dedup:command",
+    "demo": "demo:command",
+    "diff": "diff:command",
+    "plan": "run:plan",
+    "quarantine": "quarantine:command",
+    "recipes": "catalog:recipes",
+    "replay": "replay:command",
+    "run": "run:command",
+    "split": "split:command",
+    "stages": "catalog:stages",
+    "verify": "verify:command",
+    "why": "why:command",
 }
-"""Name → module of this folder, whose object `command` is the command."""
-
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Name → module of this folder and the command in it."""
 
 
 class LazyGroup(click.Group):
@@ -38,25 +37,16 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, or None if there is none of this name."""
+        """The command; a near miss gets a suggestion."""
         if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"gristmill.cli.{COMMANDS[cmd_name]}").command
+            ctx.fail(f"There is no command {cmd_name!r}.{did_you_mean(cmd_name, COMMANDS)}")
+        module, attribute = COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(importlib.import_module(f"gristmill.cli.{module}"), attribute)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the arguments name; a near miss gets a suggestion."""
-        from gristmill.errors import did_you_mean
-
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"There is no command {args[0]!r}.{did_you_mean(args[0], COMMANDS)}")
-        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the options of the group; those of the command come later."""
-        note_json(ctx, args)
+        ctx.meta[ARGUMENTS] = args[: args.index("--")] if "--" in args else list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -65,7 +55,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
-@click.group(cls=LazyGroup, context_settings=CONTEXT)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gristmill", message="%(prog)s %(version)s")
 def cli() -> None:
     """Curate text for training language models.

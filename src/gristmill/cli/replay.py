@@ -38,7 +38,7 @@ def command(
 
 def replay_recipe(output: str, recipe: str | None, cause: str | None, settings: tuple[str, ...] = ()) -> Any:
     """Replay with the recipe kept beside the output, or with another one."""
-    from gristmill.cli.recipe_options import read_recipe, read_settings
+    from gristmill.cli.run import read_recipe, read_settings
     from gristmill.errors import ResumeError
     from gristmill.ledger.record.layout import RunFolder
     from gristmill.recipes import parse_recipe

@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gristmill.cli.edge import DONE, FAILED, QUARANTINED
+from gristmill.cli.edge import DONE, FAILED, QUARANTINED, print_json
 from gristmill.observe.figures import count, duration, plural, share
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-    from gristmill.pipeline.result import RunReport
+    from gristmill.pipeline.result import RunReport, StageReport
 
 PLAIN_WIDTH = 140
 """Columns when the output is no terminal: wide enough that a table in a log does not wrap."""
@@ -29,75 +27,56 @@ def make_console() -> Console:
     return Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
 
 
-def report_values(report: RunReport) -> dict[str, Any]:
-    """The report as plain values."""
-    return dataclasses.asdict(report)
-
-
-def exit_code(values: Mapping[str, Any]) -> int:
+def exit_code(report: RunReport) -> int:
     """The exit code that a report stands for."""
-    if values["status"] != "done":
+    if report.status != "done":
         return FAILED
-    return QUARANTINED if values["quarantined"] else DONE
+    return QUARANTINED if report.quarantined else DONE
 
 
-def print_report(values: Mapping[str, Any], console: Console | None = None) -> None:
-    """The table of stages, then the totals and where the files are."""
-    console = console or make_console()
-    console.print(stage_table(values["stages"]))
-    for line in summary_lines(values):
-        console.print(line)
-
-
-def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per stage; a stage that did nothing to the rows has dashes."""
+def print_report(report: RunReport, *, as_json: bool, quiet: bool, console: Console | None = None) -> None:
+    """As JSON, or unless `quiet` as a table of the stages (dashes where one dropped nothing) and the totals."""
+    if as_json:
+        print_json(dataclasses.asdict(report))
+    if as_json or quiet:
+        return
     from rich.table import Table
     from rich.text import Text
 
+    console = console or make_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage", no_wrap=True, overflow="ellipsis")
     for title in ("rows in", "kept", "dropped", "share"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
-    for stage in stages:
-        dropped = sum(stage["dropped"].values())
-        rows_in = stage["rows_in"] + stage["created"]
+    for stage in report.stages:
+        dropped = sum(stage.dropped.values())
+        rows_in = stage.rows_in + stage.created
         table.add_row(
-            Text(stage["name"]),
+            Text(stage.name),
             count(rows_in),
-            count(stage["rows_out"]),
+            count(stage.rows_out),
             count(dropped) if dropped else "–",
             share(dropped / rows_in) if dropped and rows_in else "–",
             Text(reasons(stage)),
         )
-    return table
+    console.print(table)
+    rows = f"{plural(report.rows_read, 'document')} in, {count(report.rows_written)} kept"
+    console.print(f"\n{rows}, {duration(report.seconds)}")
+    for alarm in report.alarms:
+        console.print(f"Note: {alarm}")
+    if report.quarantined:
+        bad, output = plural(report.quarantined, "record"), shlex.quote(report.output or "OUTPUT")
+        console.print(f"{bad} could not be processed; see: gristmill quarantine {output}")
+    if report.output:
+        console.print(f"Files: {report.output}")
 
 
-def reasons(stage: Mapping[str, Any]) -> str:
+def reasons(stage: StageReport) -> str:
     """The reasons with their counts, the most frequent first; then what was changed or quarantined."""
-
-    def listed(counts: Mapping[str, int]) -> list[str]:
-        order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return [f"{reason} {count(number)}" for reason, number in order]
-
-    parts = listed(stage["dropped"])
-    if stage["changed"]:
-        parts.append(f"changed {count(stage['changed'])}")
-    if stage["quarantined"]:
-        parts.append("quarantined: " + ", ".join(listed(stage["quarantined"])))
-    return ", ".join(parts)
-
-
-def summary_lines(values: Mapping[str, Any]) -> list[str]:
-    """Totals, time, and where the files are."""
-    rows = f"{plural(values['rows_read'], 'document')} in, {count(values['rows_written'])} kept"
-    lines = ["", f"{rows}, {duration(values['seconds'])}"]
-    lines.extend(f"Note: {alarm}" for alarm in values["alarms"])
-    if values["quarantined"]:
-        bad = plural(values["quarantined"], "record")
-        lines.append(
-            f"{bad} could not be processed; see: gristmill quarantine {shlex.quote(values['output'] or 'OUTPUT')}"
-        )
-    if values["output"]:
-        lines.append(f"Files: {values['output']}")
-    return lines
+    dropped, quarantined = (
+        [f"{reason} {count(number)}" for reason, number in sorted(counts.items(), key=lambda one: (-one[1], one[0]))]
+        for counts in (stage.dropped, stage.quarantined)
+    )
+    changed = [f"changed {count(stage.changed)}"] if stage.changed else []
+    return ", ".join([*dropped, *changed, *([f"quarantined: {', '.join(quarantined)}"] if quarantined else [])])

@@ -1,41 +1,106 @@
-"""`gristmill run`: runs a recipe."""
+"""`gristmill run` and `gristmill plan`: from the command line to a recipe, its variables and its executor."""
 
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gristmill.cli.edge import common_options, json_option, marks_resumable, print_json
-from gristmill.cli.recipe_options import (
-    Assignments,
-    choose_executor,
-    error_budget_option,
-    executor_options,
-    ledger_options,
-    read_recipe,
-    read_settings,
-    recipe_arguments,
-)
+from gristmill.backends.registry import executor_names
+from gristmill.cli.edge import before_the_run, common_options, json_option, marks_resumable
 from gristmill.errors import RecipeError
 
 if TYPE_CHECKING:
+    from gristmill.backends.base import BaseExecutor
+    from gristmill.observe.display import Display
+    from gristmill.pipeline import Pipeline
     from gristmill.recipes import Recipe
 
+F = TypeVar("F", bound=Callable[..., Any])
 
+EXECUTOR_PREFIX = "executor."
 WRITERS = ("JsonlWriter", "ParquetWriter")
 
 
-def run_options(command: Any) -> Any:
-    """The options of a run that `demo` has too."""
-    for decorate in (
-        json_option,
-        click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the table at the end."),
-        click.option("--fresh", is_flag=True, help="Start over: do not take up what an earlier run left."),
-    ):
-        command = decorate(command)
-    return command
+def _error_budget(ctx: click.Context, param: click.Parameter, text: str) -> float | int | None:
+    """The budget as `Pipeline.run` takes it: a float is a share, an int a count."""
+    if text.lower() == "none":
+        return None
+    try:
+        number: float | int = int(text) if text.lstrip("+-").isdigit() else float(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither a share such as 0.01 nor a count such as 50.") from None
+    if not 0 <= number < float("inf") or (isinstance(number, float) and number > 1):
+        raise click.BadParameter(f"{text} is out of range: a share lies between 0.0 and 1.0, a count is 0 or more.")
+    return number
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options or arguments as one decorator, in the order in which help shows them."""
+
+    def decorate(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+recipe_arguments = options(
+    click.argument("recipe", metavar="RECIPE"),
+    click.argument("input_path", metavar="[INPUT]", required=False),
+    click.argument("output_path", metavar="[OUTPUT]", required=False),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set a variable of the recipe, or with executor.KEY=VALUE a setting of the executor. "
+        "The value is read as YAML: 3 is a number, '3' is text. May be repeated.",
+    ),
+)
+executor_options = options(
+    click.option(
+        "--executor", metavar="NAME", help=f"Where to run: {', '.join(sorted(executor_names()))} [default: local]."
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Processors that the local executor may use; 0 runs everything in the calling process.",
+    ),
+    click.option("--memory-budget", metavar="SIZE", help="Memory of the local executor, such as 4GB."),
+)
+error_budget_option = click.option(
+    "--error-budget",
+    default="0.01",
+    show_default=True,
+    metavar="SHARE|COUNT",
+    callback=_error_budget,
+    help="Records that may be quarantined before the run fails: a share such as 0.01, a count such as 50, "
+    "or 'none' for no limit.",
+)
+ledger_options = options(
+    click.option("--id-field", default="id", show_default=True, help="The column with the documents' ids."),
+    click.option("--url-field", default="url", show_default=True, help="The column with their addresses."),
+    click.option(
+        "--scores",
+        type=click.Choice(["decisive", "all"]),
+        default="decisive",
+        show_default=True,
+        help="Keep the score that decided, or every score of every document.",
+    ),
+)
+run_options = options(
+    click.option("--fresh", is_flag=True, help="Start over: do not take up what an earlier run left."),
+    click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the table at the end."),
+    json_option,
+)
+"""The options of a run that `demo` has too."""
 
 
 @click.command("run")
@@ -58,6 +123,7 @@ def run_options(command: Any) -> Any:
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     recipe: str,
     input_path: str | None,
     output_path: str | None,
@@ -67,13 +133,8 @@ def command(
     memory_budget: str | None,
     quiet: bool,
     as_json: bool,
-    fresh: bool,
-    error_budget: float | int | None,
     ignore_failures: bool,
-    id_field: str,
-    url_field: str,
-    scores: str,
-    alarm_share: float,
+    **run_with: Any,  # options that are called as those of `Pipeline.run`
 ) -> None:
     """Run a recipe.
 
@@ -85,47 +146,166 @@ def command(
     gristmill run my.yaml --set min_words=20 --workers 8
     """
     assignments = read_settings(settings, input_path, output_path)
-    values = run_recipe(
-        recipe,
-        assignments,
-        executor=executor,
-        workers=workers,
-        memory_budget=memory_budget,
-        show=not quiet,
-        fresh=fresh,
-        error_budget=error_budget,
-        # None leaves the choice to the executor's own setting.
-        ignore_failures=True if ignore_failures else None,
-        id_field=id_field,
-        url_field=url_field,
-        scores=scores,
-        alarm_share=alarm_share,
+    pipeline, engine, display = make_ready(
+        recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget, show=not quiet
     )
-    finish(ctx, values, as_json=as_json, quiet=quiet)
+    with closing(display):
+        report = pipeline.run(
+            executor=engine,
+            listeners=[display],
+            progress=False,
+            # None leaves the choice to the executor's own setting.
+            ignore_failures=True if ignore_failures else None,
+            **run_with,
+        ).report
+    from gristmill.cli.report_view import exit_code, print_report
+
+    print_report(report, as_json=as_json, quiet=quiet)
+    ctx.exit(exit_code(report))
 
 
-def run_recipe(
+@click.command("plan")
+@recipe_arguments
+@executor_options
+@ledger_options
+@common_options
+def plan(
+    recipe: str,
+    input_path: str | None,
+    output_path: str | None,
+    settings: tuple[str, ...],
+    executor: str | None,
+    workers: int | None,
+    memory_budget: str | None,
+    id_field: str,
+    url_field: str,
+    scores: str,
+) -> None:
+    """Check a recipe and show its plan.
+
+    Partitions, segments, workers, resources, and how much of the output an earlier run has left there, or why a run
+    would refuse it; give the options of the run to compare with. Reads listings, a few records and the manifest of the
+    output, and writes nothing.
+
+    \b
+    gristmill plan english crawl/ clean/
+    """
+    assignments = read_settings(settings, input_path, output_path)
+    read = read_recipe(recipe, assignments)
+    pipeline = read.pipeline()
+    engine = choose_executor(read, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
+    click.echo(pipeline.explain(engine, id_field=id_field, url_field=url_field, scores=scores))
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """The values of `--set`: some for variables of the recipe, some for the executor."""
+
+    variables: dict[str, Any]
+    executor: dict[str, Any]
+
+
+def read_settings(settings: Sequence[str], input_path: str | None, output_path: str | None) -> Assignments:
+    """The assignments of `--set`, and the two positional ones.
+
+    Raises:
+        click.UsageError: One has no `=`, or a variable is set twice.
+        RecipeError: A value is not YAML.
+    """
+    from gristmill.recipes.yaml_source import parse_yaml
+
+    found = Assignments({}, {})
+    for name, value in (("input_path", input_path), ("output_path", output_path)):
+        if value is not None:
+            found.variables[name] = value
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        key = key.strip()
+        if not sign or not key:
+            raise click.UsageError(f"--set {setting!r}: write KEY=VALUE, such as --set text_field=content.")
+        value = parse_yaml(text, origin=f"--set {key}").value
+        target = found.executor if key.startswith(EXECUTOR_PREFIX) else found.variables
+        name = key.removeprefix(EXECUTOR_PREFIX)
+        if name in target:
+            raise click.UsageError(f"{key!r} is set twice.")
+        target[name] = value
+    return found
+
+
+def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
+    """The recipe that is meant by a path or a shipped name, with its variables set."""
+    from gristmill.recipes import load_recipe
+    from gristmill.recipes.shipped_recipes import find_recipe
+
+    path = find_recipe(recipe)
+    try:
+        return load_recipe(path, variables=assignments.variables)
+    except RecipeError as error:
+        if any(f"variable {name!r} has no value" in error.message for name in ("input_path", "output_path")):
+            context = click.get_current_context(silent=True)
+            name = "run" if context is None else context.info_name
+            error.add_note(f"Give input and output after the recipe: gristmill {name} {recipe} INPUT OUTPUT")
+        raise
+
+
+def choose_executor(
+    recipe: Recipe,
+    assignments: Assignments,
+    *,
+    executor: str | None,
+    workers: int | None,
+    memory_budget: str | None,
+) -> BaseExecutor:
+    """The executor that the command line asks for, else the recipe's, else the local one."""
+    from gristmill.backends.registry import get_executor
+
+    name = executor or recipe.executor or "local"
+    # Settings of another executor in the recipe would be unknown ones here.
+    config = dict(recipe.executor_config) if name == (recipe.executor or "local") else {}
+    config.update(assignments.executor)
+    for option, key, value in (
+        ("--workers", "num_cpus", workers),
+        ("--memory-budget", "memory_budget", memory_budget),
+    ):
+        if value is None:
+            continue
+        if name != "local":
+            raise click.UsageError(f"{option} is for the local executor; use --set executor.KEY=VALUE for {name!r}.")
+        config[key] = value
+    with before_the_run():
+        return get_executor(name, config)
+
+
+def make_ready(
     name: str,
     assignments: Assignments,
     *,
-    executor: str | None = None,
-    workers: int | None = None,
-    memory_budget: str | None = None,
-    show: bool = True,
-    **options: Any,
-) -> dict[str, Any]:
-    """Run it with a display and return the report as plain values."""
+    executor: str | None,
+    workers: int | None,
+    memory_budget: str | None,
+    show: bool,
+) -> tuple[Pipeline, BaseExecutor, Display]:
+    """What a run of a recipe needs: the pipeline, the executor and what shows the progress.
+
+    Raises:
+        RecipeError: Something is wrong with the recipe, or it has no writer: a command has nobody to return documents
+            to.
+    """
     from gristmill.cli.early_start import start_early
     from gristmill.execution.late_imports import defer_imports
 
     recipe = read_recipe(name, assignments)
     start_early(recipe, executor=executor, workers=workers, settings=assignments.executor)
     defer_imports()
-    from gristmill.cli.report_view import report_values
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
 
     pipeline = recipe.pipeline()
-    require_writer(recipe)
+    if not any(entry.name in WRITERS for entry in recipe.stages):
+        message = (
+            f"{recipe.source.origin}: the recipe has no writer, so that nothing would be kept. "
+            "End it with one, such as: - JsonlWriter: {path: clean/}"
+        )
+        raise RecipeError(message, problems=[message])
     pipeline.config["recipe"] = recipe.without_secrets().to_yaml()
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     interval = {**recipe.executor_config, **assignments.executor}.get("logging_interval", LOGGING_INTERVAL_S)
@@ -133,33 +313,4 @@ def run_recipe(
     marks_resumable()
     gc.freeze()
     gc.enable()
-    try:
-        result = pipeline.run(executor=engine, listeners=[display], progress=False, **options)
-    finally:
-        display.close()
-    return report_values(result.report)
-
-
-def require_writer(recipe: Recipe) -> None:
-    """Refuse a recipe whose documents would go nowhere; a command has nobody to return them to.
-
-    Raises:
-        RecipeError: It has no writer.
-    """
-    if not any(entry.name in WRITERS for entry in recipe.stages):
-        message = (
-            f"{recipe.source.origin}: the recipe has no writer, so that nothing would be kept. "
-            "End it with one, such as: - JsonlWriter: {path: clean/}"
-        )
-        raise RecipeError(message, problems=[message])
-
-
-def finish(ctx: click.Context, values: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
-    """Show the report as asked and leave with the exit code it stands for."""
-    from gristmill.cli.report_view import exit_code, print_report
-
-    if as_json:
-        print_json(values)
-    elif not quiet:
-        print_report(values)
-    ctx.exit(exit_code(values))
+    return pipeline, engine, display

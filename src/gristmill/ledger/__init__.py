@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.ledger.ask.diff import LedgerDiff
@@ -14,16 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Ledger", "LedgerDiff", "Manifest", "ManifestEntry", "RunFolder", "VerifyReport", "Why"]
 
-_HOMES = {
-    "Ledger": "ask.ledger", "LedgerDiff": "ask.diff", "Manifest": "record.manifest", "ManifestEntry": "record.manifest",
-    "RunFolder": "record.layout", "VerifyReport": "prove.verify", "Why": "ask.why",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    # Loaded on first use: these need Arrow, which `import gristmill` must not load.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ask.diff": ["LedgerDiff"],
+        "ask.ledger": ["Ledger"],
+        "ask.why": ["Why"],
+        "prove.verify": ["VerifyReport"],
+        "record.layout": ["RunFolder"],
+        "record.manifest": ["Manifest", "ManifestEntry"],
+    },
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline
@@ -10,12 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Pipeline", "WorkflowBase", "WorkflowRunResult"]
 
-_HOMES = {"Pipeline": "pipeline", "WorkflowBase": "workflow", "WorkflowRunResult": "workflow"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__, {"pipeline": ["Pipeline"], "workflow": ["WorkflowBase", "WorkflowRunResult"]}
+)

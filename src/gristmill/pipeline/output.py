@@ -14,7 +14,7 @@ from gristmill.ledger.record.alarms import AlarmLimits
 from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.ledger.record.plan_record import check_plan, write_plan
+from gristmill.ledger.record.plan_record import UNCOMPARED_CODE, check_plan, has_uncompared_code, read_plan, write_plan
 from gristmill.ledger.record.resume import Resume, adopt_plan, decide, preview
 from gristmill.ledger.record.run_record import RunRecorder, read_run
 from gristmill.ledger.record.trail import StageCount
@@ -118,8 +118,11 @@ def open_output(
     else:
         _check_mode(sink, manifest)
     folder.sweep()
+    notes = plan.notes
     if manifest.is_begun():
         check_plan(folder, plan.description)
+        if has_uncompared_code(read_plan(folder)):
+            notes = (*notes, UNCOMPARED_CODE)
         digest = adopt_plan(manifest, plan.description)
         resume = decide(manifest, partitions, digest)
     else:
@@ -128,7 +131,7 @@ def open_output(
     settings = replace(plan.settings, plan_digest=digest, staging=folder.new_staging())
     return OutputState(
         folder,
-        replace(plan, settings=settings),
+        replace(plan, settings=settings, notes=notes),
         resume.done,
         RunRecorder(folder, limits=alarms, quiet_stages=(plan.stage_names[0], plan.stage_names[-1]), previous=previous),
         rows_read=resume.rows_read,

@@ -20,12 +20,11 @@ from gristmill.ledger.record.alarms import AlarmLimits
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
-from gristmill.pipeline.describe import describe_plan
+from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, open_output
 from gristmill.pipeline.partition_perf import PartitionPerf
 from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
 from gristmill.pipeline.result import RunReport, RunResult, StageReport
-from gristmill.pipeline.task_fingerprint import initial_ranges
 from gristmill.storage.atomic import output_error
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask, Task

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.recipes.export import to_recipe
@@ -11,18 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Recipe", "load_recipe", "parse_recipe", "shipped_recipes", "to_recipe"]
 
-_HOMES = {
-    "Recipe": "loader",
-    "load_recipe": "loader",
-    "parse_recipe": "loader",
-    "shipped_recipes": "shipped_recipes",
-    "to_recipe": "export",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "export": ["to_recipe"],
+        "loader": ["Recipe", "load_recipe", "parse_recipe"],
+        "shipped_recipes": ["shipped_recipes"],
+    },
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.tasks.base import EmptyTask, FailedTask, NoneTask, Task
@@ -11,12 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DocumentBatch", "EmptyTask", "FailedTask", "FileGroupTask", "NoneTask", "Task"]
 
-_HOMES = {"DocumentBatch": "document", "FileGroupTask": "file_group"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'base')}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "base": ["EmptyTask", "FailedTask", "NoneTask", "Task"],
+        "document": ["DocumentBatch"],
+        "file_group": ["FileGroupTask"],
+    },
+)

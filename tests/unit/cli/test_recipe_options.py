@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from gristmill.cli.recipe_options import Assignments, read_error_budget, read_recipe, read_settings
+from gristmill.cli.run import Assignments, error_budget_option, read_recipe, read_settings
 from gristmill.errors import RecipeError
 
 
@@ -42,6 +42,13 @@ def test_refused(settings: list[str], part: str) -> None:
 def test_a_value_that_is_no_yaml() -> None:
     with pytest.raises(RecipeError, match=r"--set a, line 1.*not valid YAML"):
         read_settings(["a=[1"], None, None)
+
+
+def read_error_budget(text: str) -> float | int | None:
+    """What a command with `--error-budget` gets."""
+    command = click.command("any")(error_budget_option(lambda error_budget: error_budget))
+    found: float | int | None = command.main(["--error-budget", text], standalone_mode=False)
+    return found
 
 
 @pytest.mark.parametrize(

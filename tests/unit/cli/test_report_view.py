@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gristmill.cli.report_view import exit_code, print_report, reasons, report_values
+from gristmill.cli.report_view import exit_code, print_report, reasons
 from gristmill.pipeline.result import RunReport, StageReport
 
 
@@ -35,7 +35,8 @@ def report(**changes: Any) -> RunReport:
 
 def shown(made: RunReport) -> list[str]:
     stream = io.StringIO()
-    print_report(report_values(made), Console(file=stream, width=120, highlight=False, markup=False))
+    console = Console(file=stream, width=120, highlight=False, markup=False)
+    print_report(made, as_json=False, quiet=False, console=console)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -59,12 +60,11 @@ def test_nothing_special() -> None:
 
 
 def test_changes_are_counted() -> None:
-    values = report_values(report(stages=(StageReport("m", rows_in=5, rows_out=5, changed=1200),)))
-    assert reasons(values["stages"][0]) == "changed 1,200"
+    assert reasons(StageReport("m", rows_in=5, rows_out=5, changed=1200)) == "changed 1,200"
 
 
 @pytest.mark.parametrize(
     ("changes", "code"), [({}, 3), ({"quarantined": 0}, 0), ({"status": "failed"}, 1), ({"status": "interrupted"}, 1)]
 )
 def test_exit_codes(changes: dict[str, Any], code: int) -> None:
-    assert exit_code(report_values(report(**changes))) == code
+    assert exit_code(report(**changes)) == code

@@ -6,7 +6,9 @@ import dataclasses
 import enum
 import functools
 import inspect
+import itertools
 import json
+import linecache
 import re
 import sys
 import textwrap
@@ -185,13 +187,21 @@ def test_every_parameter_of_what_we_ship_counts() -> None:
 # --- code ---
 
 
-def _module(name: str, source: str) -> types.ModuleType:
+_numbers = itertools.count()
+
+
+def _module(name: str, source: str, *, has_source: bool = True) -> types.ModuleType:
+    """A module whose source is known, as that of a cell in a notebook is, or not, as that of code run by `exec`."""
     made = types.ModuleType(name)
-    exec(textwrap.dedent(source), made.__dict__)
+    source = textwrap.dedent(source)
+    file = f"<{name} {next(_numbers)}>" if has_source else "<string>"
+    if has_source:
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), made.__dict__)
     return made
 
 
-def _names(function: Callable[..., Any]) -> dict[str, str]:
+def _names(function: Any) -> dict[str, str]:
     described: dict[str, str] = describe_value(function)["code"]
     return described
 
@@ -222,13 +232,18 @@ _SCRIPT = """
          "def one(t): return t + 'b'\n    table = {'x': one}"),
     ],
 )  # fmt: skip
-def test_what_code_uses_counts(monkeypatch: pytest.MonkeyPatch, expression: str, before: str, after: str) -> None:
+@pytest.mark.parametrize("has_source", [True, False])
+def test_what_code_uses_counts(
+    monkeypatch: pytest.MonkeyPatch, expression: str, before: str, after: str, has_source: bool
+) -> None:
     monkeypatch.setitem(sys.modules, "helpers", _module("helpers", "def clean(text): return text"))
     if not before:  # the expression itself changes
         sources = [_SCRIPT.format(before="", expression=one) for one in (expression, after)]
     else:
         sources = [_SCRIPT.format(before=one, expression=expression) for one in (before, after)]
-    old, same, new = (_names(_module("script", source).mine) for source in (sources[0], sources[0], sources[1]))
+    old, same, new = (
+        _names(_module("script", source, has_source=has_source).mine) for source in (sources[0], sources[0], sources[1])
+    )
     assert old == same
     assert old != new
 
@@ -242,7 +257,7 @@ def test_helpers_of_other_modules_count(monkeypatch: pytest.MonkeyPatch, express
         found.append(_names(_module("script", _SCRIPT.format(before="", expression=expression)).mine))
     old, new = found
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    assert changed == ["script.mine: helpers.LEAST" if "LEAST" in expression else "helpers.clean"]
+    assert changed == ["helpers.LEAST" if "LEAST" in expression else "helpers.clean"]
 
 
 @pytest.mark.parametrize(
@@ -284,6 +299,38 @@ def test_installed_and_missing_modules_are_not_read_when_code_imports_them() -> 
     assert [name for name in _names(_module("script", source).mine) if name.startswith("module")] == []
 
 
+def test_the_way_code_is_written_does_not_count() -> None:
+    one = _module("m", "def f(t):\n  return [t, 'a']\n")
+    other = _module("m", '# A list.\n\ndef f(t: str) -> list[str]:\n    return [  # of two\n        t, "a"]\n')
+    assert _names(one.f) == _names(other.f)
+
+
+def test_another_version_of_python_does_not_count() -> None:
+    """The digests of a function that uses what versions of Python have written differently."""
+    module = _module(
+        "m",
+        """
+        LEAST = 3
+        class Cut:
+            def run(self, text, *rest, least=LEAST, **more):
+                async def inner(x: int = 1): return [y for y in x if y] or {}
+                def generic(): return f"{text!r:>{least}} {text['a']}" + "[]"
+                with open(text) as file: return file, inner, generic, (lambda: 1), -1, text[1:], LEAST
+    """,
+    )
+    assert _names(module.Cut) == {
+        "m.Cut": "89196ed8bed0080f",
+        "m.Cut.run": "a4a70139d23b953e",
+        "m.LEAST": "4e07408562bedb8b",
+    }
+
+
+def test_code_that_was_edited_since_it_was_loaded_counts_by_its_bytecode() -> None:
+    module = _module("m", "def f(t):\n  return t + 'a'\n")
+    linecache.cache[module.f.__code__.co_filename] = (0, None, ["\n", "\n", "def f(t):\n", "  return 1\n"], "m")
+    assert _names(module.f) == _names(_module("m", "def f(t):\n  return t + 'a'\n", has_source=False).f)
+
+
 def test_what_does_nothing_does_not_count() -> None:
     one = _module("m", "text = 1\nseen = 0\ndef f(t):\n  'Says a.'\n  global seen\n  seen += 1\n  return t.text\n")
     other = _module("m", "text = 2\nseen = 5\ndef f(t):\n  'Says b.'\n  global seen\n  seen += 1\n  return t.text\n")
@@ -305,7 +352,7 @@ def test_closures_count_and_circles_end() -> None:
 def test_many_functions_that_know_each_other_take_no_time() -> None:
     source = "\n".join(f"def f{n}(t): return table[{n}](t)" for n in range(60))
     module = _module("m", f"{source}\ntable = [{', '.join(f'f{n}' for n in range(60))}]")
-    assert len(_names(module.f0)) == 120
+    assert len(_names(module.f0)) == 61
 
 
 def test_lambdas_of_one_line_are_told_apart() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gristmill.errors import OutputError, ResumeError, UsageError
 from gristmill.ledger.prove.verify import verify
 from gristmill.observe.events import PartitionCommitted
 from gristmill.pipeline import Pipeline
+from gristmill.pipeline.describe import describe_plan
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
@@ -214,6 +216,47 @@ def test_changed_user_code_is_noticed(tmp_path: Path) -> None:
     assert _committed(_job(tmp_path, stage(1))) == []
     with pytest.raises(ResumeError, match="mine"):
         _job(tmp_path, stage(2)).run(executor=here())
+
+
+def _described_by_version_0_1(*stages: Any, **settings: Any) -> dict[str, Any]:
+    """A plan without a format, and with digests of code that were made otherwise."""
+    text = json.dumps(describe_plan(*stages, **settings), default=str)
+    plan: dict[str, Any] = json.loads(re.sub(r'("tests[^"]*": )"[0-9a-f]{16}"', r'\1"0"', text))
+    assert text.count("tests.") == 0 or '"0"' in json.dumps(plan)
+    del plan["format"]
+    return plan
+
+
+def test_output_of_version_0_1_is_resumed_and_the_code_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @processing_stage(name="mine")
+    def mine(batch: DocumentBatch) -> DocumentBatch:
+        return batch
+
+    _input(tmp_path)
+    words = ScoreFilter(WordCountFilter(min_words=3))
+    with monkeypatch.context() as patch:
+        patch.setattr("gristmill.pipeline.run.describe_plan", _described_by_version_0_1)
+        _committed(_job(tmp_path, mine, words))
+    with pytest.raises(ResumeError, match="changed from 3 to 4"):
+        _job(tmp_path, mine, ScoreFilter(WordCountFilter(min_words=4))).run(executor=here())
+    assert "3 of 3 partitions are done already" in _job(tmp_path, mine, words).explain(here())
+    again = _job(tmp_path, mine, words).run(executor=here()).report
+    assert again.partitions_done_before == 3
+    assert "does not tell whether your code has changed" in " ".join(again.notes)
+    verify(str(tmp_path / "out")).raise_for_problems()
+    once_more = _job(tmp_path, mine, words).run(executor=here()).report
+    assert (once_more.partitions_done_before, once_more.notes) == (3, ())
+
+
+def test_recipes_of_version_0_1_have_no_code_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _input(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("gristmill.pipeline.run.describe_plan", _described_by_version_0_1)
+        _committed(_job(tmp_path))
+    again = _job(tmp_path).run(executor=here()).report
+    assert (again.partitions_done_before, again.notes) == (3, ())
 
 
 def test_settings_of_the_record_are_part_of_the_plan(tmp_path: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.backends.local.executor import LocalExecutor
 
 __all__ = ["LocalExecutor"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "LocalExecutor":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gristmill.backends.local.executor import LocalExecutor
-
-    return LocalExecutor
+__getattr__, __dir__ = lazy_names(__name__, {"executor": __all__})

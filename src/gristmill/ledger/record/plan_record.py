@@ -4,6 +4,9 @@ A description is a plain dictionary: `name`, `version` (of the package), `stages
 `parameters` and, for user code, `code` (a digest of everything it uses, by name); `variables` are those of a recipe,
 which change nothing by themselves but explain what did; anything else is compared too. `replaces` has the digests of
 plans that a replay is about to take the place of; see `gristmill.ledger.record.resume.adopt_plan`.
+
+`format` is the number of this way to describe plans. Records without it, of version 0.1, have digests of code that were
+made from bytecode, so that the code that made their output cannot be compared.
 """
 
 from __future__ import annotations
@@ -23,6 +26,12 @@ _NO_EFFECT = ("description", "created", "variables", "replaces")
 _LISTED = 2
 """Stages with the same difference that are written out; more are said in one line."""
 _NAMED = 5
+_FIRST_FORMAT = ("name", "type", "parameters", "for_dropped")
+"""What records without a format tell about a stage, besides its code."""
+UNCOMPARED_CODE = (
+    "The finished partitions were made by an earlier version of Gristmill, whose record does not tell whether your "
+    "code has changed since; everything else in the plan is the same. If it has, start over with --fresh (fresh=True)."
+)
 
 
 def plan_digest(description: Mapping[str, Any]) -> str:
@@ -71,8 +80,8 @@ def check_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
     """
     plain = json.loads(json.dumps(dict(description), default=str))
     old = read_plan(folder)
-    if old is not None and plan_digest(old) != plan_digest(plain):
-        differences = compare(old, plain)
+    differences = [] if old is None or plan_digest(old) == plan_digest(plain) else compare(old, plain)
+    if differences:
         lines = "\n".join(f"  - {line}" for line in differences)
         raise ResumeError(
             f"{folder.path} was made by another plan, so its finished partitions cannot be reused:\n{lines}\n"
@@ -85,6 +94,8 @@ def check_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Every difference between two plans as a sentence, and what it means for the work already done."""
+    if "format" not in old and "format" in new:
+        old, new = (_in_first_format(plan) for plan in (old, new))
     before, after = _stages(old), _stages(new)
     names_before, names_after = list(before), list(after)
     found = _variables(old.get("variables") or {}, new.get("variables") or {})
@@ -106,6 +117,24 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         note = _what_stays(before, after)
         found += [note] if note else []
     return found
+
+
+def has_uncompared_code(plan: Mapping[str, Any] | None) -> bool:
+    """Whether a recorded plan has user code that cannot be told from that of today."""
+    return plan is not None and "format" not in plan and '"code": {' in json.dumps(plan)
+
+
+def _in_first_format(plan: Mapping[str, Any]) -> dict[str, Any]:
+    stages = [
+        {key: _without_code(stage[key]) for key in _FIRST_FORMAT if key in stage} for stage in plan.get("stages", ())
+    ]
+    return {**{key: value for key, value in plan.items() if key != "format"}, "stages": stages}
+
+
+def _without_code(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_code(item) for key, item in value.items() if key != "code"}
+    return [_without_code(item) for item in value] if isinstance(value, list) else value
 
 
 def _stages(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

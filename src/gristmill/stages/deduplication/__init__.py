@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
@@ -19,18 +21,13 @@ __all__ = [
     "TextSemanticDeduplicationWorkflow",
 ]
 
-_HOMES = {
-    "ExactDeduplicationWorkflow": "exact.workflow",
-    "FuzzyDeduplicationWorkflow": "fuzzy.workflow",
-    "SemanticDeduplicationWorkflow": "semantic.workflow",
-    "TextDuplicatesRemovalWorkflow": "removal_workflow",
-    "TextSemanticDeduplicationWorkflow": "semantic.text_workflow",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "exact.workflow": ["ExactDeduplicationWorkflow"],
+        "fuzzy.workflow": ["FuzzyDeduplicationWorkflow"],
+        "removal_workflow": ["TextDuplicatesRemovalWorkflow"],
+        "semantic.text_workflow": ["TextSemanticDeduplicationWorkflow"],
+        "semantic.workflow": ["SemanticDeduplicationWorkflow"],
+    },
+)

@@ -57,7 +57,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
             run into the same output, where `eps` is not above it, else 0.1 or `eps`.
         embedding_max_seq_length: The most tokens of a text; None takes the model's own limit.
         model_inference_batch_size: The most documents per forward pass.
-        cpu_backend: What runs the encoder where there is no GPU: `torch`, `torch-int8` or `onnx`.
+        cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
         survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" by `score_field`, or by
             "priority" of sources.
         score_field: The column of numbers for survivor="best"; the highest stays.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.text.classifiers.aegis import AegisClassifier, InstructionDataGuardClassifier
@@ -19,23 +20,6 @@ if TYPE_CHECKING:
     from gristmill.stages.text.classifiers.linear import LinearClassifier
     from gristmill.stages.text.classifiers.prompt_task_complexity import PromptTaskComplexityClassifier
     from gristmill.stages.text.classifiers.quality import QualityClassifier
-
-_MODULES = {
-    "AegisClassifier": "aegis",
-    "ClassifierModelStage": "base",
-    "ContentTypeClassifier": "content_type",
-    "Deberta": "deberta",
-    "DistributedDataClassifier": "base",
-    "DomainClassifier": "domain",
-    "FineWebEduClassifier": "fineweb_edu",
-    "FineWebMixtralEduClassifier": "fineweb_edu",
-    "FineWebNemotronEduClassifier": "fineweb_edu",
-    "InstructionDataGuardClassifier": "aegis",
-    "LinearClassifier": "linear",
-    "MultilingualDomainClassifier": "domain",
-    "PromptTaskComplexityClassifier": "prompt_task_complexity",
-    "QualityClassifier": "quality",
-}
 
 __all__ = [
     "AegisClassifier",
@@ -54,8 +38,17 @@ __all__ = [
     "QualityClassifier",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "aegis": ["AegisClassifier", "InstructionDataGuardClassifier"],
+        "base": ["ClassifierModelStage", "DistributedDataClassifier"],
+        "content_type": ["ContentTypeClassifier"],
+        "deberta": ["Deberta"],
+        "domain": ["DomainClassifier", "MultilingualDomainClassifier"],
+        "fineweb_edu": ["FineWebEduClassifier", "FineWebMixtralEduClassifier", "FineWebNemotronEduClassifier"],
+        "linear": ["LinearClassifier"],
+        "prompt_task_complexity": ["PromptTaskComplexityClassifier"],
+        "quality": ["QualityClassifier"],
+    },
+)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassifierModelStage", "Deberta", "DistributedDataClassifier"]
 
-CpuBackend = Literal["torch", "torch-int8", "onnx"]
-CPU_BACKENDS: tuple[str, ...] = ("torch", "torch-int8", "onnx")
+CpuBackend = Literal["torch", "torch-int8"]
+CPU_BACKENDS: tuple[str, ...] = ("torch", "torch-int8")
 
 
 def __getattr__(name: str) -> Any:
@@ -54,8 +54,8 @@ class ClassifierModelStage(BudgetedModelStage):
         hf_token: An access token for gated models.
         keep_tokens: Keep the token columns.
         max_seq_length: Cut token lists that others made.
-        cpu_backend: What runs the network where there is no GPU: `torch`, `torch-int8` (faster, and a few
-            labels differ) or `onnx` (ONNX Runtime).
+        cpu_backend: What runs the network where there is no GPU: `torch`, or `torch-int8` (faster, and a few
+            labels differ).
         expected_labels: Labels that the model must know, because something later asks for them.
     """
 
@@ -166,7 +166,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         keep_tokens: Keep the token columns.
         use_existing_tokens: Take the token columns that are already there instead of making them.
         hf_token: An access token for gated models; it is never shown.
-        cpu_backend: What runs the network where there is no GPU: `torch`, `torch-int8` or `onnx`.
+        cpu_backend: What runs the network where there is no GPU: `torch` or `torch-int8`.
 
     Example:
         >>> classifier = DistributedDataClassifier(model_identifier="models/topic", filter_by=["science"])
@@ -314,5 +314,10 @@ def check_new_columns(stage: Any, *options: str) -> None:
 
 def check_cpu_backend(name: str) -> None:
     """Refuse an unknown CPU back end."""
+    if name == "onnx":
+        raise UsageError(
+            "cpu_backend='onnx' was removed, because 'torch' gives the same labels faster: leave out cpu_backend, or "
+            "give 'torch'."
+        )
     if name not in CPU_BACKENDS:
         raise UsageError(f"cpu_backend={name!r}: give one of {CPU_BACKENDS}.{did_you_mean(name, CPU_BACKENDS)}")

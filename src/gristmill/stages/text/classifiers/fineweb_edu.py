@@ -52,7 +52,7 @@ class FineWebModelStage(BudgetedModelStage):
         autocast: Use the 16-bit type that is faster on the device, where there is one.
         keep_tokens: Keep the token columns.
         hf_token: An access token for gated models.
-        cpu_backend: What runs the network where there is no GPU: `torch`, `torch-int8` or `onnx`.
+        cpu_backend: What runs the network where there is no GPU: `torch` or `torch-int8`.
         max_seq_length: Cut token lists that others made.
         padding_side: Where shorter documents are padded.
     """

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.text.deduplication.removal_workflow import TextDuplicatesRemovalWorkflow
     from gristmill.stages.text.deduplication.semantic import TextSemanticDeduplicationWorkflow
 
-_HOMES = {"TextDuplicatesRemovalWorkflow": "removal_workflow", "TextSemanticDeduplicationWorkflow": "semantic"}
-
 __all__ = ["TextDuplicatesRemovalWorkflow", "TextSemanticDeduplicationWorkflow"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__, {"removal_workflow": ["TextDuplicatesRemovalWorkflow"], "semantic": ["TextSemanticDeduplicationWorkflow"]}
+)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.text.embedders.base import EmbeddingCreatorStage, EmbeddingModelStage
 
 __all__ = ["EmbeddingCreatorStage", "EmbeddingModelStage"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from gristmill.stages.text.embedders import base
-
-        return getattr(base, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"base": __all__})

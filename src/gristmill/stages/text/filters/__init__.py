@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from gristmill.lazy import lazy_names
+from gristmill.stages.text.filters import heuristic
 
-from gristmill.stages.text.filters.heuristic import _HOME_OF as _HEURISTICS
-
-_HOME_OF = {
-    "C4Quality": "published.stages",
-    "CascadeResult": "cascade",
-    "ColumnFilter": "rule",
-    "DocumentFilter": "doc_filter",
-    "FastTextLangId": "fasttext",
-    "FastTextQualityFilter": "fasttext",
-    "FilterCheckError": "checking",
-    "FineWebQuality": "published.stages",
-    "GopherQuality": "published.stages",
-    "GopherRepetition": "published.stages",
-    "Filter": "score_filter",
-    "FilterCascade": "cascade",
-    "HistogramFilter": "histogram",
-    "PerExtensionFilter": "extension",
-    "Score": "score_filter",
-    "ScoreFilter": "score_filter",
-    "SlowFilterWarning": "score_filter",
-    "TokenCountFilter": "tokens",
-    "TokenizerFertilityFilter": "tokens",
-    "check_filter": "checking",
-    **{name: f"heuristic.{module}" for name, module in _HEURISTICS.items()},
+_HOMES = {
+    "cascade": ["CascadeResult", "FilterCascade"],
+    "checking": ["FilterCheckError", "check_filter"],
+    "doc_filter": ["DocumentFilter"],
+    "extension": ["PerExtensionFilter"],
+    "fasttext": ["FastTextLangId", "FastTextQualityFilter"],
+    "heuristic": heuristic.__all__,
+    "histogram": ["HistogramFilter"],
+    "published.stages": ["C4Quality", "FineWebQuality", "GopherQuality", "GopherRepetition"],
+    "rule": ["ColumnFilter"],
+    "score_filter": ["Filter", "Score", "ScoreFilter", "SlowFilterWarning"],
+    "tokens": ["TokenCountFilter", "TokenizerFertilityFilter"],
 }
 
-__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__ = __dir__()  # noqa: PLE0605

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
@@ -10,11 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonlReader", "JsonlWriter", "ParquetReader", "ParquetWriter"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    home = "reader" if name.endswith("Reader") else "writer"
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__, {"reader": ["JsonlReader", "ParquetReader"], "writer": ["JsonlWriter", "ParquetWriter"]}
+)

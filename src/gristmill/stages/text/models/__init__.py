@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.text.models.model import ModelStage
@@ -10,14 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelStage", "TokenizerStage"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "ModelStage":
-        from gristmill.stages.text.models.model import ModelStage
-
-        return ModelStage
-    if name == "TokenizerStage":
-        from gristmill.stages.text.models.tokenizer import TokenizerStage
-
-        return TokenizerStage
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"model": ["ModelStage"], "tokenizer": ["TokenizerStage"]})

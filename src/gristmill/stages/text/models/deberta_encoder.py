@@ -1,4 +1,4 @@
-"""A DeBERTa encoder for inference: the weights of transformers' model, arranged for speed and for export.
+"""A DeBERTa encoder for inference: the weights of transformers' model, arranged for speed.
 
 The attention is that of He et al., "DeBERTa", arXiv:2006.03654, with the log buckets of DeBERTaV3, arXiv:2111.09543.
 Content-to-position and position-to-content scores depend only on the distance of two tokens, so they are computed for
@@ -251,8 +251,6 @@ def _near(positions: torch.Tensor, length: int) -> torch.Tensor:
 
 def _parts(rows: int, length: int) -> list[slice]:
     """The documents in groups whose scores, about this many per head, stay in the processor's caches."""
-    if torch.onnx.is_in_onnx_export():
-        return [slice(None)]
     size = max(1, _SCORES_AT_ONCE // (length * length))
     return [slice(start, start + size) for start in range(0, rows, size)]
 
@@ -260,11 +258,7 @@ def _parts(rows: int, length: int) -> list[slice]:
 def diagonals(scores: torch.Tensor, start: int) -> torch.Tensor:
     """The square with `result[i, j] = scores[i, j - i + start]`, for each matrix of `scores`."""
     count, length, distances = scores.shape
-    if not torch.onnx.is_in_onnx_export():
-        return scores.as_strided((count, length, length), (length * distances, distances - 1, 1), start)
-    # The same by slicing: row i starts one element earlier in a row that is one element shorter.
-    flat = scores.reshape(count, length * distances)[:, start : start + length * (distances - 1)]
-    return flat.reshape(count, length, distances - 1)[:, :, :length]
+    return scores.as_strided((count, length, length), (length * distances, distances - 1, 1), start)
 
 
 def faster(network: nn.Module) -> nn.Module:
@@ -344,7 +338,7 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
         buckets = distance_buckets(length, buckets=self.buckets, max_distance=self.max_distance).to(input_ids.device)
         places = (buckets + self.span).clamp(0, 2 * self.span - 1)
         mask = None
-        if torch.onnx.is_in_onnx_export() or not bool(attention_mask.all()):
+        if not bool(attention_mask.all()):
             mask = (attention_mask > 0)[:, None, :]
         full = self.layers[:-1] if self.first_only else self.layers
         lengths = self._lengths_alone(attention_mask)
@@ -359,8 +353,6 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
 
     def _lengths_alone(self, mask: torch.Tensor) -> list[int] | None:
         """The tokens of each document, if padding is on the right and documents are long enough to compute alone."""
-        if torch.onnx.is_in_onnx_export():
-            return None
         real = mask > 0
         if int(real.sum()) * self.config.hidden_size < _NUMBERS_ALONE * len(mask):
             return None

@@ -23,7 +23,6 @@ _OUT_OF_MEMORY_WORDS = (
     "can't allocate memory",
     "not enough memory",
     "CUDA out of memory",
-    "Failed to allocate memory",
     "bad_alloc",
 )
 
@@ -170,11 +169,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # Torch tells of a failed allocation on the host, and of some on the GPU, only in words; so does ONNX Runtime, whose
-    # errors are of classes of its own.
-    if isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime."):
-        return any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
-    return False
+    # Torch reports a failed allocation on the host, and some on the GPU, only in the message.
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
 
 
 def free_memory() -> None:
@@ -192,7 +188,7 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
         network: A torch module in evaluation mode.
         worker: What the executor told the stage, None outside of one.
         cpus: The processors that the stage asks for.
-        cpu_backend: `torch`, `torch-int8` or `onnx`; used where there is no GPU.
+        cpu_backend: `torch` or `torch-int8`; used where there is no GPU.
     """
     device = choose_device(worker)
     threads = limit_threads(worker, cpus)
@@ -202,10 +198,6 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
 
     keep_freed_memory()
     network = faster(network).eval()
-    if cpu_backend == "onnx":
-        from gristmill.stages.text.models.onnx_backend import to_onnx_runtime
-
-        return to_onnx_runtime(network, threads=threads)
     if cpu_backend == "torch-int8":
         from gristmill.stages.text.models.int8 import with_int8_layers
 

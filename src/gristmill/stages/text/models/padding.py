@@ -13,8 +13,7 @@ from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD
 def padding_before(mask: torch.Tensor) -> torch.Tensor | None:
     """How much padding each row has before its first token; None where no row has any."""
     real = (mask > 0).to(torch.int64)
-    # A graph that is exported takes every batch the same way, with padding on either side.
-    if not torch.onnx.is_in_onnx_export() and bool(real[:, 0].all()):
+    if bool(real[:, 0].all()):
         return None
     return real.argmax(1)
 

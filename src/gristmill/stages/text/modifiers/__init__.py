@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier, DocumentModifier, ModifiedColumn
@@ -14,23 +15,6 @@ if TYPE_CHECKING:
     from gristmill.stages.text.modifiers.string.cutting import LineRemover, QuotationRemover, Slicer
     from gristmill.stages.text.modifiers.string.marks import MarkdownRemover, NewlineNormalizer, UrlRemover
     from gristmill.stages.text.modifiers.unicode import UnicodeReformatter
-
-_HOMES = {
-    "BoilerPlateStringModifier": "string.boilerplate",
-    "ColumnModifier": "doc_modifier",
-    "DocumentModifier": "doc_modifier",
-    "FastTextLabelModifier": "fasttext",
-    "LineRemover": "string.cutting",
-    "MarkdownRemover": "string.marks",
-    "ModifiedColumn": "doc_modifier",
-    "Modify": "modifier",
-    "NewlineNormalizer": "string.marks",
-    "PiiRedactor": "pii",
-    "QuotationRemover": "string.cutting",
-    "Slicer": "string.cutting",
-    "UnicodeReformatter": "unicode",
-    "UrlRemover": "string.marks",
-}
 
 __all__ = [
     "BoilerPlateStringModifier",
@@ -49,8 +33,16 @@ __all__ = [
     "UrlRemover",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "doc_modifier": ["ColumnModifier", "DocumentModifier", "ModifiedColumn"],
+        "fasttext": ["FastTextLabelModifier"],
+        "modifier": ["Modify"],
+        "pii": ["PiiRedactor"],
+        "string.boilerplate": ["BoilerPlateStringModifier"],
+        "string.cutting": ["LineRemover", "QuotationRemover", "Slicer"],
+        "string.marks": ["MarkdownRemover", "NewlineNormalizer", "UrlRemover"],
+        "unicode": ["UnicodeReformatter"],
+    },
+)

@@ -67,13 +67,9 @@ def test_labels_and_probabilities_equal_the_reference(model: Path) -> None:
     assert len(set(out.column("quality").to_pylist())) > 1
 
 
-def test_the_onnx_back_end_gives_the_same_labels(model: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    values = texts(12)
-    classifier = DistributedDataClassifier(model_identifier=str(model), score_field="p", cpu_backend="onnx")
-    out = run(classifier.decompose(), batch_of(values)).to_pyarrow()
-    assert np.abs(np.array(out.column("p").to_pylist()) - reference(model, values)).max() < 2e-5
+def test_the_removed_onnx_back_end_names_what_replaces_it(model: Path) -> None:
+    with pytest.raises(UsageError, match="removed.*'torch'"):
+        DistributedDataClassifier(model_identifier=str(model), cpu_backend="onnx")  # type: ignore[arg-type]
 
 
 def test_eight_bits_change_probabilities_a_little(model: Path) -> None:

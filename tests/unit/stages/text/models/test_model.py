@@ -319,12 +319,6 @@ def test_errors_that_mean_out_of_memory(error: BaseException, expected: bool) ->
     assert is_out_of_memory(error) is expected
 
 
-def test_errors_of_onnx_runtime_that_mean_out_of_memory() -> None:
-    runtime = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
-    assert is_out_of_memory(runtime.RuntimeException("Failed to allocate memory for requested buffer of size 9"))
-    assert not is_out_of_memory(runtime.RuntimeException("Got invalid dimensions"))
-
-
 def test_a_hub_model_is_downloaded_without_code_and_pickles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 

@@ -65,12 +65,9 @@ def column(make: Any, name: str, **options: Any) -> np.ndarray[Any, Any]:
     return np.array(run(make(**options).decompose(), batch_of(VALUES)).column(name).to_pylist())
 
 
-@pytest.mark.parametrize("backend", ["torch", "torch-int8", "onnx"])
+@pytest.mark.parametrize("backend", ["torch", "torch-int8"])
 @pytest.mark.parametrize("more", [{}, {"pooling": "mean"}, {"token_bag": True}], ids=str)
 def test_classifiers_on_a_base_model(more: dict[str, Any], backend: Any, tmp_path: Path) -> None:
-    if backend == "onnx":
-        pytest.importorskip("onnxruntime")
-        pytest.importorskip("onnx")
     folder = make_classifier(tmp_path / "model", self_contained=True)
     if more:
         from safetensors.torch import load_file, save_file
@@ -124,13 +121,9 @@ def test_embeddings(kind: str, pooling: str, tmp_path: Path) -> None:
     assert right.std(0).max() > 0.01
 
 
-@pytest.mark.parametrize("backend", ["torch-int8", "onnx"])
-def test_embeddings_of_other_back_ends(backend: str, tmp_path: Path) -> None:
-    if backend == "onnx":
-        pytest.importorskip("onnxruntime")
-        pytest.importorskip("onnx")
+def test_embeddings_in_eight_bits(tmp_path: Path) -> None:
     folder = made("bert", tmp_path / "model", num_labels=None)
-    options = {"model_identifier": folder, "use_sentence_transformer": False, "cpu_backend": backend}
+    options = {"model_identifier": folder, "use_sentence_transformer": False, "cpu_backend": "torch-int8"}
     right = column(EmbeddingCreatorStage, "embeddings", **options)
     assert np.abs(right - column(EmbeddingCreatorStage, "embeddings", **options, padding_side="left")).max() < 1e-5
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from gristmill.lazy import lazy_names
 
 _HOMES = {
     "string": (
@@ -42,16 +41,6 @@ _HOMES = {
         "XMLHeaderFilter",
     ),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*__all__, *_HOMES]
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__ = __dir__()  # noqa: PLE0605
