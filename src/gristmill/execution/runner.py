@@ -306,7 +306,6 @@ class SegmentRunner:
                 account(stage, entry, [one], counts)
                 if isinstance(one.task, DocumentBatch):
                     self._note_identity(one.task, counts)
-                    self._note_border(one.task, counts)
             seconds += clock() - start
             own = lineage.trail if index == 0 else Trail()
             self._caller.record(stage, counts, own, seconds, one.task.num_items)
@@ -324,14 +323,6 @@ class SegmentRunner:
 
         identity = make_identity(batch, id_field=self.settings.id_field, url_field=self.settings.url_field)
         trail.identities.append(identity)
-
-    def _note_border(self, batch: DocumentBatch, trail: Trail) -> None:
-        """Remember where a batch of the source begins; records that could not be read belong to it."""
-        rows = [record.row for record in batch._note.quarantine if record.row >= 0]
-        if batch.num_items:
-            rows.append(int(batch.rows.min()))
-        if rows and self.settings.output is not None:
-            trail.batches.append(min(rows))
 
 
 def _failing_stage(task: Task[Any]) -> str:
