@@ -18,7 +18,7 @@ from gristmill.errors import ResumeError, VerificationError
 from gristmill.execution.driver import ErrorBudget, Work
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest, ManifestEntry
-from gristmill.ledger.record.plan_record import compare, plan_digest, read_plan
+from gristmill.ledger.record.plan_record import plan_changes, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.resume import adopt_plan, decide
 from gristmill.ledger.record.run_record import RUNNING, RunRecorder, read_run
@@ -172,9 +172,7 @@ def replay(
 
 def _plan_changes(folder: RunFolder, description: Mapping[str, Any]) -> list[str]:
     old = read_plan(folder)
-    if old is None or plan_digest(old) == plan_digest(description):
-        return []
-    before, now = ([stage["name"] for stage in plan.get("stages", [])] for plan in (old, description))
+    before, now = ([stage["name"] for stage in plan.get("stages", [])] for plan in (old or description, description))
     if before != now:
         raise ResumeError(
             f"The output was made by the stages {', '.join(before)}, and the pipeline now has {', '.join(now)}. A "
@@ -182,7 +180,7 @@ def _plan_changes(folder: RunFolder, description: Mapping[str, Any]) -> list[str
             before=before,
             now=now,
         )
-    return compare(old, description)
+    return plan_changes(folder, description)
 
 
 def _partitions_to_redo(

@@ -1,6 +1,6 @@
 """Outputs of version 0.1, whose plans have no format number: they can be verified, asked, decided again and resumed.
 
-`tests/data/ledger-0.1` holds the input and what a run of `_job` left, once with all scores and once with the decisive ones.
+`tests/data/ledger-0.1` holds the input and what a run of `_job` left, with all scores and with the decisive ones.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import pytest
 from gristmill.errors import ResumeError, UsageError
 from gristmill.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.plan_record import plan_digest
 from gristmill.pipeline import Pipeline, describe
 from gristmill.stages.text.filters import MeanWordLengthFilter, Score, ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
@@ -91,3 +94,26 @@ def test_what_is_left_of_it_is_done_by_this_version(earlier: Path) -> None:
     verify(earlier / "all").raise_for_problems()
     for name in ("b.jsonl", "_gristmill/ledger/b.parquet", "_gristmill/ledger/b.scores.parquet"):
         assert (earlier / "all" / name).read_bytes() == (DATA / "all" / name).read_bytes(), name
+
+
+def test_a_class_may_have_moved_since(earlier: Path) -> None:
+    """Entries carry the digest of the plan as it was written, in which classes have the modules of that time."""
+    place = earlier / "all" / "_gristmill" / "plan.json"
+    text = place.read_text()
+    assert "text.filters.score_filter.ScoreFilter" in text
+    place.write_text(text.replace("text.filters.score_filter.ScoreFilter", "text.filters.elsewhere.ScoreFilter"))
+    plan = json.loads(place.read_text())
+    for entry in Manifest(str(earlier / "all")).ordered():
+        Manifest(str(earlier / "all")).add(replace(entry, plan=plan_digest(plan)))
+    assert "2 of 2" in _job(earlier, "all").explain(executor=here(), scores="all")
+    assert _job(earlier, "all").run(executor=here(), scores="all").report.partitions_done_before == 2
+    verify(earlier / "all").raise_for_problems()
+    with pytest.raises(ResumeError) as caught:
+        _job(earlier, "all", min_words=5).run(executor=here(), scores="all")
+    assert "ScoreFilter" not in str(caught.value)
+
+
+def test_a_stage_says_what_it_is() -> None:
+    filtering, modifying = ScoreFilter(WordCountFilter()), Modify(UrlRemover())
+    told = [describe.describe_stage(stage) for stage in (filtering, modifying)]
+    assert [(stage["role"], stage["never_drops"]) for stage in told] == [("score_filter", False), ("", True)]

@@ -135,7 +135,8 @@ def preview(folder: RunFolder, partitions: Sequence[Partition], description: Map
         ResumeError: As the run would.
     """
     digest = check_plan(folder, description)
-    replaced = (read_plan(folder) or {}).get("replaces", ())  # see `adopt_plan`
+    old = read_plan(folder) or {}
+    replaced = {digest_of(old), *old.get("replaces", ())}  # see `adopt_plan`
     found = Manifest(folder).load()
     own = {key: replace(entry, plan=digest) if entry.plan in replaced else entry for key, entry in found.items()}
     return decide(own, partitions, digest, sizes=folder.walk())
