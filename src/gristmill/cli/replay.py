@@ -14,7 +14,7 @@ from gristmill.cli.edge import common_options, json_option, print_json
 @click.argument("output")
 @click.option("--recipe", metavar="FILE", help="The recipe with the fix; by default the one that was run.")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Set a variable of --recipe. Repeatable.")
-@click.option("--cause", metavar="CAUSE", help="Only records with this cause.")
+@click.option("--cause", metavar="CAUSE", help="Only partitions with a record of this cause.")
 @json_option
 @common_options
 @click.pass_context
@@ -23,8 +23,8 @@ def command(
 ) -> None:
     """Process the quarantined records again.
 
-    Records go on at the stage that could not process them, and what comes of them is put into OUTPUT in its place. A
-    record that fails once more stays in quarantine. For runs of recipes; a pipeline in Python has a method replay().
+    The partitions of OUTPUT that hold them are read from the input again and replaced. A record that fails once more
+    stays in quarantine. For runs of recipes; a pipeline in Python has a method replay().
     """
     report = replay_recipe(output, recipe, cause, settings)
     if as_json:

@@ -139,7 +139,6 @@ class Work:
         root: Gives the task that a partition begins with, when it is needed: partitions can be very many.
         events: Told about everything that is final.
         budget: The error budget, already holding what earlier runs quarantined.
-        keep_trails: Keep the whole trail of every partition in `trails`, for runs without a writer.
     """
 
     def __init__(
@@ -149,16 +148,12 @@ class Work:
         root: Callable[[Partition], Task[Any]],
         events: EventStream,
         budget: ErrorBudget,
-        *,
-        keep_trails: bool = False,
     ) -> None:
         self.plan = plan
         self.events = events
         self.budget = budget
         self.results: dict[int, list[Task[Any]]] = {}
         self.trail = Trail()
-        self.trails: dict[int, Trail] = {}
-        self._keep_trails = keep_trails
         self._root = root
         # Those that have not come to an end; they can be so many that keeping the others would matter.
         self._left = {partition.index: partition for partition in partitions}
@@ -225,8 +220,6 @@ class Work:
             self._committed(partition.index, partition.id, entry, trail)
             return
         self.results[partition.index] = [task for _, task in sorted(state.tasks, key=lambda pair: pair[0])]
-        if self._keep_trails:
-            self.trails[partition.index] = trail
         self._count(partition.index, trail)
 
     def _failed(self, number: int, name: str, stage: str) -> None:

@@ -23,7 +23,7 @@ from gristmill.ledger.record.trail import Trail
 from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.tasks.base import FailedTask, NoneTask, Task
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.accounting import account, created_again, enter, given_tasks, leave, read_rows, settled
+from gristmill.tracking.accounting import account, created_again, enter, given_tasks, leave, settled
 from gristmill.tracking.origins import lineage_of, with_lineage
 
 Stage = ProcessingStage[Any, Any]
@@ -288,9 +288,6 @@ class SegmentRunner:
             counts = account(stage, entry, [one])
             if first_documents and isinstance(one.task, DocumentBatch):
                 self._note_identity(one.task, counts)
-                rows = read_rows(one.task)
-                if rows and self.settings.output is not None:
-                    counts.batches.append(min(rows))
             seconds += clock() - start
             own = lineage.trail if index == 0 else Trail()
             self._caller.record(stage, counts, own, seconds, one.task.num_items)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from gristmill import __version__
+from gristmill.ledger.record.plan_record import PLAN_FORMAT
 from gristmill.pipeline.user_code import attributes, code_of, describe_value, is_user_module
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.source_sink import ReaderStage, SinkStage, SourceStage
@@ -22,9 +23,6 @@ from gristmill.storage.remote import is_local, local_path
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
-
-FORMAT = 2
-"""See `gristmill.ledger.record.plan_record`."""
 
 
 def describe_plan(
@@ -35,7 +33,7 @@ def describe_plan(
     `variables` are those of the recipe: they decide nothing beyond the stages, but explain why these changed.
     """
     described = {
-        "format": FORMAT,
+        "format": PLAN_FORMAT,
         "version": __version__,
         "stages": [describe_stage(stage) for stage in stages],
         "settings": dict(settings),
@@ -53,6 +51,8 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
         "type": f"{cls.__module__}.{cls.__qualname__}",
         "parameters": _parameters(stage),
         "for_dropped": "stop" if stage.time_limit_s is not None else stage.for_dropped,
+        "never_drops": stage.never_drops,
+        "role": stage.role,
     }
     digest = stage.content_digest()
     if digest is not None:

@@ -156,7 +156,7 @@ class Pipeline:
             raise shown.with_traceback(None) from None
 
     def replay(self, executor: BaseExecutor | str | None = None, **options: Any) -> ReplayReport:
-        """Process the quarantined records of this pipeline's output again, after a fix, and merge the result.
+        """Redo the partitions of this pipeline's output that hold quarantined records, after a fix.
 
         Takes the options of `gristmill.pipeline.replay.replay`.
         """

@@ -87,6 +87,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
             later filters shall score: `"run"` gives them to this stage too, which must handle each document by itself
             and not change anything but its result; `"pass"` leaves them as they are (the stage only adds columns);
             `"score"` is for filters, whose `drop` then keeps them; `"stop"`, the default, follows them no further.
+        never_drops: Whether every document that comes in goes out; a subclass that drops some sets it back to False.
+        role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`.
 
     Example:
         >>> class Upper(ProcessingStage):
@@ -105,6 +107,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
     runs_without_gpu = False
     needs_own_worker = False
     for_dropped: Literal["run", "pass", "score", "stop"] = "stop"
+    never_drops = False
+    role: Literal["", "score_filter"] = ""
     is_source_stage = False
     is_sink_stage = False
     is_resumable = True

@@ -78,6 +78,7 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         hints: Columns that later stages will ask for; set by the planner on its own copy.
     """
 
+    never_drops = True
     hints: tuple[str, ...] = ()
 
 
@@ -98,6 +99,7 @@ class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
     """A stage that writes. It says how a batch becomes bytes; the runner decides when a partition is committed."""
 
     is_sink_stage = True
+    never_drops = True
     path: str
     mode: str
     storage_options: dict[str, Any] | None

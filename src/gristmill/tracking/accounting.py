@@ -145,12 +145,6 @@ def created_again(batch: DocumentBatch) -> None:
     batch._tracking.rows = np.full(batch.num_items, -1, np.int64)
 
 
-def read_rows(batch: DocumentBatch) -> list[int]:
-    """The row numbers of a batch of the source: its documents and the records that could not be read."""
-    rows = [record.row for record in batch._tracking.trail.quarantine if record.row >= 0]
-    return [*rows, int(batch.rows.min())] if batch.num_items else rows
-
-
 def collect(entry: Entry, exits: Sequence[Exit]) -> Trail:
     """The trail of the entry, with what was recorded about batches that were made anew."""
     seen = [entry.trail]

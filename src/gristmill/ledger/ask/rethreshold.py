@@ -23,10 +23,6 @@ UNDECIDED = "undecided"
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-# Stages of this package that never drop a document: what comes out is kept, whatever its text is by then.
-_HARMLESS = ("gristmill.stages.text.modifiers.", "gristmill.stages.text.io.", "gristmill.stages.text.modules.add_id.")
-_SCORING = "gristmill.stages.text.filters.score_filter.Score"
-_DROPPING = "gristmill.stages.text.filters.score_filter.ScoreFilter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +120,7 @@ def _bounds(plan: Mapping[str, Any], thresholds: Mapping[str, Any]) -> dict[tupl
     names: dict[str, list[str]] = {}
     inverted: dict[tuple[str, str], bool] = {}
     for stage in plan.get("stages") or ():
-        if stage.get("type") != _DROPPING:
+        if stage.get("role") != "score_filter":
             continue
         parameters = stage["parameters"]
         for one, invert in zip(parameters["filter_obj"], parameters["invert"], strict=True):
@@ -169,11 +165,6 @@ def _asked(name: str, asked: Any, before: Bounds) -> Bounds:
     if before.lower is not None:
         return Bounds(float(asked), None, before.invert)
     return Bounds(None, float(asked), before.invert)
-
-
-def _never_drops(stage: Mapping[str, Any]) -> bool:
-    kind = str(stage.get("type", ""))
-    return kind == _SCORING or kind.startswith(_HARMLESS)
 
 
 @dataclass(slots=True)
@@ -253,7 +244,7 @@ def _decide(
         status[ends_here], where[ends_here] = before[ends_here], stage_name
         score[ends_here], threshold[ends_here] = arrays.score[ends_here], arrays.threshold[ends_here]
         alive &= ~ends_here
-        if not _never_drops(stage):
+        if not stage.get("never_drops"):
             unseen = alive & ~seen & (ended < number)
             status[unseen], where[unseen] = UNDECIDED, stage_name
             alive &= ~unseen

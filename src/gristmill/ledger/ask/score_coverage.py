@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_ENDS = "gristmill.stages.text.io."
-
 
 def missing_scores(stages: Sequence[Mapping[str, Any]], *, after: str | None = None) -> dict[str, list[str]]:
     """The stages at which dropped documents end, each with the scoring stages behind it that never see them.
@@ -28,7 +26,7 @@ def missing_scores(stages: Sequence[Mapping[str, Any]], *, after: str | None = N
             found |= {name: behind} if behind else {}
             if after is not None:
                 break
-        may_drop = way in ("score", "stop") and not str(stage.get("type", "")).startswith(_ENDS)
+        may_drop = way in ("score", "stop") and not stage.get("never_drops")
         dropped = dropped or (may_drop if after is None else name == after)
     return found
 

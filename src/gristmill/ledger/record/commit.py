@@ -86,7 +86,6 @@ def commit_partition(
         rows_dropped=sum(sum(count.dropped.values()) for count in counts.values()),
         quarantined=sum(sum(count.quarantined.values()) for count in counts.values()),
         row_numbers=row_numbers,
-        batches=tuple(sorted(set(trail.batches))) if len(trail.batches) > 1 else (),
         state=PENDING,
     )
     earlier = manifest.get(partition.id)

@@ -58,7 +58,7 @@ class ManifestEntry:
         rows_read: Rows that the source created.
         row_numbers: One more than the highest row number in use; above `rows_read` where one quarantined record
             stands for several rows.
-        batches: The first row of each batch that was read, where there were several.
+        batches: Only in entries of version 0.1: the first row of each batch that was read, where there were several.
     """
 
     partition: str
@@ -74,7 +74,7 @@ class ManifestEntry:
     rows_dropped: int = 0
     quarantined: int = 0
     row_numbers: int = 0
-    batches: tuple[int, ...] = ()
+    batches: tuple[int, ...] | None = None
     state: str = COMMITTED
 
     @property
@@ -115,8 +115,9 @@ class ManifestEntry:
             "rows_dropped": self.rows_dropped,
             "quarantined": self.quarantined,
             "row_numbers": self.row_numbers,
-            "batches": list(self.batches),
         }
+        if self.batches is not None:
+            values["batches"] = list(self.batches)
         values["seal"] = _seal(values)
         return values
 
@@ -168,7 +169,7 @@ class ManifestEntry:
             rows_dropped=values["rows_dropped"],
             quarantined=values["quarantined"],
             row_numbers=values["row_numbers"],
-            batches=tuple(values.get("batches", ())),
+            batches=tuple(values["batches"]) if "batches" in values else None,
             state=values["state"],
         )
 

@@ -1,12 +1,13 @@
 """The plan that made an output, kept as `plan.json`, and what differs between two plans in words.
 
-A description is a plain dictionary: `name`, `version` (of the package), `stages` in order, each with `name`, `type`,
-`parameters` and, for user code, `code` (a digest of everything it uses, by name); `variables` are those of a recipe,
-which change nothing by themselves but explain what did; anything else is compared too. `replaces` has the digests of
-plans that a replay is about to take the place of; see `gristmill.ledger.record.resume.adopt_plan`.
+A description is a plain dictionary: `format`, `name`, `version` (of the package), `stages` in order, each with `name`,
+`type`, `parameters`, `for_dropped`, what it says of itself (`never_drops`, `role`) and, for user code, `code` (a
+digest of everything it uses, by name); `variables` are those of a recipe, which change nothing by themselves but
+explain what did; anything else is compared too. `replaces` has the digests of plans that a replay is about to take the
+place of; see `gristmill.ledger.record.resume.adopt_plan`.
 
-`format` is the number of this way to describe plans. Records without it, of version 0.1, have digests of code that were
-made from bytecode, so that the code that made their output cannot be compared.
+Records without `format`, of version 0.1, have digests of code that were made from bytecode, so that the code that made
+their output cannot be compared.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from gristmill.errors import ResumeError, VerificationError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.storage.atomic import write_json_atomic
 
+PLAN_FORMAT = 2
+"""Written into every plan. Plans of version 0.1 have no number and do not say what their stages are."""
+
 _SHORT = 40
 # Do not change a single byte of output.
-_NO_EFFECT = ("description", "created", "variables", "replaces")
+_NO_EFFECT = ("description", "created", "variables", "replaces", "format")
+_OF_ITSELF = ("never_drops", "role")
 _LISTED = 2
 """Stages with the same difference that are written out; more are said in one line."""
 _NAMED = 5
@@ -41,7 +46,12 @@ def plan_digest(description: Mapping[str, Any]) -> str:
 
 
 def _effective(description: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in description.items() if key not in _NO_EFFECT}
+    found = {key: value for key, value in description.items() if key not in _NO_EFFECT}
+    if "stages" in found:
+        found["stages"] = [
+            {key: value for key, value in stage.items() if key not in _OF_ITSELF} for stage in found["stages"]
+        ]
+    return found
 
 
 def write_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
@@ -69,6 +79,17 @@ def read_plan(folder: RunFolder) -> dict[str, Any] | None:
         ) from error
     if not isinstance(plan, dict):
         raise VerificationError(f"{folder.plan_file} does not describe a plan. Start over with --fresh (fresh=True).")
+    return plan if "format" in plan else _of_version_0_1(plan)
+
+
+def _of_version_0_1(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan without format number, with what its stages say of themselves today; there the modules told."""
+    keeping = tuple(f"gristmill.stages.text.{place}" for place in ("modifiers.", "io.", "modules.add_id."))
+    filters = "gristmill.stages.text.filters.score_filter."
+    for stage in plan.get("stages") or ():
+        kind = str(stage.get("type", ""))
+        stage["never_drops"] = kind.startswith(keeping) or kind == f"{filters}Score"
+        stage["role"] = "score_filter" if kind == f"{filters}ScoreFilter" else ""
     return plan
 
 
@@ -78,9 +99,7 @@ def check_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
     Raises:
         ResumeError: Another plan made it; the message names every difference.
     """
-    plain = json.loads(json.dumps(dict(description), default=str))
-    old = read_plan(folder)
-    differences = [] if old is None or plan_digest(old) == plan_digest(plain) else compare(old, plain)
+    differences = plan_changes(folder, description)
     if differences:
         lines = "\n".join(f"  - {line}" for line in differences)
         raise ResumeError(
@@ -89,7 +108,31 @@ def check_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
             path=folder.path,
             differences=differences,
         )
-    return plan_digest(plain)
+    return plan_digest(json.loads(json.dumps(dict(description), default=str)))
+
+
+def plan_changes(folder: RunFolder, description: Mapping[str, Any]) -> list[str]:
+    """What is different from the plan that made the output, as `compare` says it; nothing if none is recorded."""
+    old, new = read_plan(folder), json.loads(json.dumps(dict(description), default=str))
+    if old is None or plan_digest(old) == plan_digest(new):
+        return []
+    if "format" not in old:  # classes of this package may have moved since
+        old, new = _without_modules(old), _without_modules(new)
+    return compare(old, new)
+
+
+def _without_modules(value: Any) -> Any:
+    """A description in which the classes of this package have just their names."""
+    if isinstance(value, list):
+        return [_without_modules(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: item.rpartition(".")[2]
+        if key in ("type", "class") and str(item).startswith("gristmill.")
+        else _without_modules(item)
+        for key, item in value.items()
+    }
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -187,7 +230,7 @@ def _grouped(differences: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _stage_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
-    for key in sorted({*old, *new}.difference(("name", "parameters", "code"))):
+    for key in sorted({*old, *new}.difference(("name", "parameters", "code", *_OF_ITSELF))):
         if old.get(key) != new.get(key):
             found += _value_differences(key, old.get(key), new.get(key))
     was, now = old.get("parameters") or {}, new.get("parameters") or {}

@@ -16,19 +16,6 @@ import pyarrow.parquet as pq
 
 from gristmill.ledger.record.identity import IdLookup
 from gristmill.ledger.record.trail import QUARANTINED, Decisions, Trail
-from gristmill.ledger.record.trail_file import read_trail, trail_from_bytes, trail_to_bytes, write_trail
-
-__all__ = [
-    "DECISIONS",
-    "changes_table",
-    "decision_table",
-    "parquet_bytes",
-    "read_trail",
-    "scores_table",
-    "trail_from_bytes",
-    "trail_to_bytes",
-    "write_trail",
-]
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 

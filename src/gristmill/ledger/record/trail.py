@@ -180,8 +180,6 @@ class Trail:
     identities: list[Identity] = field(default_factory=list)
     times: dict[str, StageTime] = field(default_factory=dict)
     output_rows: int = 0
-    batches: list[int] = field(default_factory=list)
-    """The first row of every batch that the source gave; what is put into the output later keeps to these borders."""
 
     def count(self, stage: str) -> StageCount:
         """The counts of `stage`, made on first use."""
@@ -207,7 +205,6 @@ class Trail:
         self.quarantine.extend(other.quarantine)
         self.identities.extend(other.identities)
         self.output_rows += other.output_rows
-        self.batches.extend(other.batches)
 
     @classmethod
     def merged(cls, trails: Iterable[Trail]) -> Trail:
@@ -253,4 +250,3 @@ def _move_rows(trail: Trail, by: int) -> None:
     for record in trail.quarantine:
         if record.row >= 0:
             record.row += by
-    trail.batches = [row + by for row in trail.batches]

@@ -12,7 +12,7 @@ from gristmill.ledger.ask.score_coverage import missing_scores, missing_scores_n
 def plan(*ways: str) -> list[dict[str, Any]]:
     """A reader, stages that treat dropped documents in these ways, and a writer."""
     middle = [{"name": f"{way}{number}", "for_dropped": way} for number, way in enumerate(ways)]
-    ends = [{"name": name, "type": f"gristmill.stages.text.io.{name}", "for_dropped": "stop"} for name in ("r", "w")]
+    ends = [{"name": name, "never_drops": True, "for_dropped": "stop"} for name in ("r", "w")]
     return [ends[0], *middle, ends[1]]
 
 

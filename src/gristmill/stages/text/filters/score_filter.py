@@ -142,6 +142,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "run"
+    never_drops = True
 
     def __init__(
         self,
@@ -285,6 +286,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "score"
+    role = "score_filter"
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "run"
+    never_drops = True
 
     def __init__(
         self,

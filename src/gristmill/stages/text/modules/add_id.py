@@ -35,6 +35,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "pass"
+    never_drops = True
 
     name = "add_id"
 

@@ -68,7 +68,7 @@ def test_labels_and_probabilities_equal_the_reference(model: Path) -> None:
 
 
 def test_the_removed_onnx_back_end_names_what_replaces_it(model: Path) -> None:
-    with pytest.raises(UsageError, match="removed.*'torch'"):
+    with pytest.raises(UsageError, match=r"removed.*'torch'"):
         DistributedDataClassifier(model_identifier=str(model), cpu_backend="onnx")  # type: ignore[arg-type]
 
 
