@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined, kernel
-from gristmill.kernels.json_vector import (
+from gristmill.kernels.machine import (
     WIDTH,
     address_of,
+    bit_count,
     copy_bytes,
     copy_special,
-    count_bits,
-    first_bit,
     load_byte,
     special_mask,
     store_byte,
+    trailing_zeros,
 )
 
 Integers = npt.NDArray[np.int64]
@@ -80,7 +80,7 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
     i = offsets[0]
     end = offsets[rows]
     while i + WIDTH <= end:
-        specials += count_bits(special_mask(base + i))
+        specials += bit_count(special_mask(base + i))
         i += WIDTH
     out = np.empty(end - offsets[0] + 5 * (specials + end - i) + 4 * rows + WIDTH, np.uint8)
     out_offsets = np.empty(rows + 1, np.int64)
@@ -98,7 +98,7 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
             while i < stop:
                 if i + WIDTH <= end:
                     mask = copy_special(target, base + i)
-                    step = min(stop - i, first_bit(mask) if mask != 0 else WIDTH)
+                    step = min(stop - i, trailing_zeros(mask) if mask != 0 else WIDTH)
                     i += step
                     target += step
                     if mask == 0 or i >= stop:

@@ -17,7 +17,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from gristmill.kernels import json_scan, json_values, json_write
 from gristmill.kernels.json_values import ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, STRING, TRUE
-from gristmill.kernels.json_vector import WIDTH
+from gristmill.kernels.machine import WIDTH
 from gristmill.storage.json_encode import Texts, address_of, are_json, string_parts
 
 Bytes = npt.NDArray[np.uint8]

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.errors import UsageError
-from gristmill.kernels import json_scan, json_utf8, json_values, json_write
+from gristmill.kernels import json_scan, json_values, json_write, utf8
 from gristmill.kernels.json_values import ARRAY, MISSING, NULL, OBJECT
-from gristmill.kernels.json_vector import WIDTH
+from gristmill.kernels.machine import WIDTH
 from gristmill.storage.json_decode import Column, Field, arrow_nested, arrow_texts, decode_column, python_list
 from gristmill.storage.json_encode import (
     NO_BYTES,
@@ -382,8 +382,8 @@ class JsonRecords:
         if len(self):
             # What lies between records cannot complete a broken character, so one look at the whole block will do.
             whole = np.array([self.starts.min()]), np.array([self.ends.max()])
-            if json_utf8.find_invalid_utf8(base, *whole, np.empty(1, np.bool_)):
-                json_utf8.find_invalid_utf8(base, self.starts, self.ends, invalid)
+            if utf8.find_invalid_utf8(base, *whole, np.empty(1, np.bool_)):
+                utf8.find_invalid_utf8(base, self.starts, self.ends, invalid)
         return invalid
 
     def _find(self, names: Sequence[str]) -> None:

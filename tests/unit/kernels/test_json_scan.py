@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.kernels import json_scan, json_utf8, json_values, json_write
+from gristmill.kernels import json_scan, json_values, json_write, utf8
 from gristmill.storage.json_encode import address_of, packed_names
 from gristmill.storage.json_records import JsonRecords
 from tests.unit.kernels import json_reference as reference
@@ -101,7 +101,7 @@ def test_utf8_is_what_python_decodes(content: bytes, data: st.DataObject) -> Non
     ):
         padded = np.frombuffer(b"\x80\xbf\xbf" + piece + b"\x80" * 40, np.uint8)
         invalid = np.zeros(1, np.bool_)
-        json_utf8.find_invalid_utf8(address_of(padded), np.array([3]), np.array([3 + len(piece)]), invalid)
+        utf8.find_invalid_utf8(address_of(padded), np.array([3]), np.array([3 + len(piece)]), invalid)
         try:
             piece.decode("utf-8")
             expected = False
@@ -120,7 +120,7 @@ def test_every_wrong_pair_of_bytes_is_found_anywhere(position: int) -> None:
             )
             content += b"b" * (125 - position)
             buffer, invalid = np.frombuffer(content, np.uint8), np.zeros(1, np.bool_)
-            json_utf8.find_invalid_utf8(address_of(buffer), np.array([0]), np.array([len(content)]), invalid)
+            utf8.find_invalid_utf8(address_of(buffer), np.array([0]), np.array([len(content)]), invalid)
             try:
                 content.decode("utf-8")
                 expected = False
@@ -177,7 +177,7 @@ def test_one_specialisation_of_each_kernel_serves_read_only_and_writable_memory(
         copy.encode(changes={"a": (copy.column("a"), None)}, drop=["b"])
     kernels = [
         kernel
-        for module in (json_scan, json_utf8, json_write)
+        for module in (json_scan, utf8, json_write)
         for kernel in vars(module).values()
         if hasattr(kernel, "signatures")
     ]
