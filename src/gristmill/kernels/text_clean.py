@@ -132,8 +132,11 @@ def _copy_line(data, begin, end, remove_citations, pages, flags, out, size):
 @routine
 def _kinds_of_line(out, begin, end, scratch, pairs, bounds, members, text, offsets, anchors, kinds):
     """The kinds of phrases in a line, in which a Kelvin sign counts as the k that it is in lower case."""
-    size = kelvin_folded(out, begin, end, scratch)
-    if size < end - begin:
+    wide = False
+    for at in range(begin, end):
+        wide |= out[at] == 0xE2
+    if wide:
+        size = kelvin_folded(out, begin, end, scratch)
         return phrase_kinds(scratch, 0, size, pairs, bounds, members, text, offsets, anchors, kinds)
     return phrase_kinds(out, begin, end, pairs, bounds, members, text, offsets, anchors, kinds)
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.kernels import json_scan, json_values, json_write, utf8
-from gristmill.storage.json_encode import address_of, packed_names
+from gristmill.storage.json_columns import address_of, packed
 from gristmill.storage.json_records import JsonRecords
 from tests.unit.kernels import json_reference as reference
 
@@ -155,7 +155,7 @@ def test_tables_of_keys_grow() -> None:
 @given(reference.records, st.sets(st.sampled_from(["a", "b", "text", "é", "", "k" * 40])))
 def test_drop_removes_members_and_nothing_else(line: bytes, drop: set[str]) -> None:
     buffer, starts, ends = reference.block([line])
-    names, offsets = packed_names(sorted(drop))
+    names, offsets = packed([name.encode() for name in sorted(drop)])
     out, out_offsets = np.empty(len(line) + 32, np.uint8), np.empty(2, np.int64)
     used = json_scan.drop_members(
         address_of(buffer), len(buffer), np.array(starts), np.array(ends), names, offsets, out, out_offsets
