@@ -1,7 +1,7 @@
-"""Bytes of JSON from pieces: gather spans, quote strings, replace values in place.
+"""Bytes of JSON from pieces: gather spans, quote strings, put objects together, replace values in place.
 
-Pieces are given by their addresses, so that raw values of a buffer and newly written texts can be mixed; the caller
-keeps what they point to alive.
+Pieces are given by their addresses and lengths, so that raw values of a buffer and newly written texts can be mixed;
+the caller keeps what they point to alive. A length of -1 says that there is no piece.
 """
 
 from __future__ import annotations
@@ -138,6 +138,53 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
         out_offsets[row + 1] = target - first
     out_offsets[0] = 0
     return out[: target - first], out_offsets
+
+
+@kernel
+def join_members(
+    addresses: Integers, lengths: Integers, keys: Bytes, key_offsets: Integers, tail: int, out: Bytes, offsets: Integers
+) -> int:
+    """An object per row from a piece of each column, each led by its column's key text.
+
+    Args:
+        addresses: Of the piece per column and row.
+        lengths: Of the piece per column and row; -1 leaves the member out.
+        keys: Key texts (`"name":`) one after the other.
+        key_offsets: Where each key text starts, and the end of the last.
+        tail: The byte that follows every object; zero for none.
+        out: Long enough for everything.
+        offsets: Filled with where each row starts, and the end of the last.
+
+    Returns:
+        How many bytes of `out` are used.
+    """
+    first: int = address_of(out)
+    key_base = address_of(keys)
+    target = first
+    for row in range(lengths.shape[1]):
+        store_byte(target, 123)
+        target += 1
+        some = False
+        for column in range(lengths.shape[0]):
+            length = lengths[column, row]
+            if length < 0:
+                continue
+            if some:
+                store_byte(target, 44)
+                target += 1
+            some = True
+            key_length = key_offsets[column + 1] - key_offsets[column]
+            copy_bytes(target, key_base + key_offsets[column], key_length)
+            target += key_length
+            copy_bytes(target, addresses[column, row], length)
+            target += length
+        store_byte(target, 125)
+        target += 1
+        if tail != 0:
+            store_byte(target, tail)
+            target += 1
+        offsets[row + 1] = target - first
+    return target - first
 
 
 @kernel

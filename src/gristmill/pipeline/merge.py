@@ -13,9 +13,9 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.trail import Rows, Trail
 from gristmill.stages.source_sink import SinkStage
+from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.compression import open_source
 from gristmill.storage.parquet_blocks import open_parquet
-from gristmill.storage.part_sink import WrittenFile
 from gristmill.tasks.columns import Columns, RecordColumns, TableColumns, records_of_lines
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.batch_attribution import concat_columns

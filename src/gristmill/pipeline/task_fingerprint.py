@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from gristmill.storage.files import is_local, local_path
 from gristmill.storage.partitions import FileRange
-from gristmill.storage.remote import is_local, local_path
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask

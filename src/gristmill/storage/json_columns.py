@@ -55,6 +55,18 @@ class Column(NamedTuple):
     is_json: bool
 
 
+class Pieces(NamedTuple):
+    """One text per row, by its address in memory and its length; -1 where there is none.
+
+    Attributes:
+        owner: What keeps the memory alive.
+    """
+
+    owner: Any
+    addresses: Integers
+    lengths: Integers
+
+
 def address_of(data: np.ndarray[Any, Any]) -> int:
     """The address of an array's first element."""
     return int(data.__array_interface__["data"][0])
@@ -258,7 +270,7 @@ def json_texts(array: pa.Array) -> pa.LargeStringArray:
     elif types.is_binary_view(kind):
         texts = json_texts(array.cast(pa.large_binary()))
     elif types.is_struct(kind):
-        members = [json_texts(array.field(index)) for index in range(kind.num_fields)]
+        members = [pieces_of(json_texts(array.field(index))) for index in range(kind.num_fields)]
         names = [kind.field(index).name for index in range(kind.num_fields)]
         texts = join_objects(members, names, len(array))
     elif types.is_map(kind):
@@ -298,38 +310,42 @@ def encode_table(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> Bytes:
         raise UsageError(f"All columns of a table need the same number of rows; found {sizes}.", sizes=sizes)
     if not arrays:
         return NO_BYTES
-    return lines_of([json_texts(array) for array in arrays], list(columns), len(arrays[0]))
+    return lines_of([pieces_of(json_texts(array)) for array in arrays], list(columns), len(arrays[0]))
 
 
-def lines_of(texts: Sequence[pa.LargeStringArray], names: Sequence[str], rows: int) -> Bytes:
-    """The bytes of JSON lines made of the texts of members, as `join_objects` has them."""
+def pieces_of(texts: pa.LargeStringArray) -> Pieces:
+    """The texts of an Arrow array; those that are null are not there."""
+    data, offsets, valid = string_parts(texts)
+    lengths = np.diff(offsets)
+    return Pieces(texts, offsets[:-1] + address_of(data), np.where(valid, lengths, -1) if len(valid) else lengths)
+
+
+def key_texts(names: Sequence[str]) -> tuple[Bytes, Integers]:
+    """`"name":` for every name, one after the other, and their offsets."""
+    return packed([json.dumps(name, ensure_ascii=False).encode() + b":" for name in names])
+
+
+def join_objects(texts: Sequence[Pieces], names: Sequence[str], rows: int, *, tail: str = "") -> pa.LargeStringArray:
+    """`{"name":text,…}` for every row, followed by `tail`; a text that is not there leaves its member out."""
+    keys, key_offsets = key_texts(names)
+    addresses, lengths = np.empty((len(texts), rows), np.int64), np.empty((len(texts), rows), np.int64)
+    for place, text in enumerate(texts):
+        addresses[place], lengths[place] = text.addresses, text.lengths
+    room = int(np.maximum(lengths, 0).sum()) + rows * (len(keys) + len(texts) + 3)
+    out, offsets = np.empty(room, np.uint8), np.zeros(rows + 1, np.int64)
+    used = json_write.join_members(addresses, lengths, keys, key_offsets, ord(tail or "\0"), out, offsets)
+    return arrow_strings(pa.large_string(), offsets, out[:used])
+
+
+def lines_of(texts: Sequence[Pieces], names: Sequence[str], rows: int) -> Bytes:
+    """The bytes of JSON lines made of the texts of members."""
     data, offsets, _ = string_parts(join_objects(texts, names, rows, tail="\n"))
-    return data[offsets[0] : offsets[-1]]
-
-
-def key_text(name: str) -> str:
-    """`"name":` as it stands before a value."""
-    return json.dumps(name, ensure_ascii=False) + ":"
-
-
-def join_objects(
-    texts: Sequence[pa.LargeStringArray], names: Sequence[str], rows: int, *, tail: str = ""
-) -> pa.LargeStringArray:
-    """`{"name":text,…}` for every row, followed by `tail`; a text that is null leaves its member out."""
-    if not texts:
-        return pa.repeat(_scalar("{}" + tail), rows)
-    if not any(text.null_count for text in texts):
-        pieces: list[Any] = []
-        for text, name in zip(texts, names, strict=True):
-            pieces += [("," if pieces else "{") + key_text(name), text]
-        return _joined(*pieces, "}" + tail)
-    members = [_joined("," + key_text(name), text).fill_null("") for text, name in zip(texts, names, strict=True)]
-    return _joined("{", pc.binary_replace_slice(_joined(*members), 0, 1, ""), "}" + tail)
+    return data[: offsets[-1]]
 
 
 def are_json(texts: pa.LargeStringArray) -> Flags:
     """Which of the texts are one valid JSON value of any kind, without white space around it."""
-    data, offsets, _ = string_parts(join_objects([texts], [""], len(texts)))
+    data, offsets, _ = string_parts(join_objects([pieces_of(texts)], [""], len(texts)))
     starts, ends = offsets[:-1].copy(), offsets[1:].copy()
     value_starts, value_ends, _, status, _ = json_scan.scan_records(address_of(data), len(data), starts, ends, [b""])
     # A text such as `1,"":2` makes a valid object as well; then the value found is not the whole text.
@@ -368,8 +384,11 @@ def _floats(array: pa.Array) -> pa.LargeStringArray:
     if not len(array):
         return pa.array([], pa.large_string())
     values = np.ascontiguousarray(array.to_numpy(zero_copy_only=False))  # Null becomes NaN, and NaN is written as null.
-    text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode()
-    return pc.split_pattern(pa.array([text], pa.large_string()), ",").values
+    text = np.frombuffer(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8)[1:-1]
+    digits = text != ord(",")
+    commas = np.flatnonzero(~digits)
+    offsets = np.concatenate(([0], commas - np.arange(len(commas)), [len(text) - len(commas)]))
+    return arrow_strings(pa.large_string(), offsets, text[digits])
 
 
 def _iso8601(array: pa.Array) -> pa.LargeStringArray:

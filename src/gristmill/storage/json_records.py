@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
 from gristmill.kernels import json_scan, json_values, json_write, utf8
@@ -25,15 +24,17 @@ from gristmill.storage.json_columns import (
     Field,
     Flags,
     Integers,
+    Pieces,
     address_of,
     are_json,
     arrow_nested,
     arrow_texts,
     decode_column,
     json_texts,
-    key_text,
+    key_texts,
     lines_of,
     packed,
+    pieces_of,
     python_list,
     string_parts,
 )
@@ -208,9 +209,12 @@ class JsonRecords:
 
     def python_values(self, name: str) -> list[Any]:
         """What Python's `json` makes of each value; None where the key is missing."""
-        texts = self._raw(name).fill_null("null")
+        self._find([name])
+        field = self._fields[name]
+        there = None if field.kinds.all() else field.kinds != MISSING
+        texts = arrow_texts(pa.large_string(), self.buffer, field.starts, field.ends, there).fill_null("null")
         data, offsets, _ = string_parts(texts)
-        out = np.empty(len(data) + len(texts) + 1, np.uint8)
+        out = np.empty(len(data) + len(texts), np.uint8)
         used = json_write.gather(address_of(data), offsets[:-1], offsets[1:], ord(","), out)
         return python_list(b"[" + out[: max(used - 1, 0)].tobytes() + b"]")
 
@@ -304,7 +308,7 @@ class JsonRecords:
             drop: Leave these keys out.
         """
         new = {
-            name: self._checked(name, *change)
+            name: self._new_texts(name, *change)
             for name, change in (changes or {}).items()
             if name not in drop and (fields is None or name in fields)
         }
@@ -317,35 +321,28 @@ class JsonRecords:
         json_write.gather(address_of(records.buffer), records.starts, records.ends, ord("\n"), out)
         return out
 
-    def _encode_fields(self, fields: Sequence[str], new: Mapping[str, tuple[pa.Array, Flags | None]]) -> Bytes:
-        self._find([name for name in fields if name not in new or new[name][1] is not None])
+    def _encode_fields(self, fields: Sequence[str], new: Mapping[str, Pieces]) -> Bytes:
+        self._find([name for name in fields if name not in new or (new[name].lengths < 0).any()])
         texts = []
         for name in fields:
-            if name not in new:
-                texts.append(self._raw(name))
-                continue
-            values, mask = new[name]
-            if mask is None:
-                texts.append(json_texts(values))
-            else:
-                some = json_texts(values.filter(pa.array(mask)))
-                texts.append(pc.replace_with_mask(self._raw(name), pa.array(mask), some))
+            text = new.get(name)
+            if text is None or (text.lengths < 0).any():
+                raw = self._raw(name)
+                if text is not None:
+                    chosen = text.lengths >= 0
+                    raw.addresses[chosen], raw.lengths[chosen] = text.addresses[chosen], text.lengths[chosen]
+                text = raw
+            texts.append(text)
         return lines_of(texts, fields, len(self))
 
-    def _encode_changed(self, new: Mapping[str, tuple[pa.Array, Flags | None]]) -> Bytes:
+    def _encode_changed(self, new: Mapping[str, Pieces]) -> Bytes:
         names = list(new)
         self._find(names)
         found = [self._fields[name] for name in names]
+        addresses = np.stack([text.addresses for text in new.values()])
+        lengths = np.stack([text.lengths for text in new.values()])
         present = np.stack([field.kinds for field in found])
-        addresses, lengths = np.zeros(present.shape, np.int64), np.full(present.shape, -1, np.int64)
-        written = []  # What the addresses lead to.
-        for place, (values, mask) in enumerate(new.values()):
-            rows = slice(None) if mask is None else mask
-            data, offsets, _ = string_parts(json_texts(values if mask is None else values.filter(pa.array(mask))))
-            written.append(data)
-            addresses[place, rows] = offsets[:-1] + address_of(data)
-            lengths[place, rows] = np.diff(offsets)
-        keys, key_offsets = packed([key_text(name).encode() for name in names])
+        keys, key_offsets = key_texts(names)
         added = ((present == MISSING) & (lengths >= 0)).sum(axis=1)
         room = self.nbytes + len(self) + int(np.maximum(lengths, 0).sum())
         out = np.empty(room + int((added * (np.diff(key_offsets) + 1)).sum()), np.uint8)
@@ -355,7 +352,7 @@ class JsonRecords:
         )  # fmt: skip
         return out[:used]
 
-    def _checked(self, name: str, values: pa.Array, mask: Flags | None) -> tuple[pa.Array, Flags | None]:
+    def _new_texts(self, name: str, values: pa.Array, mask: Flags | None) -> Pieces:
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         if len(values) != len(self):
@@ -366,7 +363,12 @@ class JsonRecords:
                 rows=len(values),
                 records=len(self),
             )
-        return values, None if mask is None or mask.all() else mask
+        if mask is None or mask.all():
+            return pieces_of(json_texts(values))
+        texts = pieces_of(json_texts(values.filter(pa.array(mask))))
+        addresses, lengths = np.zeros(len(self), np.int64), np.full(len(self), -1, np.int64)
+        addresses[mask], lengths[mask] = texts.addresses, texts.lengths
+        return Pieces(texts.owner, addresses, lengths)
 
     def _without(self, drop: Collection[str]) -> JsonRecords:
         names, name_offsets = packed([name.encode("utf-8", "surrogatepass") for name in drop])
@@ -394,9 +396,9 @@ class JsonRecords:
         if unknown:
             self._scan(unknown)
 
-    def _raw(self, name: str) -> pa.LargeStringArray:
-        """The JSON text of each value as it stands in its record; null where the key is missing."""
+    def _raw(self, name: str) -> Pieces:
+        """The JSON text of each value as it stands in its record; none where the key is missing."""
         self._find([name])
         field = self._fields[name]
-        valid = field.kinds != MISSING
-        return arrow_texts(pa.large_string(), self.buffer, field.starts, field.ends, None if valid.all() else valid)
+        lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)
+        return Pieces(self.buffer, field.starts + address_of(self.buffer), lengths)

@@ -20,7 +20,7 @@ from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry,
 from gristmill.ledger.record.plan_record import read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.files import StorageOptions
 
 if TYPE_CHECKING:
     import polars as pl

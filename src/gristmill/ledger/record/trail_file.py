@@ -28,7 +28,7 @@ from gristmill.ledger.record.trail import (
 )
 from gristmill.storage.atomic import write_bytes_atomic
 from gristmill.storage.compression import open_raw
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.files import StorageOptions
 
 _MAGIC = b"GMTRAIL2"
 _RECORD_TEXT = [field.name for field in fields(QuarantinedRecord) if field.name != "raw"]
