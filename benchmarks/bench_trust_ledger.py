@@ -154,7 +154,7 @@ def million_decisions(folder: Path) -> dict[str, Any]:
     from gristmill.ledger.record.layout import RunFolder
     from gristmill.ledger.record.plan_record import write_plan
     from gristmill.ledger.record.trail import Decisions, Identity, Trail
-    from gristmill.storage.part_sink import WrittenFile
+    from gristmill.storage.atomic import WrittenFile
     from gristmill.storage.partitions import FileRange, Partition
 
     output = RunFolder(folder / "million")

@@ -9,7 +9,7 @@ import click
 from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
 
 if TYPE_CHECKING:
-    from gristmill.storage.part_sink import WrittenFile
+    from gristmill.storage.atomic import WrittenFile
 
 
 @click.command("split")

@@ -15,7 +15,7 @@ from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.trail import Trail, join_sources
 from gristmill.observe.events import EventStream, PartitionCommitted, RecordsQuarantined
-from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tracking.origins import Lineage, Step, with_lineage

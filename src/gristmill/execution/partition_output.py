@@ -16,7 +16,7 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.trail import Trail, join_sources
 from gristmill.stages.source_sink import PartFile, SinkStage
-from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch

@@ -1,7 +1,7 @@
 """Strict JSON over raw bytes: validate records, find the values of top-level keys, decode strings, remove members.
 
 Records are spans of one buffer whose address and size are given. One pass accepts exactly what RFC 8259 accepts (UTF-8
-itself is the concern of `json_utf8`) and meanwhile collects the names of top-level keys and the spans of wanted values.
+itself is the concern of `utf8`) and meanwhile collects the names of top-level keys and the spans of wanted values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gristmill.kernels.json_values import (
     skip_space,
     unescape,
 )
-from gristmill.kernels.json_vector import WIDTH, address_of, copy_bytes, load_byte, load_word, store_byte
+from gristmill.kernels.machine import WIDTH, address_of, copy_bytes, load_byte, load_word, store_byte
 
 # Entries of the state that `_scan` leaves behind: names known, names seen, room that a name needs, 1 when out of room.
 _KNOWN, _SEEN, _NEEDED, _FULL = range(4)

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined
-from gristmill.kernels.json_vector import (
+from gristmill.kernels.machine import (
     WIDTH,
     copy_backslash,
-    first_bit,
     load_byte,
     special_mask,
     store_byte,
+    trailing_zeros,
 )
 
 Integers = npt.NDArray[np.int64]
@@ -83,7 +83,7 @@ def read_string(base: int, i: int, end: int, size: int) -> int:
             if mask == 0:
                 i += WIDTH
                 continue
-            i += first_bit(mask)
+            i += trailing_zeros(mask)
             if i >= end:
                 return BAD_VALUE
         byte = load_byte(base + i)
@@ -266,7 +266,7 @@ def unescape(base: int, i: int, end: int, size: int, target: int) -> int:
     while i < end:
         if i + WIDTH <= size:
             mask = copy_backslash(target, base + i)
-            step = first_bit(mask) if mask != 0 else WIDTH
+            step = trailing_zeros(mask) if mask != 0 else WIDTH
             step = min(step, end - i)
             i += step
             target += step

@@ -1,4 +1,4 @@
-"""Bytes of JSON from pieces: gather spans, quote strings, put objects and lists together, replace values in place.
+"""Bytes of JSON from pieces: gather spans, quote strings, put objects together, replace values in place.
 
 Pieces are given by their addresses and lengths, so that raw values of a buffer and newly written texts can be mixed;
 the caller keeps what they point to alive. A length of -1 says that there is no piece.
@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined, kernel
-from gristmill.kernels.json_vector import (
+from gristmill.kernels.machine import (
     WIDTH,
     address_of,
+    bit_count,
     copy_bytes,
     copy_special,
-    count_bits,
-    first_bit,
     load_byte,
     special_mask,
     store_byte,
+    trailing_zeros,
 )
 
 Integers = npt.NDArray[np.int64]
@@ -80,7 +80,7 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
     i = offsets[0]
     end = offsets[rows]
     while i + WIDTH <= end:
-        specials += count_bits(special_mask(base + i))
+        specials += bit_count(special_mask(base + i))
         i += WIDTH
     out = np.empty(end - offsets[0] + 5 * (specials + end - i) + 4 * rows + WIDTH, np.uint8)
     out_offsets = np.empty(rows + 1, np.int64)
@@ -98,7 +98,7 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
             while i < stop:
                 if i + WIDTH <= end:
                     mask = copy_special(target, base + i)
-                    step = min(stop - i, first_bit(mask) if mask != 0 else WIDTH)
+                    step = min(stop - i, trailing_zeros(mask) if mask != 0 else WIDTH)
                     i += step
                     target += step
                     if mask == 0 or i >= stop:
@@ -142,26 +142,18 @@ def quote_strings(base: int, offsets: Integers, valid: Bytes) -> tuple[Bytes, In
 
 @kernel
 def join_members(
-    addresses: Integers,
-    lengths: Integers,
-    valid: Bytes,
-    keys: Bytes,
-    key_offsets: Integers,
-    brackets: Bytes,
-    out: Bytes,
-    out_offsets: Integers,
+    addresses: Integers, lengths: Integers, keys: Bytes, key_offsets: Integers, tail: int, out: Bytes, offsets: Integers
 ) -> int:
-    """One text per row from a piece of each column, each led by its column's key text.
+    """An object per row from a piece of each column, each led by its column's key text.
 
     Args:
         addresses: Of the piece per column and row.
         lengths: Of the piece per column and row; -1 leaves the member out.
-        valid: Zero for rows that become `null`; empty when there are none.
         keys: Key texts (`"name":`) one after the other.
         key_offsets: Where each key text starts, and the end of the last.
-        brackets: What opens a row, separates members, closes a row and follows it; zero for nothing.
+        tail: The byte that follows every object; zero for none.
         out: Long enough for everything.
-        out_offsets: Filled with where each row starts, and the end of the last.
+        offsets: Filled with where each row starts, and the end of the last.
 
     Returns:
         How many bytes of `out` are used.
@@ -169,85 +161,29 @@ def join_members(
     first: int = address_of(out)
     key_base = address_of(keys)
     target = first
-    out_offsets[0] = 0
     for row in range(lengths.shape[1]):
-        if len(valid) > 0 and valid[row] == 0:
-            target = _write_null(target)
-        else:
-            if brackets[0] != 0:
-                store_byte(target, np.int64(brackets[0]))
+        store_byte(target, 123)
+        target += 1
+        some = False
+        for column in range(lengths.shape[0]):
+            length = lengths[column, row]
+            if length < 0:
+                continue
+            if some:
+                store_byte(target, 44)
                 target += 1
-            some = False
-            for column in range(lengths.shape[0]):
-                length = lengths[column, row]
-                if length < 0:
-                    continue
-                if some and brackets[1] != 0:
-                    store_byte(target, np.int64(brackets[1]))
-                    target += 1
-                some = True
-                key_length = key_offsets[column + 1] - key_offsets[column]
-                copy_bytes(target, key_base + key_offsets[column], key_length)
-                target += key_length
-                copy_bytes(target, addresses[column, row], length)
-                target += length
-            if brackets[2] != 0:
-                store_byte(target, np.int64(brackets[2]))
-                target += 1
-        if brackets[3] != 0:
-            store_byte(target, np.int64(brackets[3]))
+            some = True
+            key_length = key_offsets[column + 1] - key_offsets[column]
+            copy_bytes(target, key_base + key_offsets[column], key_length)
+            target += key_length
+            copy_bytes(target, addresses[column, row], length)
+            target += length
+        store_byte(target, 125)
+        target += 1
+        if tail != 0:
+            store_byte(target, tail)
             target += 1
-        out_offsets[row + 1] = target - first
-    return target - first
-
-
-@kernel
-def join_items(
-    addresses: Integers,
-    lengths: Integers,
-    starts: Integers,
-    ends: Integers,
-    valid: Bytes,
-    opener: int,
-    out: Bytes,
-    out_offsets: Integers,
-) -> int:
-    """One text per row from a run of items: `[a,b]` or, with the other opener, `{a,b}`.
-
-    Args:
-        addresses: Of the text per item.
-        lengths: Of the text per item; -1 is written as `null`.
-        starts: The first item of each row.
-        ends: One after the last item of each row.
-        valid: Zero for rows that become `null`; empty when there are none.
-        opener: The bracket, whose partner lies two above it.
-        out: Long enough for everything.
-        out_offsets: Filled with where each row starts, and the end of the last.
-
-    Returns:
-        How many bytes of `out` are used.
-    """
-    first: int = address_of(out)
-    target = first
-    out_offsets[0] = 0
-    for row in range(len(starts)):
-        if len(valid) > 0 and valid[row] == 0:
-            target = _write_null(target)
-        else:
-            store_byte(target, opener)
-            target += 1
-            for item in range(starts[row], ends[row]):
-                if item > starts[row]:
-                    store_byte(target, 44)
-                    target += 1
-                if lengths[item] < 0:
-                    target = _write_null(target)
-                else:
-                    copy_bytes(target, addresses[item], lengths[item])
-                    target += lengths[item]
-            store_byte(target, opener + 2)
-            target += 1
-        out_offsets[row + 1] = target - first
+        offsets[row + 1] = target - first
     return target - first
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
-from gristmill.kernels.text_loads import load8
-from gristmill.kernels.text_split import ONE, ZERO, count_points, load_part, split_words
+from gristmill.kernels.machine import load8
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, text_column
+from gristmill.kernels.text_words import split_words
+from gristmill.kernels.utf8 import ONE, ZERO, count_points, load_part, same_bytes
 
 # A document with fewer words than an n-gram has is marked by this number in every result.
 TOO_SHORT = -1
@@ -21,16 +22,6 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _TAGS = np.uint64(0xFFFFFFFF00000000)
-
-
-@routine
-def _same(data, one, other, length):
-    at = 0
-    while at + 8 <= length:
-        if load8(data, one + at) != load8(data, other + at):
-            return False
-        at += 8
-    return at == length or load_part(data, one + at, length - at) == load_part(data, other + at, length - at)
 
 
 @routine
@@ -86,7 +77,7 @@ def _number_words(data, starts, ends, words, slots, keys, lengths, grams, counts
                 if (
                     keys[seen] == key
                     and lengths[seen] == length
-                    and (length <= 8 or _same(data, starts[firsts[seen]], begin, length))
+                    and (length <= 8 or same_bytes(data, starts[firsts[seen]], begin, length))
                 ):
                     number = int(seen)
                     break
@@ -207,7 +198,7 @@ def _occurrences(data, starts, ends, words, numbers, first, n):
         begin = ends[word] - head_length
         if begin < starts[word] or begin < free or ends[final] - starts[final] < tail_length:
             continue
-        if _same(data, begin, starts[first], head_length) and _same(data, starts[final], tail, tail_length):
+        if same_bytes(data, begin, starts[first], head_length) and same_bytes(data, starts[final], tail, tail_length):
             found += 1
             free = starts[final] + tail_length
     return found
@@ -438,6 +429,4 @@ def ngram_counts(
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
-
     ngram_counts(text_column(["a b"]), np.ones(1, dtype=np.bool_), top=(2,), duplicate=(2,))

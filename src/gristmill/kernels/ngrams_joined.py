@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.text_column import Integers, Mask, WordSpans
-from gristmill.kernels.text_lines import hash_and_count, same_bytes
-from gristmill.kernels.text_loads import load8
-from gristmill.kernels.text_split import ONE, ZERO, count_points
+from gristmill.kernels.machine import load8
+from gristmill.kernels.text_column import Integers, Mask, WordSpans, text_column, word_spans
+from gristmill.kernels.text_lines import hash_and_count
+from gristmill.kernels.utf8 import ONE, ZERO, count_points, same_bytes
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
@@ -166,8 +166,6 @@ def joined_duplicates(words: WordSpans, alive: Mask, sizes: tuple[int, ...]) -> 
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column, word_spans
-
     column = text_column(["a"])
     bounds = np.array([0, 1], dtype=np.int64)
     spans = word_spans(column.data, bounds[:1], bounds[1:], bounds)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Bytes, Integers, text_column
 from gristmill.kernels.unicode_classes import ALNUM, CODE_POINTS, PAGE, SPACE, class_tables
+from gristmill.kernels.utf8 import decode, flags_of
 
 Codes = npt.NDArray[np.uint32]
 Pages = npt.NDArray[np.uint16]
@@ -129,25 +130,8 @@ def shingle_block(data, end, pages, codes, size, unit, power, ring, out, state):
     limit = len(out)
     slot = count % size
     while at < end and made < limit - 1:
-        first = np.int64(data[at])
-        if first < 0x80:
-            point = first
-            width = 1
-        elif first < 0xE0:
-            point = (first & 0x1F) << 6 | (np.int64(data[at + 1]) & 0x3F)
-            width = 2
-        elif first < 0xF0:
-            point = (first & 0x0F) << 12 | (np.int64(data[at + 1]) & 0x3F) << 6 | (np.int64(data[at + 2]) & 0x3F)
-            width = 3
-        else:
-            point = (
-                (first & 0x07) << 18
-                | (np.int64(data[at + 1]) & 0x3F) << 12
-                | (np.int64(data[at + 2]) & 0x3F) << 6
-                | (np.int64(data[at + 3]) & 0x3F)
-            )
-            width = 4
-        code = codes[np.int64(pages[point >> 8]) * 256 + (point & 255)]
+        point, width = decode(data, at)
+        code = flags_of(point, pages, codes)
         token = np.uint64(0)
         if unit == 0:
             if code != np.uint32(0) and code < ALONE and (word != np.uint64(0) or code != _UNDERSCORE):

@@ -1,13 +1,16 @@
-"""Counts of characters by class, and of the characters in URLs, in one pass over the bytes of each document."""
+"""Counts of characters in one pass over the bytes of each document: by class, in URLs, and members of given sets."""
 
 from __future__ import annotations
+
+import string
 
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn
-from gristmill.kernels.text_loads import load8
-from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
+from gristmill.kernels.machine import load8
+from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn, text_column
+from gristmill.kernels.unicode_classes import ALPHABETIC, CODE_POINTS, class_tables
+from gristmill.kernels.utf8 import HIGH_BITS, byte_table, decode, flags_of
 
 # Columns of the result.
 N_CHARS = 0
@@ -21,9 +24,12 @@ URL_CHARS = 7
 ADULT_URLS = 8
 WIDTH = 9
 
+# Columns of the result of `count_sets`.
+CHARS, FIRST_SET, SECOND_SET, LINES, LONGEST_LINE = range(5)
+
 _COLON_FIELD = 7
-_HIGH_BITS = np.uint64(0x8080808080808080)
 _BYTE = np.uint64(255)
+_ALPHANUMERIC = (string.ascii_letters + string.digits).encode()
 
 
 def _packed_counters() -> np.ndarray:
@@ -31,12 +37,12 @@ def _packed_counters() -> np.ndarray:
     table = np.zeros(256, dtype=np.uint64)
     classes: list[set[int]] = [
         {byte for byte in range(256) if byte & 0xC0 != 0x80},
-        set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789\n?!,."),
+        set(_ALPHANUMERIC + b"\n?!,."),
         set(b"0123456789"),
         set(b"\t\n\r\b "),
         set(b"()[]{}"),
         set(b"#"),
-        set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+        set(string.ascii_letters.encode()),
         set(b":"),
     ]
     for field, members in enumerate(classes):
@@ -45,19 +51,9 @@ def _packed_counters() -> np.ndarray:
     return table
 
 
-def _url_bytes() -> np.ndarray:
-    """Which bytes continue a URL: 1 for those allowed as they are, 2 for the sign of a percent escape, 4 for hex."""
-    table = np.zeros(256, dtype=np.uint8)
-    for byte in b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789$-_@.&+/:=?#~!*(),":
-        table[byte] |= 1
-    table[ord("%")] |= 2
-    for byte in b"0123456789abcdefABCDEF":
-        table[byte] |= 4
-    return table
-
-
 _PACKED = _packed_counters()
-_URL = _url_bytes()
+# Which bytes continue a URL: 1 for those allowed as they are, 2 for the sign of a percent escape, 4 for hex.
+_URL = byte_table({1: _ALPHANUMERIC + b"$-_@.&+/:=?#~!*(),", 2: b"%", 4: string.hexdigits.encode()})
 
 
 @leaf
@@ -115,31 +111,14 @@ def _count_wide(data, begin, end, pages, flags, out):
     size = len(data)
     at = begin
     while at < end:
-        if at + 8 <= size and load8(data, at) & _HIGH_BITS == 0:
+        if at + 8 <= size and load8(data, at) & HIGH_BITS == 0:
             at += 8
             continue
-        first = np.int64(data[at])
-        if first < 0x80:
-            at += 1
-            continue
-        if first < 0xE0:
-            point = (first & 0x1F) << 6 | (np.int64(data[at + 1]) & 0x3F)
-            at += 2
-        elif first < 0xF0:
-            point = (first & 0x0F) << 12 | (np.int64(data[at + 1]) & 0x3F) << 6 | (np.int64(data[at + 2]) & 0x3F)
-            at += 3
-            if point == 0x27E8 or point == 0x27E9:
-                brackets += 1
-        else:
-            point = (
-                (first & 0x07) << 18
-                | (np.int64(data[at + 1]) & 0x3F) << 12
-                | (np.int64(data[at + 2]) & 0x3F) << 6
-                | (np.int64(data[at + 3]) & 0x3F)
-            )
-            at += 4
-        if flags[np.int64(pages[point >> 8]) * 256 + (point & 255)] & ALPHABETIC:
-            alphabetic += 1
+        point, width = decode(data, at)
+        at += width
+        if width > 1:
+            brackets += point == 0x27E8 or point == 0x27E9
+            alphabetic += flags_of(point, pages, flags) & ALPHABETIC != 0
     out[BRACKET_CHARS] += brackets
     out[ALPHABETIC_CHARS] += alphabetic
 
@@ -178,8 +157,50 @@ def character_counts(column: TextColumn, alive: Mask) -> Integers:
     return out
 
 
+@kernel
+def count_sets(data: Bytes, offsets: Integers, starts: Integers, ends: Integers, alive: Mask, sets: Bytes) -> Integers:
+    """A row of counts per document: characters, members of two sets, lines, characters of the longest line.
+
+    Args:
+        data: The bytes of the column.
+        offsets: Its offsets.
+        starts: Members are counted from here,
+        ends: to here.
+        alive: Which documents to look at.
+        sets: For every code point, bit 1 when it is in the first set and bit 2 when it is in the second.
+    """
+    rows = len(offsets) - 1
+    counts = np.zeros((rows, 5), np.int64)
+    for row in range(rows):
+        if not alive[row]:
+            continue
+        at, end = offsets[row], offsets[row + 1]
+        start, stop = starts[row], ends[row]
+        chars = first = second = line = longest = 0
+        lines = 1
+        while at < end:
+            here = at
+            point, width = decode(data, at)
+            at += width
+            chars += 1
+            if start <= here < stop:
+                first += sets[point] & 1
+                second += sets[point] >> 1
+            if point == 10:
+                longest = max(longest, line)
+                line = 0
+                lines += 1
+            else:
+                line += 1
+        counts[row, 0], counts[row, 1], counts[row, 2] = chars, first, second
+        counts[row, 3], counts[row, 4] = lines, max(longest, line)
+    return counts
+
+
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
-
     character_counts(text_column(["a"]), np.ones(1, dtype=np.bool_))
+    data, offsets, alive = text_column(["a"])
+    sets = np.zeros(CODE_POINTS, np.uint8)
+    sets.flags.writeable = False
+    count_sets(data, offsets, offsets[:-1], offsets[1:], alive, sets)

@@ -7,13 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
-from gristmill.kernels.text_layout import line_break_width
-from gristmill.kernels.text_lines import strip_left, strip_right
-from gristmill.kernels.text_phrases import Phrases, compile_phrases, phrase_kinds
-from gristmill.kernels.text_split import space_width
-from gristmill.kernels.text_tokens import decode, flags_of, sentences, tokenize
+from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn, text_column
+from gristmill.kernels.text_phrases import compile_phrases, kelvin_folded, phrase_kinds
+from gristmill.kernels.text_tokens import sentences, tokenize
 from gristmill.kernels.unicode_classes import DECIMAL, class_tables
+from gristmill.kernels.utf8 import (
+    decode,
+    flags_of,
+    line_break_width,
+    next_character,
+    space_width,
+    strip_left,
+    strip_right,
+)
 
 # What became of a document.
 KEPT = 0
@@ -38,7 +44,6 @@ SCRIPT = 4
 
 _EDIT = np.frombuffer(b"[edit]", dtype=np.uint8)
 _CITATION = np.frombuffer(b"[citation needed]", dtype=np.uint8)
-_KELVIN = 0xE2
 
 
 class Cleaned(NamedTuple):
@@ -76,9 +81,7 @@ def _words_of_line(data, begin, end):
             words += 1
         chars += 1
         longest = max(longest, chars)
-        at += 1
-        while at < end and data[at] & 0xC0 == 0x80:
-            at += 1
+        at = next_character(data, at, end)
     return words, longest
 
 
@@ -129,24 +132,13 @@ def _copy_line(data, begin, end, remove_citations, pages, flags, out, size):
 @routine
 def _kinds_of_line(out, begin, end, scratch, pairs, bounds, members, text, offsets, anchors, kinds):
     """The kinds of phrases in a line, in which a Kelvin sign counts as the k that it is in lower case."""
-    kelvin = False
-    for at in range(begin, end - 2):
-        if out[at] == _KELVIN and out[at + 1] == 0x84 and out[at + 2] == 0xAA:
-            kelvin = True
-            break
-    if not kelvin:
-        return phrase_kinds(out, begin, end, pairs, bounds, members, text, offsets, anchors, kinds)
-    size = 0
-    at = begin
-    while at < end:
-        if at + 2 < end and out[at] == _KELVIN and out[at + 1] == 0x84 and out[at + 2] == 0xAA:
-            scratch[size] = 107
-            at += 3
-        else:
-            scratch[size] = out[at]
-            at += 1
-        size += 1
-    return phrase_kinds(scratch, 0, size, pairs, bounds, members, text, offsets, anchors, kinds)
+    wide = False
+    for at in range(begin, end):
+        wide |= out[at] == 0xE2
+    if wide:
+        size = kelvin_folded(out, begin, end, scratch)
+        return phrase_kinds(scratch, 0, size, pairs, bounds, members, text, offsets, anchors, kinds)
+    return phrase_kinds(out, begin, end, pairs, bounds, members, text, offsets, anchors, kinds)
 
 
 @routine
@@ -271,9 +263,6 @@ def _clean(
     return size
 
 
-_compiled: list[Phrases] = []
-
-
 def clean_lines(
     column: TextColumn,
     alive: Mask,
@@ -326,6 +315,4 @@ def clean_lines(
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
-
     clean_lines(text_column(["a"]), np.ones(1, dtype=np.bool_), policy_phrases=("ab",))

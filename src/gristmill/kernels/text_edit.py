@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from gristmill.kernels.compiler import kernel, leaf
 from gristmill.kernels.text_column import Bytes, Integers, Mask
+from gristmill.kernels.utf8 import character_start, next_character, next_newline, space_width, strip_left, strip_right
 
 NEWLINE = 10
 
@@ -23,26 +24,6 @@ def build_column(data: Bytes, offsets: Integers, valid: Mask) -> pa.LargeStringA
     """A string column over the bytes that a kernel wrote; rows that are not `valid` are null."""
     validity = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.LargeStringArray.from_buffers(len(valid), pa.py_buffer(offsets), pa.py_buffer(data), validity)
-
-
-@leaf
-def _space_width(data: Bytes, at: int, end: int) -> int:
-    """How many bytes the white space character at `at` takes; 0 when there is none."""
-    byte = data[at]
-    if byte <= 32:
-        return 1 if byte == 32 or 9 <= byte <= 13 or byte >= 28 else 0
-    if byte == 0xC2:
-        return 2 if at + 1 < end and (data[at + 1] == 0x85 or data[at + 1] == 0xA0) else 0
-    if byte < 0xE1 or byte > 0xE3 or at + 2 >= end:
-        return 0
-    second, third = data[at + 1], data[at + 2]
-    if byte == 0xE1:
-        return 3 if second == 0x9A and third == 0x80 else 0
-    if byte == 0xE3:
-        return 3 if second == 0x80 and third == 0x80 else 0
-    if second == 0x80:
-        return 3 if third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF else 0
-    return 3 if second == 0x81 and third == 0x9F else 0
 
 
 @leaf
@@ -114,16 +95,12 @@ def _character_at(data: Bytes, start: int, end: int, index: int) -> int:
     if index >= 0:
         at = start
         while index > 0 and at < end:
-            at += 1
-            while at < end and data[at] & 0xC0 == 0x80:
-                at += 1
+            at = next_character(data, at, end)
             index -= 1
         return at
     at = end
     while index < 0 and at > start:
-        at -= 1
-        while at > start and data[at] & 0xC0 == 0x80:
-            at -= 1
+        at = character_start(data, at - 1, start)
         index += 1
     return at
 
@@ -166,18 +143,8 @@ def slice_spans(
             if include_right:
                 last += len(right_text)
         if strip:
-            while first < last:
-                width = _space_width(data, first, last)
-                if width == 0:
-                    break
-                first += width
-            while first < last:
-                at = last - 1
-                while at > first and data[at] & 0xC0 == 0x80:
-                    at -= 1
-                if _space_width(data, at, last) != last - at:
-                    break
-                last = at
+            first = strip_left(data, first, last)
+            last = strip_right(data, first, last)
         if first < last:
             starts[row], ends[row] = first, last
     return starts, ends
@@ -206,9 +173,7 @@ def remove_lines(
         line = offsets[row]
         lines = 0
         while True:
-            stop = line
-            while stop < end and data[stop] != NEWLINE:
-                stop += 1
+            stop = next_newline(data, line, end)
             size = stop - line
             listed = False
             if size <= longest:
@@ -361,10 +326,10 @@ def remove_addresses(data: Bytes, offsets: Integers) -> tuple[npt.NDArray[np.uin
             low = data[i] | 0x20
             if low == 104 or low == 119:
                 head = _address_head(data, i, end)
-                if head and head < end and _space_width(data, head, end) == 0:
+                if head and head < end and space_width(data, head, end) == 0:
                     at = _copy(data, kept, i, out, at)
                     i = head
-                    while i < end and _space_width(data, i, end) == 0:
+                    while i < end and space_width(data, i, end) == 0:
                         i += 1
                     kept = i
                     continue

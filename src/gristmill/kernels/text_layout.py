@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn
-from gristmill.kernels.text_lines import hash_and_count, next_newline, strip_left, strip_right, unique_pieces
-from gristmill.kernels.text_split import count_points
-from gristmill.kernels.text_tokens import decode, flags_of
+from gristmill.kernels.compiler import kernel, routine
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
+from gristmill.kernels.text_lines import hash_and_count, unique_pieces
 from gristmill.kernels.unicode_classes import TERMINAL, class_tables
+from gristmill.kernels.utf8 import (
+    character_start,
+    count_points,
+    decode,
+    flags_of,
+    line_break_width,
+    next_newline,
+    strip_left,
+    strip_right,
+)
 
 # Columns of the result.
 BROKEN_LINES = 0  # lines of str.splitlines
@@ -33,21 +41,6 @@ WIDTH = 12
 
 # The bytes that can begin a line break or an ellipsis.
 _SPECIAL = np.array([byte < 32 or byte in (46, 0xC2, 0xE2) for byte in range(256)], dtype=np.bool_)
-
-
-@leaf
-def line_break_width(data, at, end):
-    """Bytes of the line break of str.splitlines at a place, 0 when there is none."""
-    byte = data[at]
-    if byte == 13:
-        return 2 if at + 1 < end and data[at + 1] == 10 else 1
-    if 10 <= byte <= 12 or 0x1C <= byte <= 0x1E:
-        return 1
-    if byte == 0xC2:
-        return 2 if at + 1 < end and data[at + 1] == 0x85 else 0
-    if byte == 0xE2 and at + 2 < end and data[at + 1] == 0x80 and (data[at + 2] == 0xA8 or data[at + 2] == 0xA9):
-        return 3
-    return 0
 
 
 @routine
@@ -129,10 +122,7 @@ def _finished_lines(data, begin, end, short, pages, flags, counts):
     while at < end:
         stop = next_newline(data, at, end)
         if strip_left(data, at, stop) < stop:
-            last = stop - 1
-            while last > at and data[last] & 0xC0 == 0x80:
-                last -= 1
-            point, _ = decode(data, last)
+            point, _ = decode(data, character_start(data, stop - 1, at))
             if flags_of(point, pages, flags) & TERMINAL:
                 counts[FINISHED_LINES] += 1
             # Characters are counted only where the bytes leave it open.
@@ -203,6 +193,4 @@ def layout_counts(column: TextColumn, alive: Mask, *, short_line_chars: int = 30
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
-
     layout_counts(text_column(["a"]), np.ones(1, dtype=np.bool_))

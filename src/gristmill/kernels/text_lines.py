@@ -7,10 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn
-from gristmill.kernels.text_loads import bit_count, load8, trailing_zeros
-from gristmill.kernels.text_split import load_part, space_width
+from gristmill.kernels.compiler import kernel, routine
+from gristmill.kernels.machine import bit_count, load8
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
+from gristmill.kernels.utf8 import (
+    HIGH_BITS,
+    LOW_SEVEN,
+    NEWLINE_BYTES,
+    ONE,
+    decode,
+    load_part,
+    next_newline,
+    same_bytes,
+    strip_left,
+    strip_right,
+)
 
 # Columns of the result.
 N_LINES = 0
@@ -27,40 +38,11 @@ UNIQUE_PARAGRAPHS = 10
 UNIQUE_PARAGRAPH_CHARS = 11
 WIDTH = 12
 
-_HIGH_BITS = np.uint64(0x8080808080808080)
-_LOW_BITS = np.uint64(0x0101010101010101)
-_LOW_SEVEN = np.uint64(0x7F7F7F7F7F7F7F7F)
-_NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
-_ONE = np.uint64(1)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(29)
 
 _BULLETS = np.array(sorted(map(ord, "•‣⁃⁌⁍∙○●◘◦⦾⦿")), dtype=np.int64)
 _READ_MORE = np.frombuffer(b"read more", dtype=np.uint8)
-
-
-@routine
-def strip_left(data, begin, end):
-    """Where a range begins without its leading white space."""
-    while begin < end:
-        width = space_width(data, begin, end)
-        if not width:
-            break
-        begin += width
-    return begin
-
-
-@routine
-def strip_right(data, begin, end):
-    """Where a range ends without its trailing white space."""
-    while end > begin:
-        last = end - 1
-        while last > begin and data[last] & 0xC0 == 0x80:
-            last -= 1
-        if not space_width(data, last, end):
-            break
-        end = last
-    return end
 
 
 @routine
@@ -71,31 +53,16 @@ def hash_and_count(data, begin, end):
     at = begin
     while at + 8 <= end:
         chunk = load8(data, at)
-        continuations += bit_count(chunk & ~(chunk << _ONE) & _HIGH_BITS)
+        continuations += bit_count(chunk & ~(chunk << ONE) & HIGH_BITS)
         mixed = (mixed ^ chunk) * _MIX
         mixed ^= mixed >> _HALF
         at += 8
     if at < end:
         chunk = load_part(data, at, end - at)
-        continuations += bit_count(chunk & ~(chunk << _ONE) & _HIGH_BITS)
+        continuations += bit_count(chunk & ~(chunk << ONE) & HIGH_BITS)
         mixed = (mixed ^ chunk) * _MIX
         mixed ^= mixed >> _HALF
     return mixed, end - begin - continuations
-
-
-@routine
-def same_bytes(data, one, other, length):
-    """Whether two ranges of one length hold the same bytes."""
-    at = 0
-    while at + 8 <= length:
-        if load8(data, one + at) != load8(data, other + at):
-            return False
-        at += 8
-    while at < length:
-        if data[one + at] != data[other + at]:
-            return False
-        at += 1
-    return True
 
 
 @routine
@@ -178,36 +145,19 @@ def _ends_with_read_more(data, begin, end):
 def _starts_with_bullet(data, begin, end):
     if data[begin] != 0xE2 or begin + 2 >= end:
         return False
-    point = 0x2000 | (np.int64(data[begin + 1]) & 0x3F) << 6 | (np.int64(data[begin + 2]) & 0x3F)
+    point, _ = decode(data, begin)
     for position in range(len(_BULLETS)):  # noqa: SIM110 - compiled code has no generators
         if _BULLETS[position] == point:
             return True
     return False
 
 
-@leaf
-def next_newline(data, at, end):
-    """Where the next newline is, or `end`."""
-    while at + 8 <= end:
-        chunk = load8(data, at) ^ _NEWLINES
-        # Exact for the lowest zero byte, which is all that is asked for.
-        zeros = (chunk - _LOW_BITS) & ~chunk & _HIGH_BITS
-        if zeros:
-            return at + (trailing_zeros(zeros) >> 3)
-        at += 8
-    while at < end:
-        if data[at] == 10:
-            return at
-        at += 1
-    return end
-
-
 @routine
 def _count_newlines(data, at, end):
     count = 0
     while at + 8 <= end:
-        chunk = load8(data, at) ^ _NEWLINES
-        count += 8 - bit_count((((chunk & _LOW_SEVEN) + _LOW_SEVEN) | chunk) & _HIGH_BITS)
+        chunk = load8(data, at) ^ NEWLINE_BYTES
+        count += 8 - bit_count((((chunk & LOW_SEVEN) + LOW_SEVEN) | chunk) & HIGH_BITS)
         at += 8
     while at < end:
         if data[at] == 10:
@@ -307,6 +257,4 @@ def line_counts(column: TextColumn, alive: Mask) -> Integers:
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
-
     line_counts(text_column(["a\nb"]), np.ones(1, dtype=np.bool_))

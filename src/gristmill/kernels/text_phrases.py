@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
 
 # Columns of the result.
 N_PARAGRAPHS = 0
@@ -134,6 +134,22 @@ def phrase_kinds(data, begin, end, pairs, bounds, members, text, offsets, anchor
 
 
 @routine
+def kelvin_folded(data, begin, end, out):
+    """Copy a range with the Kelvin sign as the k that it is in lower case; returns the size of the copy."""
+    size = 0
+    at = begin
+    while at < end:
+        if at + 2 < end and data[at] == 0xE2 and data[at + 1] == 0x84 and data[at + 2] == 0xAA:
+            out[size] = 107
+            at += 3
+        else:
+            out[size] = data[at]
+            at += 1
+        size += 1
+    return size
+
+
+@routine
 def _scan(data, begin, end, pairs, bounds, members, text, offsets, anchors, kinds, counts):
     """Count paragraphs and phrases between two places; returns whether a Kelvin sign stands there."""
     paragraphs = 1
@@ -176,18 +192,9 @@ def _phrases(data, rows, alive, pairs, bounds, members, text, offsets, anchors, 
         end = rows[row + 1]
         kelvin = _scan(data, begin, end, pairs, bounds, members, text, offsets, anchors, kinds, out[row])
         if kelvin:
-            # So rare that a copy in which the sign is a plain k costs nothing over a corpus.
+            # So rare that a copy costs nothing over a corpus.
             copy = np.empty(end - begin, dtype=np.uint8)
-            size = 0
-            at = begin
-            while at < end:
-                if at + 2 < end and data[at] == 0xE2 and data[at + 1] == 0x84 and data[at + 2] == 0xAA:
-                    copy[size] = 107
-                    at += 3
-                else:
-                    copy[size] = data[at]
-                    at += 1
-                size += 1
+            size = kelvin_folded(data, begin, end, copy)
             _scan(copy, 0, size, pairs, bounds, members, text, offsets, anchors, kinds, out[row])
 
 
@@ -200,6 +207,4 @@ def phrase_counts(column: TextColumn, alive: Mask, phrases: Phrases) -> Integers
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
-
     phrase_counts(text_column(["a"]), np.ones(1, dtype=np.bool_), compile_phrases(("ab",), ("cd",)))

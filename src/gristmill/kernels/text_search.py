@@ -1,11 +1,11 @@
-"""Whether documents hold a given string: at the beginning, at the end, among the first characters, or anywhere."""
+"""Which documents hold a given string (at a given place or anywhere), and which hold more than plain ASCII text."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gristmill.kernels.compiler import kernel
-from gristmill.kernels.text_column import Mask, TextColumn
+from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn, text_column
 
 ANYWHERE = 0
 PREFIX = 1
@@ -73,8 +73,21 @@ def contains(
     return out
 
 
+@kernel
+def suspicious_rows(data: Bytes, offsets: Integers) -> Mask:
+    """True where a row has a byte outside ASCII, a control character other than tab and newline, or an `&`."""
+    rows = len(offsets) - 1
+    found = np.zeros(rows, np.bool_)
+    for row in range(rows):
+        for i in range(offsets[row], offsets[row + 1]):
+            byte = data[i]
+            if byte >= 127 or byte == 38 or (byte < 32 and byte != 9 and byte != 10):
+                found[row] = True
+                break
+    return found
+
+
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
-
     contains(text_column(["a"]), np.ones(1, dtype=np.bool_), "a")
+    suspicious_rows(*text_column(["a"])[:2])

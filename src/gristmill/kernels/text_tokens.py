@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
-from gristmill.kernels.text_split import count_points, load_part, space_width
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, text_column, word_spans
 from gristmill.kernels.unicode_classes import ALPHA, PUNCTUATION, TERMINAL, class_tables
+from gristmill.kernels.utf8 import SPACE, byte_table, count_points, decode, flags_of, load_part, space_width
 
 # Columns of the result of `token_counts`.
 N_TOKENS = 0
@@ -22,53 +22,20 @@ STOP_WORDS = 4  # how many different stop words occur
 WIDTH = 5
 
 
-_SPACE = 1
+# What each byte is by itself, beside SPACE; those beyond ASCII must be looked at as characters.
 _MARK = 2
 _JOIN = 4
 _WIDE = 8
-
-
-def _byte_kinds() -> np.ndarray:
-    """What each byte is by itself; those beyond ASCII must be looked at as characters."""
-    table = np.zeros(256, dtype=np.uint8)
-    for byte in range(128):
-        character = chr(byte)
-        if character.isspace():
-            table[byte] = _SPACE
-        elif not (character.isalnum() or character == "\n"):
-            table[byte] = _MARK
-    for byte in b"-/:":
-        table[byte] |= _JOIN
-    table[128:] = _WIDE
-    return table
-
-
-_KINDS = _byte_kinds()
-_LETTERS = np.array([byte < 128 and chr(byte).isalpha() for byte in range(256)], dtype=np.bool_)
-
-
-@leaf
-def decode(data, at):
-    """The character at a place: its code point and its number of bytes."""
-    first = np.int64(data[at])
-    if first < 0x80:
-        return first, 1
-    if first < 0xE0:
-        return (first & 0x1F) << 6 | (np.int64(data[at + 1]) & 0x3F), 2
-    if first < 0xF0:
-        return (first & 0x0F) << 12 | (np.int64(data[at + 1]) & 0x3F) << 6 | (np.int64(data[at + 2]) & 0x3F), 3
-    return (
-        (first & 0x07) << 18
-        | (np.int64(data[at + 1]) & 0x3F) << 12
-        | (np.int64(data[at + 2]) & 0x3F) << 6
-        | (np.int64(data[at + 3]) & 0x3F)
-    ), 4
-
-
-@leaf
-def flags_of(point, pages, flags):
-    """The classes of a code point."""
-    return flags[np.int64(pages[point >> 8]) * 256 + (point & 255)]
+_PLAIN = [chr(byte) for byte in range(128)]
+_KINDS = byte_table(
+    {
+        SPACE: bytes(ord(character) for character in _PLAIN if character.isspace()),
+        _MARK: bytes(ord(character) for character in _PLAIN if not (character.isalnum() or character.isspace())),
+        _JOIN: b"-/:",
+        _WIDE: bytes(range(128, 256)),
+    }
+)
+_LETTERS = np.array([character.isascii() and character.isalpha() for character in map(chr, range(256))])
 
 
 @leaf
@@ -121,7 +88,7 @@ def tokenize(data, begin, end, pages, flags, starts, ends, count):
                 at += 1
                 core_end = at
                 continue
-            if byte_kind & _SPACE:
+            if byte_kind & SPACE:
                 break
             if byte_kind & _MARK:
                 joins |= byte_kind & _JOIN != 0
@@ -262,7 +229,5 @@ def token_counts(words: WordSpans, alive: Mask, stop_words: tuple[str, ...]) -> 
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column
-
     one = np.ones(1, dtype=np.bool_)
     token_counts(token_spans(text_column(["a b"]), one), one, ("a",))

@@ -1,13 +1,33 @@
-"""Statistics of the words of each document, split at white space as `str.split` does."""
+"""Words as `str.split` finds them, and statistics of the words of each document.
+
+White space of 64 bytes at a time becomes a bit mask, whose edges are the words.
+"""
 
 from __future__ import annotations
+
+import string
 
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
-from gristmill.kernels.text_split import count_points, load_part, space_width, split_words
+from gristmill.kernels.machine import load8, trailing_zeros
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, text_column, word_spans
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
+from gristmill.kernels.utf8 import (
+    ALL,
+    HIGH_BITS,
+    LOW_SEVEN,
+    MAYBE_SPACE,
+    ONE,
+    SPACES,
+    ZERO,
+    byte_table,
+    count_points,
+    decode,
+    flags_of,
+    load_part,
+    space_width,
+)
 
 # Columns of the result.
 N_WORDS = 0
@@ -21,25 +41,27 @@ WIDTH = 7
 
 _PIECE = 1 << 16
 
+# Added to seven-bit bytes these set the high bit of those from 0x09, 0x0E, 0x1C and 0x21 on: the bounds of the two
+# ranges of ASCII white space.
+_FROM_TAB = np.uint64(0x7777777777777777)
+_FROM_SHIFT_OUT = np.uint64(0x7272727272727272)
+_FROM_SEPARATOR = np.uint64(0x6464646464646464)
+_FROM_EXCLAMATION = np.uint64(0x5F5F5F5F5F5F5F5F)
+# Moves the lowest bit of each byte into one byte, in order.
+_GATHER = np.uint64(0x0102040810204080)
+_SEVEN = np.uint64(7)
+_TOP = np.uint64(56)
+
 # What a byte may be, by bits.
 _LETTER = 4
 _MARK = 8  # first byte of a word that could be an ellipsis or hash signs
-
-
-def _byte_kinds() -> np.ndarray:
-    table = np.zeros(256, dtype=np.uint8)
-    for byte in b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ":
-        table[byte] |= _LETTER
-    for byte in b"#.[(-\xe2":
-        table[byte] |= _MARK
-    return table
 
 
 def _key(word: str) -> np.uint64:
     return np.uint64(int.from_bytes(word.encode(), "little"))
 
 
-_KINDS = _byte_kinds()
+_KINDS = byte_table({_LETTER: string.ascii_letters.encode(), _MARK: b"#.[(-\xe2"})
 _DOTS, _DOTS_IN_BRACKETS, _DOTS_IN_PARENTHESES = _key("..."), _key("[...]"), _key("(...)")
 _ELLIPSIS, _ELLIPSIS_IN_BRACKETS, _ARROW = _key("…"), _key("[…]"), _key("-»")
 _COMMON_MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -60,32 +82,100 @@ def _common_words() -> tuple[np.ndarray, np.ndarray]:
 _COMMON_KEYS, _COMMON_LENGTHS = _common_words()
 
 
+@leaf
+def block_masks(data, at, end):
+    """For the 64 bytes from `at` on: which are ASCII white space (or lie past `end`), and which are not ASCII."""
+    spaces = ZERO
+    wide = ZERO
+    if at + 64 <= end:
+        for part in range(8):
+            chunk = load8(data, at + 8 * part)
+            low = chunk & LOW_SEVEN
+            found = ((low + _FROM_TAB) & ~(low + _FROM_SHIFT_OUT)) | (
+                (low + _FROM_SEPARATOR) & ~(low + _FROM_EXCLAMATION)
+            )
+            shift = np.uint64(8 * part)
+            spaces |= ((((found & ~chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
+            wide |= ((((chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
+        return spaces, wide
+    left = end - at
+    for part in range((left + 7) // 8):
+        chunk = load_part(data, at + 8 * part, min(8, left - 8 * part))
+        low = chunk & LOW_SEVEN
+        found = ((low + _FROM_TAB) & ~(low + _FROM_SHIFT_OUT)) | ((low + _FROM_SEPARATOR) & ~(low + _FROM_EXCLAMATION))
+        shift = np.uint64(8 * part)
+        spaces |= ((((found & ~chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
+        wide |= ((((chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
+    return spaces | (ALL << np.uint64(left)), wide
+
+
+@routine
+def add_wide_spaces(data, at, end, spaces, wide, carried):
+    """The space mask with white space beyond ASCII added.
+
+    Returns also the bytes of it that reach into the next block, and how many more bytes than characters it has.
+    """
+    if carried:
+        spaces |= (ONE << np.uint64(carried)) - ONE
+    carried = 0
+    surplus = 0
+    while wide:
+        bit = trailing_zeros(wide)
+        wide &= wide - ONE
+        if SPACES[data[at + bit]] & MAYBE_SPACE:
+            width = space_width(data, at + bit, end)
+            if width:
+                spaces |= ((ONE << np.uint64(width)) - ONE) << np.uint64(bit)
+                carried = max(0, bit + width - 64)
+                surplus += width - 1
+    return spaces, carried, surplus
+
+
+@routine
+def split_words(data, begin, end, starts, ends):
+    """Write where each word of the text starts and ends.
+
+    The two arrays must have room for one more word than half the bytes. Returns how many words there are, whether all
+    is ASCII, and by how many bytes the white space outnumbers its characters.
+    """
+    opened = 0
+    closed = 0
+    before = ONE  # a text begins as if a space came before it
+    carried = 0
+    high = ZERO
+    surplus = 0
+    at = begin
+    while at < end:
+        spaces, wide = block_masks(data, at, end)
+        if wide or carried:
+            high |= wide
+            spaces, carried, more = add_wide_spaces(data, at, end, spaces, wide, carried)
+            surplus += more
+        opening = ~spaces & ((spaces << ONE) | before)
+        closing = spaces & ~((spaces << ONE) | before)
+        while opening:
+            starts[opened] = at + trailing_zeros(opening)
+            opened += 1
+            opening &= opening - ONE
+        while closing:
+            ends[closed] = at + trailing_zeros(closing)
+            closed += 1
+            closing &= closing - ONE
+        before = spaces >> np.uint64(63)
+        at += 64
+    if closed < opened:
+        ends[closed] = end
+    return opened, high == ZERO, surplus
+
+
 @routine
 def _has_alphabetic(data, begin, end, pages, flags):
     at = begin
     while at < end:
-        first = np.int64(data[at])
-        if first < 0x80:
-            if _KINDS[first] & _LETTER:
-                return True
-            at += 1
-            continue
-        if first < 0xE0:
-            point = (first & 0x1F) << 6 | (np.int64(data[at + 1]) & 0x3F)
-            at += 2
-        elif first < 0xF0:
-            point = (first & 0x0F) << 12 | (np.int64(data[at + 1]) & 0x3F) << 6 | (np.int64(data[at + 2]) & 0x3F)
-            at += 3
-        else:
-            point = (
-                (first & 0x07) << 18
-                | (np.int64(data[at + 1]) & 0x3F) << 12
-                | (np.int64(data[at + 2]) & 0x3F) << 6
-                | (np.int64(data[at + 3]) & 0x3F)
-            )
-            at += 4
-        if flags[np.int64(pages[point >> 8]) * 256 + (point & 255)] & ALPHABETIC:
+        point, width = decode(data, at)
+        if flags_of(point, pages, flags) & ALPHABETIC:
             return True
+        at += width
     return False
 
 
@@ -222,8 +312,6 @@ def word_counts(column: TextColumn, alive: Mask, *, words: WordSpans | None = No
 
 def warm() -> None:
     """Load or compile the kernels of this file."""
-    from gristmill.kernels.text_column import text_column, word_spans
-
     column = text_column(["a"])
     one = np.ones(1, dtype=np.bool_)
     word_counts(column, one)

@@ -1,4 +1,4 @@
-"""Groups of connected documents (union-find with path halving), the same for any order of the edges."""
+"""Groups of rows: connected documents (union-find with path halving), and neighbours up to a total size."""
 
 from __future__ import annotations
 
@@ -124,6 +124,24 @@ def _grown_flags(values):
     return larger
 
 
+@kernel
+def limited_groups(documents: Integers, lengths: Integers, between: int, limit: int) -> tuple[Integers, Integers]:
+    """For each row the row that begins its group, and the size of the group up to it.
+
+    A row continues the group before it when both have the same document and the sizes, with `between` for each joint,
+    stay within `limit`.
+    """
+    heads = np.empty(len(documents), np.int64)
+    totals = np.empty(len(documents), np.int64)
+    for row in range(len(documents)):
+        heads[row], totals[row] = row, lengths[row]
+        if row and documents[row] == documents[row - 1]:
+            joined = totals[row - 1] + between + lengths[row]
+            if joined <= limit:
+                heads[row], totals[row] = heads[row - 1], joined
+    return heads, totals
+
+
 def warm() -> None:
     """Load or compile the kernels of this file."""
     ints = np.zeros(1, np.int64)
@@ -132,3 +150,4 @@ def warm() -> None:
     settle(ints.copy())
     leaders(ints.copy(), 0, np.zeros(2, np.int64), ints, np.ones(1))
     group_pairs(words, words, words, 16)
+    limited_groups(ints, ints, 1, 1)

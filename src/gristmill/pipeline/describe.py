@@ -18,8 +18,8 @@ from gristmill.ledger.record.plan_record import PLAN_FORMAT
 from gristmill.pipeline.user_code import attributes, code_of, describe_value, is_user_module
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.source_sink import ReaderStage, SinkStage, SourceStage
+from gristmill.storage.files import is_local, local_path
 from gristmill.storage.partitions import FileRange
-from gristmill.storage.remote import is_local, local_path
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gristmill.stages.base import ProcessingStage
-from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch

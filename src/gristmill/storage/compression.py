@@ -15,7 +15,7 @@ from typing import IO, Any, Literal, Protocol
 import zstandard
 
 from gristmill.errors import GristmillError, InputNotFoundError, InputPermissionError, UsageError, did_you_mean
-from gristmill.storage.remote import StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
 
 Codec = Literal["none", "gz", "zst", "bz2"]
 

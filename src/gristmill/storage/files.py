@@ -1,25 +1,31 @@
-"""Finding input files: a file, a folder, a glob, a list of these, here or on any fsspec store.
+"""Paths and URLs, and finding input files: a file, a folder, a glob, a list of these, here or on any fsspec store.
 
 The result depends only on what lies there, never on the order in which a store lists it.
 """
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gristmill.errors import InputError, InputNotFoundError, InputPermissionError, UsageError
-from gristmill.storage.missing_input import missing_input_error
-from gristmill.storage.remote import StorageOptions, filesystem, is_local, local_path
+
+StorageOptions = Mapping[str, Any] | None
 
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2")
 
+_LOCAL_PREFIXES = ("file://", "local://")
 _STAMP_KEYS = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "crc32c", "content_md5", "generation")
 _TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "created")
+_LISTED = 10_000
+_READERS = {".jsonl": "JsonlReader", ".json": "JsonlReader", ".ndjson": "JsonlReader", ".parquet": "ParquetReader"}
+"""What reads the files of a suffix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,29 @@ class _Found:
     path: str
     size: int
     stamp: str
+
+
+def is_local(path: str) -> bool:
+    """Whether `path` lies on this machine: no scheme at all, or ``file://``."""
+    return "://" not in path or path.startswith(_LOCAL_PREFIXES)
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """The absolute path on this machine that `path` (plain or ``file://``) names, with ``~`` expanded."""
+    text = os.fspath(path)
+    for prefix in _LOCAL_PREFIXES:
+        if text.startswith(prefix):
+            text = text[len(prefix) :]
+            break
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, str]:
+    """The fsspec filesystem of `path` and the path inside it."""
+    from fsspec.core import url_to_fs
+
+    fs, inner = url_to_fs(path, **dict(storage_options or {}))
+    return fs, inner
 
 
 def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
@@ -176,7 +205,7 @@ def _local_matches(text: str, allowed: tuple[str, ...]) -> list[_Found]:
     else:
         matches = []
     if not matches:
-        raise missing_input_error(text, path, allowed)
+        raise _missing_error(text, path, allowed)
     return matches
 
 
@@ -265,7 +294,7 @@ def _remote_search(fs: Any, url: str, inner: str, allowed: tuple[str, ...]) -> l
             elif has_extension(name, allowed):
                 matches.append(_remote_file(fs, name, details, root))
     if not matches:
-        raise missing_input_error(url, inner, allowed, fs=fs)
+        raise _missing_error(url, inner, allowed, fs=fs)
     return matches
 
 
@@ -286,3 +315,84 @@ def _remote_file(fs: Any, inner: str, info: dict[str, Any], root: str) -> _Found
     return _Found(
         protocol, root, inner, fs.unstrip_protocol(inner), -1 if size is None else int(size), stamp.strip('"')
     )
+
+
+# What to say when nothing is found ---------------------------------------------------------------------------------
+
+
+def _missing_error(asked: str, path: str, extensions: tuple[str, ...], *, fs: Any = None) -> InputNotFoundError:
+    """An error that names the path, its nearest neighbour or the folder's contents, and the fix.
+
+    Args:
+        asked: The path as the user wrote it.
+        path: The same path, absolute (local) or inside its store.
+        extensions: The extensions that were looked for.
+        fs: The fsspec filesystem; None for local paths.
+    """
+    wanted = ", ".join(extensions)
+    if _is_folder(path, fs):
+        others = Counter(_suffix(name) or "(none)" for name in _files_below(path, fs))
+        if not others:
+            text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at a folder with data."
+        else:
+            listing = ", ".join(f"{count} × {suffix}" for suffix, count in others.most_common(5))
+            best = next((suffix for suffix, _ in others.most_common() if suffix.startswith(".")), None)
+            if best is None or best in extensions:
+                fix = " Rename them, or"
+            elif best in _READERS:  # a reader of another format would read nothing in them
+                fix = f" Read those with {_READERS[best]}, or"
+            else:
+                fix = f" Pass file_extensions=[{best!r}] to read those, or"
+            text = (
+                f"The input folder {asked!r} holds no file with the extension {wanted}; it holds {listing}"
+                f" (names that start with '_' or '.' are passed over).{fix} point file_paths at another folder."
+            )
+        return InputNotFoundError(text, path=asked, extensions=extensions)
+    parent, name = os.path.split(path.rstrip("/"))
+    while parent not in ("", "/") and not _is_folder(parent, fs):
+        parent, name = os.path.split(parent)
+    siblings = _names_in(parent, fs)
+    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
+    if near:
+        hint = f" Did you mean {os.path.join(parent, near[0])!r}?"
+    elif siblings:
+        shown = ", ".join(sorted(siblings)[:5]) + (", …" if len(siblings) > 5 else "")
+        hint = f" The folder {parent!r} holds: {shown}."
+    else:
+        hint = f" The folder {parent!r} is empty." if _is_folder(parent, fs) else ""
+    kind = "pattern" if any(sign in path for sign in "*?[") else "path"
+    return InputNotFoundError(
+        f"The input {kind} {asked!r} matches no file (looked for {wanted}).{hint} Correct the path.",
+        path=asked,
+        extensions=extensions,
+    )
+
+
+def _suffix(name: str) -> str:
+    """The suffix of a file's name, in small letters; that of a compression does not count where there is another."""
+    stem, suffix = os.path.splitext(name.lower())
+    return (os.path.splitext(stem)[1] or suffix) if suffix in COMPRESSED_SUFFIXES else suffix
+
+
+def _is_folder(path: str, fs: Any) -> bool:
+    return bool(os.path.isdir(path) if fs is None else fs.isdir(path))
+
+
+def _names_in(folder: str, fs: Any) -> list[str]:
+    try:
+        if fs is None:
+            return os.listdir(folder or "/")[:_LISTED]
+        return [str(name).rstrip("/").rpartition("/")[2] for name in fs.ls(folder, detail=False)][:_LISTED]
+    except OSError:
+        return []
+
+
+def _files_below(folder: str, fs: Any) -> list[str]:
+    if fs is not None:
+        return [str(name) for name in fs.find(folder)][:_LISTED]
+    names: list[str] = []
+    for _, _, files in os.walk(folder):
+        names += files
+        if len(names) >= _LISTED:
+            break
+    return names[:_LISTED]

@@ -11,31 +11,33 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.errors import UsageError
-from gristmill.kernels import json_scan, json_utf8, json_values, json_write
+from gristmill.kernels import json_scan, json_values, json_write, utf8
 from gristmill.kernels.json_values import ARRAY, MISSING, NULL, OBJECT
-from gristmill.kernels.json_vector import WIDTH
-from gristmill.storage.json_decode import Column, Field, arrow_nested, arrow_texts, decode_column, python_list
-from gristmill.storage.json_encode import (
+from gristmill.kernels.machine import WIDTH
+from gristmill.storage.json_columns import (
     NO_BYTES,
-    Texts,
+    Bytes,
+    Column,
+    Field,
+    Flags,
+    Integers,
+    Pieces,
     address_of,
     are_json,
-    encode_table,
-    join_objects,
+    arrow_nested,
+    arrow_texts,
+    decode_column,
     json_texts,
     key_texts,
-    packed_names,
+    lines_of,
+    packed,
+    pieces_of,
+    python_list,
+    string_parts,
 )
-
-__all__ = ["JsonRecords", "encode_table"]
-
-Bytes = npt.NDArray[np.uint8]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _CAUSES = {
     json_values.MALFORMED: "malformed_json",
@@ -97,24 +99,27 @@ class JsonRecords:
         """
         records = cls(buffer, np.array(starts, np.int64), np.array(ends, np.int64))
         status = records._scan(list(dict.fromkeys(fields)))
-        invalid = records._invalid_utf8()
+        invalid = np.zeros(len(records), np.bool_)
+        if len(records):
+            # What lies between records cannot complete a broken character, so one look at the whole block will do.
+            base, whole = address_of(buffer), (np.array([records.starts.min()]), np.array([records.ends.max()]))
+            if utf8.find_invalid_utf8(base, *whole, np.empty(1, np.bool_)):
+                utf8.find_invalid_utf8(base, records.starts, records.ends, invalid)
         if invalid.any():
             records._keys = None
         bad = np.flatnonzero(invalid | (status != json_values.GOOD))
         if not len(bad):
             return records, bad, []
-        values = are_json(
-            Texts(
-                buffer, records.starts, np.where(status == json_values.NOT_AN_OBJECT, records.ends - records.starts, -1)
-            )
-        )
+        others = np.flatnonzero(~invalid & (status == json_values.NOT_AN_OBJECT))
+        spans = buffer, records.starts[others], records.ends[others]
+        values = dict(zip(others.tolist(), are_json(arrow_texts(pa.large_string(), *spans, None)), strict=True))
         causes = []
         for index in bad:
             if invalid[index]:
                 causes.append("invalid_utf8")
             elif not buffer[records.starts[index] : records.ends[index]].all():
                 causes.append("nul_byte")
-            elif status[index] == json_values.NOT_AN_OBJECT and not values[index]:
+            elif not values.get(int(index), True):
                 causes.append(_CAUSES[json_values.MALFORMED])
             else:
                 causes.append(_CAUSES[int(status[index])])
@@ -165,7 +170,9 @@ class JsonRecords:
 
     def has(self, name: str) -> Flags:
         """Which records have the key at all, be its value null or not."""
-        present: Flags = self._field(name).kinds != MISSING
+        if name not in self._fields:
+            self._scan([name])
+        present: Flags = self._fields[name].kinds != MISSING
         return present
 
     def column(self, name: str) -> pa.Array:
@@ -176,7 +183,9 @@ class JsonRecords:
         largest float) gives large_string with the JSON text of each value, and `is_json` is True. Half of a surrogate
         pair is decoded as U+FFFD.
         """
-        return self._column(name).array
+        if name not in self._columns:
+            self._decode(name)
+        return self._columns[name].array
 
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
         """Several columns by name; keys that were never looked for are found in one pass together."""
@@ -185,18 +194,29 @@ class JsonRecords:
 
     def is_json(self, name: str) -> bool:
         """Does `column` give JSON text for this key rather than decoded values?"""
-        return self._column(name).is_json
+        if name not in self._columns:
+            self._decode(name)
+        return self._columns[name].is_json
+
+    def _decode(self, name: str) -> None:
+        if name in self._waiting:
+            waiting, rows = self._waiting.pop(name)
+            self._columns[name] = Column(waiting.array.take(pa.array(rows)), waiting.is_json)
+            return
+        if name not in self._fields:
+            self._scan([name])
+        self._columns[name] = decode_column(self.buffer, self._fields[name])
 
     def python_values(self, name: str) -> list[Any]:
         """What Python's `json` makes of each value; None where the key is missing."""
-        field = self._field(name)
-        lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)
-        out = np.empty(int(lengths.sum()) + 6 * len(self) + 2, np.uint8)
-        used = json_write.join_items(
-            address_of(self.buffer) + field.starts, lengths, np.zeros(1, np.int64), np.full(1, len(self), np.int64),
-            NO_BYTES, ord("["), out, np.empty(2, np.int64),
-        )  # fmt: skip
-        return python_list(out[:used].tobytes())
+        self._find([name])
+        field = self._fields[name]
+        there = None if field.kinds.all() else field.kinds != MISSING
+        texts = arrow_texts(pa.large_string(), self.buffer, field.starts, field.ends, there).fill_null("null")
+        data, offsets, _ = string_parts(texts)
+        out = np.empty(len(data) + len(texts), np.uint8)
+        used = json_write.gather(address_of(data), offsets[:-1], offsets[1:], ord(","), out)
+        return python_list(b"[" + out[: max(used - 1, 0)].tobytes() + b"]")
 
     def nested(self, name: str) -> pa.Array | None:
         """A struct or list array of a column that holds only objects or only arrays, else None.
@@ -204,11 +224,12 @@ class JsonRecords:
         None also when the values do not fit one Arrow type without loss. A key that is missing in one of the objects is
         null in the struct.
         """
-        field = self._field(name)
-        present = np.unique(field.kinds[field.kinds > NULL])
+        self._find([name])
+        kinds = self._fields[name].kinds
+        present = np.unique(kinds[kinds > NULL])
         if len(present) != 1 or present[0] not in (OBJECT, ARRAY):
             return None
-        return arrow_nested(join_objects([self._raw(field)], ["v"], len(self), tail="\n").data)
+        return arrow_nested(lines_of([self._raw(name)], ["v"], len(self)))
 
     def take(self, indices: Integers) -> JsonRecords:
         """The records at `indices`, in that order."""
@@ -294,48 +315,44 @@ class JsonRecords:
         if fields is not None:
             return self._encode_fields([name for name in dict.fromkeys(fields) if name not in drop], new)
         records = self._without(drop) if drop else self
-        return records._encode_changed(new) if new else records._encode_raw()
-
-    def _encode_raw(self) -> Bytes:
-        out = np.empty(self.nbytes + len(self), np.uint8)
-        json_write.gather(address_of(self.buffer), self.starts, self.ends, ord("\n"), out)
+        if new:
+            return records._encode_changed(new)
+        out = np.empty(records.nbytes + len(self), np.uint8)
+        json_write.gather(address_of(records.buffer), records.starts, records.ends, ord("\n"), out)
         return out
 
-    def _encode_fields(self, fields: Sequence[str], new: Mapping[str, Texts]) -> Bytes:
+    def _encode_fields(self, fields: Sequence[str], new: Mapping[str, Pieces]) -> Bytes:
         self._find([name for name in fields if name not in new or (new[name].lengths < 0).any()])
         texts = []
         for name in fields:
             text = new.get(name)
             if text is None or (text.lengths < 0).any():
-                raw = self._raw(self._field(name))
-                text = raw if text is None else _preferred(text, raw)
+                raw = self._raw(name)
+                if text is not None:
+                    chosen = text.lengths >= 0
+                    raw.addresses[chosen], raw.lengths[chosen] = text.addresses[chosen], text.lengths[chosen]
+                text = raw
             texts.append(text)
-        return join_objects(texts, fields, len(self), tail="\n").data
+        return lines_of(texts, fields, len(self))
 
-    def _encode_changed(self, new: Mapping[str, Texts]) -> Bytes:
+    def _encode_changed(self, new: Mapping[str, Pieces]) -> Bytes:
         names = list(new)
         self._find(names)
-        found = [self._field(name) for name in names]
-        texts = list(new.values())
-        lengths = np.stack([text.lengths for text in texts])
+        found = [self._fields[name] for name in names]
+        addresses = np.stack([text.addresses for text in new.values()])
+        lengths = np.stack([text.lengths for text in new.values()])
         present = np.stack([field.kinds for field in found])
         keys, key_offsets = key_texts(names)
         added = ((present == MISSING) & (lengths >= 0)).sum(axis=1)
-        room = (
-            self.nbytes
-            + len(self)
-            + int(np.maximum(lengths, 0).sum())
-            + int((added * (np.diff(key_offsets) + 1)).sum())
-        )
-        out = np.empty(room, np.uint8)
+        room = self.nbytes + len(self) + int(np.maximum(lengths, 0).sum())
+        out = np.empty(room + int((added * (np.diff(key_offsets) + 1)).sum()), np.uint8)
         used = json_write.splice_records(
             address_of(self.buffer), self.starts, self.ends, np.stack([field.starts for field in found]),
-            np.stack([field.ends for field in found]), present, np.stack([text.addresses for text in texts]), lengths,
-            keys, key_offsets, out,
+            np.stack([field.ends for field in found]), present, addresses, lengths, keys, key_offsets, out,
         )  # fmt: skip
         return out[:used]
 
-    def _new_texts(self, name: str, values: pa.Array, mask: Flags | None) -> Texts:
+    def _new_texts(self, name: str, values: pa.Array, mask: Flags | None) -> Pieces:
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         if len(values) != len(self):
@@ -347,16 +364,14 @@ class JsonRecords:
                 records=len(self),
             )
         if mask is None or mask.all():
-            return json_texts(values)
-        rows = np.flatnonzero(mask)
-        texts = json_texts(values.take(pa.array(rows)))
-        starts, lengths = np.zeros(len(self), np.int64), np.full(len(self), -1, np.int64)
-        starts[rows] = texts.starts
-        lengths[rows] = texts.lengths
-        return Texts(texts.data, starts, lengths)
+            return pieces_of(json_texts(values))
+        texts = pieces_of(json_texts(values.filter(pa.array(mask))))
+        addresses, lengths = np.zeros(len(self), np.int64), np.full(len(self), -1, np.int64)
+        addresses[mask], lengths[mask] = texts.addresses, texts.lengths
+        return Pieces(texts.owner, addresses, lengths)
 
     def _without(self, drop: Collection[str]) -> JsonRecords:
-        names, name_offsets = packed_names(list(drop))
+        names, name_offsets = packed([name.encode("utf-8", "surrogatepass") for name in drop])
         out = np.empty(self.nbytes + WIDTH, np.uint8)
         offsets = np.empty(len(self) + 1, np.int64)
         json_scan.drop_members(
@@ -376,49 +391,14 @@ class JsonRecords:
         self._keys = [key.decode("utf-8", "replace") for key in keys]
         return status
 
-    def _invalid_utf8(self) -> Flags:
-        base = address_of(self.buffer)
-        invalid = np.zeros(len(self), np.bool_)
-        if len(self):
-            # What lies between records cannot complete a broken character, so one look at the whole block will do.
-            whole = np.array([self.starts.min()]), np.array([self.ends.max()])
-            if json_utf8.find_invalid_utf8(base, *whole, np.empty(1, np.bool_)):
-                json_utf8.find_invalid_utf8(base, self.starts, self.ends, invalid)
-        return invalid
-
     def _find(self, names: Sequence[str]) -> None:
         unknown = [name for name in dict.fromkeys(names) if name not in self._fields]
         if unknown:
             self._scan(unknown)
 
-    def _field(self, name: str) -> Field:
+    def _raw(self, name: str) -> Pieces:
+        """The JSON text of each value as it stands in its record; none where the key is missing."""
         self._find([name])
-        return self._fields[name]
-
-    def _raw(self, field: Field) -> Texts:
+        field = self._fields[name]
         lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)
-        return Texts(self.buffer, field.starts, lengths)
-
-    def _column(self, name: str) -> Column:
-        column = self._columns.get(name)
-        if column is None:
-            if name in self._waiting:
-                waiting, rows = self._waiting[name]
-                column = Column(waiting.array.take(pa.array(rows)), waiting.is_json)
-            else:
-                column = decode_column(self.buffer, self._field(name))
-            self._columns[name] = column
-            self._waiting.pop(name, None)
-        return column
-
-
-def _preferred(texts: Texts, others: Texts) -> Texts:
-    """The texts that are there, and in the rows where they are not the others, whose buffer the caller keeps alive."""
-    # Addresses are all that is ever made of these spans, so the distance between the two buffers leads to the second.
-    distance = address_of(others.data) - address_of(texts.data)
-    chosen = texts.lengths >= 0
-    return Texts(
-        texts.data,
-        np.where(chosen, texts.starts, others.starts + distance),
-        np.where(chosen, texts.lengths, others.lengths),
-    )
+        return Pieces(self.buffer, field.starts + address_of(self.buffer), lengths)

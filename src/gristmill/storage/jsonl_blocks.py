@@ -1,5 +1,7 @@
 """Reading JSONL partitions as blocks of raw records: byte buffers with spans, ready for a parser.
 
+A line belongs to the range in which its first byte lies, so that ranges that tile a file deliver each line once.
+
 A block depends only on the data, the range and `block_bytes`. Memory stays at a small multiple of `block_bytes`,
 whatever the size of the file and however it is compressed; one larger record makes its own buffer grow.
 """
@@ -8,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gristmill.errors import UsageError
-from gristmill.storage.compression import ByteSource, DamagedArchiveError, codec_of
-from gristmill.storage.line_sources import open_lines
-from gristmill.storage.line_spans import is_space, newline_positions, trim_spans
-from gristmill.storage.partitions import FileRange, Partition
-from gristmill.storage.records import MAX_RAW_BYTES, BadRecord, SourceFile
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.compression import ByteSource, DamagedArchiveError, codec_of, open_raw, open_source
+from gristmill.storage.files import StorageOptions
+from gristmill.storage.partitions import MAX_RAW_BYTES, BadRecord, FileRange, Partition, SourceFile
 from gristmill.storage.sizes import format_size
 
 # Below the 32 MiB up to which malloc keeps memory for the next block instead of asking the kernel for zeroed pages.
@@ -26,6 +26,10 @@ DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
 DEFAULT_MAX_RECORD_BYTES = 256 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
+_SKIP_BYTES = 1 << 20
+_OVERRUN_BYTES = 1 << 16
+# The comparison's result stays in the processor's cache at this size.
+_SCAN_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -85,6 +89,109 @@ def read_blocks(
         row = reader.row
 
 
+def newline_positions(buffer: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.int64]:
+    """The index of every newline in ``buffer[begin:end]``, ascending."""
+    hits = np.empty(min(_SCAN_BYTES, max(end - begin, 0)), np.bool_)
+    found: list[NDArray[np.int64]] = []
+    for at in range(begin, end, _SCAN_BYTES):
+        piece = buffer[at : min(at + _SCAN_BYTES, end)]
+        mask = hits[: len(piece)]
+        np.equal(piece, 10, out=mask)
+        positions = np.flatnonzero(mask)
+        positions += at
+        found.append(positions)
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _trim_spans(buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+    """Move `starts` and `ends`, in place, past the spaces, tabs and carriage returns at the borders of each span."""
+    rows = np.flatnonzero(ends > starts)
+    ends[rows] -= buffer[ends[rows] - 1] == 13  # most files with white space around records end their lines with CRLF
+    rows = rows[ends[rows] > starts[rows]]
+    rows = rows[_is_space(buffer[starts[rows]]) | _is_space(buffer[ends[rows] - 1])]
+    for row in rows.tolist():
+        text = buffer[starts[row] : ends[row]].tobytes()
+        starts[row] += len(text) - len(text.lstrip(b" \t\r"))
+        ends[row] = starts[row] + len(text.strip(b" \t\r"))
+
+
+def _is_space(byte: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (byte == 32) | (byte == 13) | (byte == 9)
+    return found
+
+
+class _RangeSource:
+    """The lines of a plain file that start in [start, end)."""
+
+    def __init__(self, raw: Any, part: FileRange) -> None:
+        self._raw = raw
+        self._part = part
+        self._ahead = memoryview(b"")
+        self._last = 10
+        self._finished = False
+        self.begin = self._at = part.start
+        if part.start > 0:
+            self._skip_foreign_line()
+
+    def readinto(self, target: memoryview, /) -> int:
+        """Fill the front of `target`; 0 after the last line of the range."""
+        if self._ahead:
+            count = min(len(target), len(self._ahead))
+            target[:count] = self._ahead[:count]
+            self._ahead = self._ahead[count:]
+        elif self._finished:
+            return 0
+        elif self._at < self._part.end:
+            count = self._raw.readinto(target[: self._part.end - self._at]) or 0
+            if not count:
+                self._finished = True
+                if self._part.end > self._part.start:
+                    raise DamagedArchiveError(
+                        f"the file had {self._part.size} bytes when the run was planned and ends at byte {self._at}",
+                        cause="truncated_file",
+                        path=self._part.path,
+                    )
+                return 0
+        elif self._last == 10 or self._part.end >= self._part.size >= 0:
+            self._finished = True
+            return 0
+        else:
+            count = self._overrun(target)
+        if count:
+            self._at += count
+            self._last = target[count - 1]
+        return count
+
+    def close(self) -> None:
+        """Close the file."""
+        self._raw.close()
+
+    def _skip_foreign_line(self) -> None:
+        """Go to the first line that starts at or after the range's start; the byte before tells if one starts there."""
+        at = self._part.start - 1
+        self._raw.seek(at)
+        while at < self._part.end:
+            piece = self._raw.read(_SKIP_BYTES) or b""
+            cut = piece.find(b"\n")
+            if not piece or (cut >= 0 and at + cut + 1 >= self._part.end):
+                break
+            if cut >= 0:
+                self.begin = self._at = at + cut + 1
+                self._ahead = memoryview(piece)[cut + 1 : cut + 1 + self._part.end - self._at]
+                self._raw.seek(self._at + len(self._ahead))
+                return
+            at += len(piece)
+        self._finished = True
+
+    def _overrun(self, target: memoryview) -> int:
+        """The rest of the last line, which reaches over the end of the range."""
+        count = self._raw.readinto(target[:_OVERRUN_BYTES]) or 0
+        cut = bytes(target[:count]).find(b"\n")
+        if not count or cut >= 0:
+            self._finished = True
+        return cut + 1 if cut >= 0 else count
+
+
 class _FileReader:
     """One pass over the lines of one range."""
 
@@ -104,7 +211,12 @@ class _FileReader:
         """Blocks in file order; `row` is the next row number afterwards."""
         if self._part.end == self._part.start and self._part.size == 0:
             return
-        source, offset = open_lines(self._part, storage_options=self._storage_options)
+        path, offset = self._part.path, 0
+        if codec_of(path) != "none" or self._part.end < 0:
+            source = open_source(path, storage_options=self._storage_options)
+        else:
+            source = lines = _RangeSource(open_raw(path, storage_options=self._storage_options), self._part)
+            offset = lines.begin
         try:
             yield from self._read(source, offset)
         finally:
@@ -183,7 +295,7 @@ class _FileReader:
         lines[0] = 0
         lines[1:] = newlines[:-1] + 1
         starts, ends = lines.copy(), newlines.copy()
-        trim_spans(buffer, starts, ends)
+        _trim_spans(buffer, starts, ends)
         filled = ends > starts
         if not filled.all():
             lines, newlines, starts, ends = lines[filled], newlines[filled], starts[filled], ends[filled]
@@ -217,7 +329,7 @@ class _FileReader:
         self, source: ByteSource, head: NDArray[np.uint8], offset: int
     ) -> tuple[NDArray[np.uint8], int, int]:
         """Pass over the rest of the line that starts with `head`; what was read behind it opens the next buffer."""
-        raw, size, blank = head[:MAX_RAW_BYTES].tobytes(), len(head), bool(is_space(head).all())
+        raw, size, blank = head[:MAX_RAW_BYTES].tobytes(), len(head), bool(_is_space(head).all())
         buffer = np.empty(self._block_bytes, np.uint8)
         while True:
             filled, ended = self._fill(source, buffer, 0)
@@ -227,7 +339,7 @@ class _FileReader:
                 raw += buffer[: min(behind, MAX_RAW_BYTES - len(raw))].tobytes().rstrip(b"\n")
             line_end = behind - (1 if len(newlines) else 0)
             size += line_end
-            blank = blank and bool(is_space(buffer[:line_end]).all())
+            blank = blank and bool(_is_space(buffer[:line_end]).all())
             if len(newlines) or ended:
                 break
         if not blank:

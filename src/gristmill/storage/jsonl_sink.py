@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gristmill.errors import UsageError
+from gristmill.storage.atomic import HashedFile, WrittenFile
 from gristmill.storage.compression import Codec, codec_named, codec_of, compress_member, open_raw
-from gristmill.storage.part_sink import HashedFile, WrittenFile, total_rows
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.files import StorageOptions
 
 
 class JsonlSink:
@@ -104,7 +104,7 @@ def concatenate_jsonl(
                     target.copy(source)
         if not target.size:
             target.write(compress_member(b"", codec))
-        return target.publish(rows=total_rows(pieces))
+        return target.publish(rows=sum(piece.rows for piece in pieces))
     except BaseException:
         target.discard()
         raise

@@ -16,12 +16,9 @@ import pyarrow.parquet as pq
 
 from gristmill.errors import GristmillError, InputError, UsageError, did_you_mean
 from gristmill.storage.compression import open_raw
-from gristmill.storage.files import InputFile
-from gristmill.storage.partitions import FileRange, Partition
-from gristmill.storage.records import BadRecord, SourceFile
-from gristmill.storage.remote import StorageOptions, is_local, local_path
-from gristmill.storage.schema_casts import conform
-from gristmill.storage.schemas import clean_schema, merge_schemas
+from gristmill.storage.files import InputFile, StorageOptions, is_local, local_path
+from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
+from gristmill.storage.schemas import clean_schema, conform, merge_schemas
 
 DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
 

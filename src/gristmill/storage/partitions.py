@@ -1,4 +1,7 @@
-"""Cutting inputs into partitions: deterministic units of work whose names derive from paths alone."""
+"""Cutting inputs into partitions: deterministic units of work whose names derive from paths alone.
+
+Readers of partitions say where a record came from by `SourceFile`, and which ones they could not read by `BadRecord`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.errors import UsageError
-from gristmill.storage.files import COMPRESSED_SUFFIXES, InputFile
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.files import COMPRESSED_SUFFIXES, InputFile, StorageOptions
 from gristmill.storage.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ Format = Literal["jsonl", "parquet"]
 
 DEFAULT_BLOCKSIZE = 128 * 10**6
 MAX_ID_CHARS = 180
+
+# How much of a bad record is kept for the quarantine.
+MAX_RAW_BYTES = 64 * 1024
 
 # The longest readable part, so that a hash and a block or group mark still fit below MAX_ID_CHARS.
 _MAX_STEM_CHARS = 140
@@ -87,6 +92,44 @@ class Partition:
     def from_dict(cls, values: Mapping[str, Any]) -> Partition:
         """The partition that `to_dict` described."""
         return cls(values["index"], values["id"], tuple(FileRange(**part) for part in values["ranges"]))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """The file a block was read from.
+
+    Attributes:
+        path: What fsspec opens.
+        relative: The path below the input root.
+    """
+
+    path: str
+    relative: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record, or the rest of a file, that could not be read.
+
+    Attributes:
+        row: Row number in the partition; bad records take part in the numbering.
+        file: Where it lies.
+        offset: Byte offset of its line in the uncompressed file (JSONL); -1 where there is none (Parquet).
+        cause: "record_too_large", "truncated_file", "corrupt_archive", "corrupt_parquet".
+        raw: Its first 64 KiB.
+        size: Its bytes as far as known.
+        detail: What was found, for people.
+        count: How many row numbers it stands for; above 1 only for unreadable Parquet row groups.
+    """
+
+    row: int
+    file: SourceFile
+    offset: int
+    cause: str
+    raw: bytes
+    size: int
+    detail: str
+    count: int = 1
 
 
 def is_compressed(path: str) -> bool:

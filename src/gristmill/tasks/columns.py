@@ -136,7 +136,7 @@ class Columns(ABC):
         values = as_text(self.column(name))
         if not self.is_json(name):
             return values
-        from gristmill.storage.json_decode import texts_of_json
+        from gristmill.storage.json_columns import texts_of_json
 
         return texts_of_json(values)
 
@@ -144,7 +144,7 @@ class Columns(ABC):
         """A copy in which the rows of `name` that are `changed` have the given texts, and all others what they had."""
         values = self.column(name)
         if self.is_json(name):
-            from gristmill.storage.json_encode import string_texts
+            from gristmill.storage.json_columns import string_texts
 
             merged = pc.if_else(pa.array(changed), string_texts(as_text(texts)), as_text(values))
             return self.with_column(name, merged, changed=changed, is_json=True)
@@ -226,7 +226,7 @@ class TableColumns(Columns):
         return TableColumns(self._table.slice(start, length))
 
     def encode_jsonl(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8]:
-        from gristmill.storage.json_records import encode_table
+        from gristmill.storage.json_columns import encode_table
 
         present = self.names if fields is None else [name for name in fields if name in self.names]
         flagged = {name for name in present if is_json_field(self._table.schema.field(name))}

@@ -198,7 +198,7 @@ def _differing_json(new: pa.Array, old: pa.Array) -> Mask:
 
 def _with_new_rows(before: RecordColumns, after: pa.Table, positions: Indices) -> Columns:
     """As `rebuild`, where some rows have no record yet: they get one, made from their values."""
-    from gristmill.storage.json_records import encode_table
+    from gristmill.storage.json_columns import encode_table
 
     fresh = np.flatnonzero(positions < 0)
     known = np.flatnonzero(positions >= 0)

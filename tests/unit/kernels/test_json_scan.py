@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.kernels import json_scan, json_utf8, json_values, json_write
-from gristmill.storage.json_encode import address_of, packed_names
+from gristmill.kernels import json_scan, json_values, json_write, utf8
+from gristmill.storage.json_columns import address_of, packed
 from gristmill.storage.json_records import JsonRecords
 from tests.unit.kernels import json_reference as reference
 
@@ -101,7 +101,7 @@ def test_utf8_is_what_python_decodes(content: bytes, data: st.DataObject) -> Non
     ):
         padded = np.frombuffer(b"\x80\xbf\xbf" + piece + b"\x80" * 40, np.uint8)
         invalid = np.zeros(1, np.bool_)
-        json_utf8.find_invalid_utf8(address_of(padded), np.array([3]), np.array([3 + len(piece)]), invalid)
+        utf8.find_invalid_utf8(address_of(padded), np.array([3]), np.array([3 + len(piece)]), invalid)
         try:
             piece.decode("utf-8")
             expected = False
@@ -120,7 +120,7 @@ def test_every_wrong_pair_of_bytes_is_found_anywhere(position: int) -> None:
             )
             content += b"b" * (125 - position)
             buffer, invalid = np.frombuffer(content, np.uint8), np.zeros(1, np.bool_)
-            json_utf8.find_invalid_utf8(address_of(buffer), np.array([0]), np.array([len(content)]), invalid)
+            utf8.find_invalid_utf8(address_of(buffer), np.array([0]), np.array([len(content)]), invalid)
             try:
                 content.decode("utf-8")
                 expected = False
@@ -155,7 +155,7 @@ def test_tables_of_keys_grow() -> None:
 @given(reference.records, st.sets(st.sampled_from(["a", "b", "text", "é", "", "k" * 40])))
 def test_drop_removes_members_and_nothing_else(line: bytes, drop: set[str]) -> None:
     buffer, starts, ends = reference.block([line])
-    names, offsets = packed_names(sorted(drop))
+    names, offsets = packed([name.encode() for name in sorted(drop)])
     out, out_offsets = np.empty(len(line) + 32, np.uint8), np.empty(2, np.int64)
     used = json_scan.drop_members(
         address_of(buffer), len(buffer), np.array(starts), np.array(ends), names, offsets, out, out_offsets
@@ -177,7 +177,7 @@ def test_one_specialisation_of_each_kernel_serves_read_only_and_writable_memory(
         copy.encode(changes={"a": (copy.column("a"), None)}, drop=["b"])
     kernels = [
         kernel
-        for module in (json_scan, json_utf8, json_write)
+        for module in (json_scan, utf8, json_write)
         for kernel in vars(module).values()
         if hasattr(kernel, "signatures")
     ]

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from gristmill.errors import UsageError
 from gristmill.kernels import ngrams, text_characters, text_lines, text_phrases, text_search, text_words
 from gristmill.kernels.text_column import TextColumn, WordSpans, text_column, word_spans
-from gristmill.kernels.unicode_alphabetic import ALPHABETIC_RANGES
-from gristmill.kernels.unicode_classes import decode_ranges
+from gristmill.kernels.unicode_classes import ALPHABETIC_RANGES, decode_ranges
 from tests.unit.kernels import text_reference as plain
 
 ALPHABETIC = frozenset(point for start, end in decode_ranges(ALPHABETIC_RANGES) for point in range(start, end))

@@ -17,7 +17,7 @@ from gristmill.ledger.record.plan_record import plan_digest, write_plan
 from gristmill.ledger.record.run_record import RunRecorder
 from gristmill.ledger.record.trail import Changes, Decisions, Identity, QuarantinedRecord, StageCount, Trail
 from gristmill.observe.events import RunFinished, RunStarted, SegmentPlan
-from gristmill.storage.part_sink import HashedFile, WrittenFile
+from gristmill.storage.atomic import HashedFile, WrittenFile
 from gristmill.storage.partitions import FileRange, Partition
 
 STAGES = ("read", "clean", "words", "dedup", "write")

@@ -22,7 +22,7 @@ from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
-from gristmill.storage.part_sink import HashedFile
+from gristmill.storage.atomic import HashedFile
 from gristmill.tasks import DocumentBatch
 from tests.other_engine import only_in_one_process
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, write_lines

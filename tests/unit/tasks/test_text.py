@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.storage.json_decode import texts_of_json
-from gristmill.storage.json_encode import string_texts
+from gristmill.storage.json_columns import string_texts, texts_of_json
 from gristmill.storage.json_records import JsonRecords
 from gristmill.tasks import DocumentBatch
 from gristmill.tasks.columns import JSON_TYPE, RecordColumns, from_transport, records_of_lines

@@ -20,7 +20,7 @@ from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry,
 from gristmill.ledger.record.plan_record import read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.files import StorageOptions
 
 if TYPE_CHECKING:
     import polars as pl
@@ -67,7 +67,7 @@ class Ledger:
             document: Its id, its URL, or `partition#row` for documents that have neither.
         """
         query = str(document)
-        # The same function as gristmill.kernels.hashing.hash_text, without loading the compiler.
+        # The hash that `kernels.hashing.hash_column` gives a row with this text, without loading the compiler.
         wanted = xxhash.xxh64_intdigest(query.encode("utf-8", "surrogatepass")) or 1
         names = list(self.folder.walk(self.folder.index_folder))
         recorded = tuple(kind for kind in ("ids", "urls") if any(name.endswith(f".{kind}") for name in names))

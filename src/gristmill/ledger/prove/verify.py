@@ -25,7 +25,7 @@ from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_w
 from gristmill.observe.figures import plural
 from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
 from gristmill.storage.compression import codec_of, open_source
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.files import StorageOptions
 
 _CHUNK = 1 << 20
 _TEXT_ENDINGS = (".jsonl", ".json", ".ndjson")

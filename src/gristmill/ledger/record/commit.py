@@ -21,7 +21,7 @@ from gristmill.ledger.record.manifest import COMMITTED, PENDING, FileEntry, Mani
 from gristmill.ledger.record.quarantine import quarantine_lines
 from gristmill.ledger.record.tables import changes_table, decision_table, parquet_bytes, scores_table
 from gristmill.ledger.record.trail import QUARANTINED, StageCount, Trail
-from gristmill.storage.part_sink import WrittenFile
+from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
 
 

@@ -18,7 +18,7 @@ import psutil
 
 from gristmill.errors import InputNotFoundError, UsageError, VerificationError
 from gristmill.storage.atomic import output_errors, sweep_temporaries, temporary_path, write_bytes_atomic
-from gristmill.storage.remote import StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
 
 RECORD_FOLDER = "_gristmill"
 KNOWN_RECORDS = ("run.json", "plan.json", "recipe.yaml", "report.html", "deduplication.json")

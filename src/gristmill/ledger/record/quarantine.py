@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.trail import QuarantinedRecord
-from gristmill.storage.remote import StorageOptions
+from gristmill.storage.files import StorageOptions
 
 if TYPE_CHECKING:
     import os

@@ -13,8 +13,8 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest, ManifestEntry, source_of
 from gristmill.ledger.record.plan_record import check_plan, read_plan, write_plan
 from gristmill.ledger.record.plan_record import plan_digest as digest_of
+from gristmill.storage.files import is_local, local_path
 from gristmill.storage.partitions import Partition
-from gristmill.storage.remote import is_local, local_path
 
 _NAMED = 5
 

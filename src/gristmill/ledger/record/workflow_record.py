@@ -16,7 +16,7 @@ from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolde
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.run_record import seal_of
 from gristmill.storage.atomic import json_bytes
-from gristmill.storage.remote import is_local, local_path
+from gristmill.storage.files import is_local, local_path
 
 if TYPE_CHECKING:
     from gristmill.ledger.prove.verify import VerifyReport

@@ -16,8 +16,8 @@ from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.input_sample import take_sample
 from gristmill.stages.deduplication.source import DocumentSource
+from gristmill.storage.files import is_local, local_path
 from gristmill.storage.partitions import Partition
-from gristmill.storage.remote import is_local, local_path
 from gristmill.storage.sizes import format_size, parse_size
 
 SAMPLE_BYTES = 8 << 20

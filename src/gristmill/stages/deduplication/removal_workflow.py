@@ -13,7 +13,7 @@ import pyarrow as pa
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
 from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
-from gristmill.kernels.content_hash import content_hashes
+from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import Manifest

@@ -19,9 +19,9 @@ from gristmill.errors import InputError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.source_sink import PartFile, SinkStage
+from gristmill.storage.atomic import HashedFile, WrittenFile
 from gristmill.storage.compression import open_raw
-from gristmill.storage.part_sink import HashedFile, WrittenFile
-from gristmill.storage.remote import is_local, local_path
+from gristmill.storage.files import is_local, local_path
 from gristmill.tasks.document import DocumentBatch
 
 EXTENSION = ".arrow"

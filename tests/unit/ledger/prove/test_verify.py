@@ -19,7 +19,7 @@ from gristmill.ledger.record.commit import commit_partition
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest
-from gristmill.storage.part_sink import HashedFile
+from gristmill.storage.atomic import HashedFile
 from tests.unit.ledger.making import PLAN, STAGES, make_finished_run, make_partition, make_trail, record
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.kernels.content_hash import content_hashes
+from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from gristmill.errors import InputError
-from gristmill.kernels.content_hash import content_hashes
+from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.vector_search import Vectors, rounded_vectors
 from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec

@@ -10,16 +10,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gristmill.errors import InputError, InputNotFoundError
-from gristmill.kernels.character_sets import (
+from gristmill.kernels.text_characters import (
     CHARS,
-    CODE_POINTS,
     FIRST_SET,
     LINES,
     LONGEST_LINE,
     SECOND_SET,
     count_sets,
 )
-from gristmill.kernels.unicode_classes import ALPHA, class_tables
+from gristmill.kernels.unicode_classes import ALPHA, CODE_POINTS, class_tables
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.statistics import Scores, TextStatistics
 

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gristmill.errors import InputNotFoundError
-from gristmill.kernels.character_sets import CHARS, CODE_POINTS, FIRST_SET, count_sets
+from gristmill.kernels.text_characters import CHARS, FIRST_SET, count_sets
 from gristmill.kernels.text_edit import FROM_START, slice_spans
+from gristmill.kernels.unicode_classes import CODE_POINTS
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.statistics import Scores, TextStatistics
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import MissingExtraError
-from gristmill.kernels.plain_text import suspicious_rows
 from gristmill.kernels.text_column import text_column
+from gristmill.kernels.text_search import suspicious_rows
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UsageError
-from gristmill.kernels.grouping import limited_groups
+from gristmill.kernels.union_find import limited_groups
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.tasks.columns import as_text, one_chunk
 from gristmill.tasks.document import DocumentBatch

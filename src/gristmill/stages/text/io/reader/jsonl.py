@@ -17,8 +17,7 @@ from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartiti
 from gristmill.storage.files import list_files
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
-from gristmill.storage.partitions import Partition, make_partitions
-from gristmill.storage.records import MAX_RAW_BYTES
+from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, make_partitions
 from gristmill.storage.sizes import parse_size
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import RecordColumns

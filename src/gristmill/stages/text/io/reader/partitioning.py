@@ -12,10 +12,9 @@ from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import SourceColumns, SourceStage
 from gristmill.stages.text.io.field_names import field_names
 from gristmill.stages.text.io.reader.peek import jsonl_columns, parquet_columns
-from gristmill.storage.files import list_files
+from gristmill.storage.files import is_local, list_files, local_path
 from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import Partition, make_partitions
-from gristmill.storage.remote import is_local, local_path
 
 Format = Literal["jsonl", "parquet"]
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

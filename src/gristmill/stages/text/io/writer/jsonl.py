@@ -11,8 +11,8 @@ import numpy.typing as npt
 from gristmill.errors import UsageError
 from gristmill.stages.source_sink import PartFile
 from gristmill.stages.text.io.writer.base import BaseWriter, Mode
+from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
-from gristmill.storage.part_sink import WrittenFile
 from gristmill.tasks.document import DocumentBatch
 
 _SUFFIXES = {None: "", "none": "", "gzip": ".gz", "gz": ".gz", "zstd": ".zst", "zst": ".zst", "bz2": ".bz2"}

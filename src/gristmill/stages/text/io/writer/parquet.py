@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from gristmill.stages.source_sink import PartFile
 from gristmill.stages.text.io.writer.base import BaseWriter, Mode
+from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.parquet_sink import DEFAULT_COMPRESSION, ParquetSink, concatenate_parquet, known_compression
-from gristmill.storage.part_sink import WrittenFile
 from gristmill.storage.schemas import JSONL_SOURCE, SOURCE_KEY
 from gristmill.tasks.columns import RecordColumns
 from gristmill.tasks.document import DocumentBatch

@@ -1,9 +1,9 @@
-"""Machine primitives of the JSON kernels: loads, copies and 32-byte comparisons at plain addresses.
+"""Machine operations that numba does not offer: unaligned loads, bit counts, copies and 32-byte comparisons.
 
 Addresses are integers, so that kernels need one specialisation whether the bytes lie in a read-only Arrow buffer or in
-a NumPy array. Every value is a signed 64-bit integer, because numba makes floats of mixed signed and unsigned numbers.
-The caller keeps the memory alive and makes sure that `WIDTH` bytes may be read (or written) where a primitive says so.
-LLVM lowers the vectors to whatever the processor has.
+a NumPy array. What is loaded from an address is a signed 64-bit integer, because numba makes floats of mixed signed and
+unsigned numbers. The caller keeps the memory alive and makes sure that `WIDTH` bytes may be read (or written) where a
+primitive says so. LLVM lowers the vectors to whatever the processor has.
 """
 
 from __future__ import annotations
@@ -68,6 +68,17 @@ def load_word(typing: Any, address: Any) -> Any:
         return _load(builder, args[0], _WORD)
 
     return types.int64(types.int64), generate
+
+
+@intrinsic
+def load8(typing: Any, data: Any, index: Any) -> Any:
+    """The eight bytes from `data[index]` on as one little-endian number; the caller keeps inside the array."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.load(builder.bitcast(builder.gep(array.data, [args[1]]), _WORD.as_pointer()), align=1)
+
+    return types.uint64(data, types.int64), generate
 
 
 @intrinsic
@@ -136,23 +147,23 @@ def copy_backslash(typing: Any, target: Any, source: Any) -> Any:
 
 
 @intrinsic
-def first_bit(typing: Any, mask: Any) -> Any:
-    """The position of the lowest set bit of a mask that is not zero."""
+def trailing_zeros(typing: Any, value: Any) -> Any:
+    """How many zero bits lie below the lowest set bit (64 for zero)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
 
-    return types.int64(types.int64), generate
+    return types.int64(types.uint64), generate
 
 
 @intrinsic
-def count_bits(typing: Any, mask: Any) -> Any:
-    """How many bits of `mask` are set."""
+def bit_count(typing: Any, value: Any) -> Any:
+    """How many bits of the number are set."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
 
-    return types.int64(types.int64), generate
+    return types.int64(types.uint64), generate
 
 
 @intrinsic

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import UsageError
-from gristmill.storage.json_encode import encode_table
+from gristmill.storage.json_columns import encode_table
 from tests.unit.kernels import json_reference as reference
 
 
