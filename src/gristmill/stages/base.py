@@ -39,6 +39,8 @@ def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
 
 
 _PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
+_NOT_INHERITED = ("notes_changes",)
+"""What a class says about its own code, which a subclass with other code would say wrongly."""
 
 
 def _check_definition(cls: type[Any]) -> None:
@@ -87,6 +89,9 @@ class ProcessingStage(ABC, Generic[X, Y]):
             later filters shall score: `"run"` gives them to this stage too, which must handle each document by itself
             and not change anything but its result; `"pass"` leaves them as they are (the stage only adds columns);
             `"score"` is for filters, whose `drop` then keeps them; `"stop"`, the default, follows them no further.
+        notes_changes: The stage records every text that it changes (`batch.note_change`), so what it returns is not
+            compared with what it was given. Not inherited: a subclass may change other texts, and is compared unless it
+            says so itself.
 
     Example:
         >>> class Upper(ProcessingStage):
@@ -105,6 +110,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     runs_without_gpu = False
     needs_own_worker = False
     for_dropped: Literal["run", "pass", "score", "stop"] = "stop"
+    notes_changes = False
     is_source_stage = False
     is_sink_stage = False
     is_resumable = True
@@ -119,6 +125,9 @@ class ProcessingStage(ABC, Generic[X, Y]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         _check_definition(cls)
+        for claim in _NOT_INHERITED:
+            if claim not in cls.__dict__:
+                setattr(cls, claim, False)
         if not inspect.isabstract(cls):
             _registry[cls.__name__] = cls
 

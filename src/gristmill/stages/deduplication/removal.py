@@ -35,6 +35,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         reason: What the ledger says.
     """
 
+    notes_changes = True
     name = "duplicate_removal"
 
     def __init__(self, removals: RunFiles, partition_ids: Sequence[str], *, reason: str) -> None:

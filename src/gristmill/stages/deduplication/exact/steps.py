@@ -34,6 +34,7 @@ class ContentHashes(DocumentStage):
         merge_empty: Whether empty and missing texts count as duplicates of each other.
     """
 
+    notes_changes = True
     name = "content_hashes"
 
     def __init__(self, text_field: str, *, id_field: str | None, rule: SurvivorRule, merge_empty: bool = False) -> None:

@@ -38,6 +38,7 @@ class CandidateShingles(DocumentStage):
         signature_seed: Keep only a signature of the set, with hash functions of this seed; None keeps the set.
     """
 
+    notes_changes = True
     name = "candidate_shingles"
 
     def __init__(

@@ -41,6 +41,7 @@ class MinHashes(DocumentStage):
         merge_empty: Whether empty texts count as duplicates of each other.
     """
 
+    notes_changes = True
     name = "minhashes"
 
     def __init__(

@@ -137,6 +137,7 @@ class WithText(DocumentStage):
         text_field: The column with the text.
     """
 
+    notes_changes = True
     name = "with_text"
 
     def __init__(self, text_field: str) -> None:
@@ -168,6 +169,7 @@ class DocumentVectors(DocumentStage):
         rule: Ranks the documents, where one of `survivor=` was chosen.
     """
 
+    notes_changes = True
     name = "document_vectors"
 
     def __init__(self, embedding_field: str, *, text_field: str, id_field: str | None, rule: SurvivorRule) -> None:

@@ -146,6 +146,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "run"
+    notes_changes = True
 
     def __init__(
         self,
@@ -198,6 +199,7 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "score"
+    notes_changes = True
 
     def __init__(
         self,
@@ -264,6 +266,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "score"
+    notes_changes = True
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "run"
+    notes_changes = True
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "pass"
+    notes_changes = True
 
     name = "add_id"
 

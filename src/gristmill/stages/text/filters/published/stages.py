@@ -51,6 +51,7 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Drops documents by a set of rules, each with its own reason."""
 
     for_dropped = "score"
+    notes_changes = True
 
     makes: ClassVar[Callable[..., FilterSet]]
 
@@ -92,6 +93,7 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
 class GopherQuality(PublishedSet):
     """Gopher's quality rules as one stage (Rae et al. 2021, arXiv:2112.11446, appendix A.1)."""
 
+    notes_changes = True
     name = "gopher_quality"
     makes = GopherQualityFilter
 
@@ -100,6 +102,7 @@ class GopherQuality(PublishedSet):
 class GopherRepetition(PublishedSet):
     """Gopher's repetition rules as one stage (Rae et al. 2021, arXiv:2112.11446, appendix A.1)."""
 
+    notes_changes = True
     name = "gopher_repetition"
     makes = GopherRepetitionFilter
 
@@ -108,6 +111,7 @@ class GopherRepetition(PublishedSet):
 class FineWebQuality(PublishedSet):
     """FineWeb's quality rules as one stage (Penedo et al. 2024, arXiv:2406.17557)."""
 
+    notes_changes = True
     name = "fineweb_quality"
     makes = FineWebQualityFilter
 
@@ -117,6 +121,7 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
     """C4's cleaning as one stage: lines are taken out of texts, then texts are dropped (Raffel et al. 2020)."""
 
     for_dropped = "run"
+    notes_changes = True
 
     name = "c4_quality"
 

@@ -14,6 +14,7 @@ class AssignRowIds(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds the column `_curator_dedup_id`: partition and row, so that any worker and any run gives the same id."""
 
     for_dropped = "pass"
+    notes_changes = True
 
     name = "assign_row_ids"
 
