@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from gristmill.errors import StageDefinitionError, UnknownNameError, UsageError, did_you_mean
 from gristmill.stages.resources import Resources
@@ -41,22 +41,6 @@ def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
 _PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
 _NOT_INHERITED = ("notes_changes",)
 """What a class says about its own code, which a subclass with other code would say wrongly."""
-
-
-def _check_definition(cls: type[Any]) -> None:
-    """Refuse definitions that look right and are silently ignored."""
-    where = f"{cls.__module__}.{cls.__qualname__}"
-    for attribute in ("_name", "_resources", "_batch_size"):
-        if attribute in cls.__dict__:
-            raise StageDefinitionError(f"{where} defines {attribute}; use {attribute[1:]} instead.")
-    for attribute in _PLAIN_ATTRIBUTES:
-        if isinstance(cls.__dict__.get(attribute), property):
-            raise StageDefinitionError(
-                f"{where} defines {attribute} as a property, which with_() could not change; make it a class attribute."
-            )
-    annotated = "num_workers" in inspect.get_annotations(cls)
-    if annotated or ("num_workers" in cls.__dict__ and not callable(cls.__dict__["num_workers"])):
-        raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
 
 
 S = TypeVar("S")
@@ -120,11 +104,21 @@ class ProcessingStage(ABC, Generic[X, Y]):
     _xenna_spec: Mapping[str, Any] = {}
     _metrics: dict[str, float] | None = None
 
-    _own_definition: ClassVar[bool] = False
-
     def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse definitions that look right and would be silently ignored; register the others by their name."""
         super().__init_subclass__(**options)
-        _check_definition(cls)
+        where, defined = f"{cls.__module__}.{cls.__qualname__}", cls.__dict__
+        for attribute in _PLAIN_ATTRIBUTES:
+            if f"_{attribute}" in defined and attribute != "runtime_env":
+                raise StageDefinitionError(f"{where} defines _{attribute}; use {attribute} instead.")
+            if isinstance(defined.get(attribute), property):
+                raise StageDefinitionError(
+                    f"{where} defines {attribute} as a property, which with_() could not change; make it a class "
+                    "attribute."
+                )
+        annotated = "num_workers" in inspect.get_annotations(cls)
+        if annotated or ("num_workers" in defined and not callable(defined["num_workers"])):
+            raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
         for claim in _NOT_INHERITED:
             if claim not in cls.__dict__:
                 setattr(cls, claim, False)
@@ -417,8 +411,6 @@ class CompositeStage(ProcessingStage[X, Y]):
         if "name" in settings:
             changed.name = settings.pop("name")
         if settings:
-            probe = _Probe()
-            probe.with_(**settings)
             changed._keywords = {**self._keywords, **settings}
         changed.decompose_and_apply_with()
         return changed
@@ -450,7 +442,7 @@ def _with_keywords(
 ) -> list[ProcessingStage[Any, Any]]:
     """The parts of a composite with settings for all of them; GPUs only for those that ask for one, if any does."""
     resources = keywords.get("resources")
-    if resources is None or not resources.requires_gpu or not any(_asks_for_gpu(part) for part in parts):
+    if not getattr(resources, "requires_gpu", False) or not any(_asks_for_gpu(part) for part in parts):
         return [part.with_(**keywords) for part in parts]
     others = {name: value for name, value in keywords.items() if name != "resources"}
     return [part.with_(**(keywords if _asks_for_gpu(part) else others)) for part in parts]
@@ -460,13 +452,3 @@ def _asks_for_gpu(stage: ProcessingStage[Any, Any]) -> bool:
     if isinstance(stage, CompositeStage):
         return any(_asks_for_gpu(part) for part in stage.decompose_and_apply_with())
     return stage.resources.requires_gpu
-
-
-class _Probe(ProcessingStage[Any, Any]):
-    """Checks settings that are meant for the parts of a composite."""
-
-    def process(self, task: Any) -> Any:
-        return task
-
-
-_registry.pop("_Probe", None)

@@ -21,8 +21,7 @@ from gristmill.kernels.content_hash import content_hashes
 from gristmill.kernels.vector_search import Vectors, rounded_vectors
 from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec
-from gristmill.stages.deduplication.document_keys import make_keys
-from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
+from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.tasks.columns import TableColumns, one_chunk
 from gristmill.tasks.document import DocumentBatch

@@ -53,8 +53,10 @@ def _as_list(value: Any, owner: str, parameter: str) -> list[Any]:
     return values
 
 
-def _fields(given: Fields, count: int, *, name: str, owner: str, optional: bool = False) -> list[Any]:
-    """One column per filter; a single text field is for all of them."""
+def _fields(
+    given: Fields, count: int, *, name: str, owner: str, optional: bool = False, texts: Sequence[str] = ()
+) -> list[Any]:
+    """One column per filter, none of them the `texts`; a single text field is for all filters."""
     values: list[Any] = [given] * count if given is None else [given] if isinstance(given, str) else list(given)
     if len(values) == 1 and name == "text_field":
         values *= count
@@ -65,17 +67,12 @@ def _fields(given: Fields, count: int, *, name: str, owner: str, optional: bool 
     for field in values:
         if (not isinstance(field, str) or not field) and not optional:
             raise UsageError(f"{owner}: {name} must name a column; it is {field!r}.")
-    return values
-
-
-def _check_apart(score_fields: Sequence[str | None], text_fields: Sequence[str], *, owner: str) -> None:
-    """Refuse scores that would take the place of the text."""
-    for field in score_fields:
-        if field is not None and field in text_fields:
+        if field in texts:
             raise UsageError(
-                f"{owner}: score_field={field!r} is the column with the text, which the scores would replace. "
+                f"{owner}: {name}={field!r} is the column with the text, which the scores would replace. "
                 f"Name another column, such as {field + '_score'!r}."
             )
+    return values
 
 
 def _chain_name(kind: str, parts: Sequence[str]) -> str:
@@ -156,9 +153,10 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     ) -> None:
         self.score_fn = _as_list(score_fn, "Score", "score_fn")
         count = len(self.score_fn)
-        self.score_field: list[str] = _fields(score_field, count, name="score_field", owner="Score")
         self.text_field: list[str] = _fields(text_field, count, name="text_field", owner="Score")
-        _check_apart(self.score_field, self.text_field, owner="Score")
+        self.score_field: list[str] = _fields(
+            score_field, count, name="score_field", owner="Score", texts=self.text_field
+        )
         self.name = _chain_name("score", [_callable_name(function, "lambda") for function in self.score_fn])
         self._watch: _Stopwatch | None = None
 
@@ -279,9 +277,8 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         count = len(self.filter_obj)
         self.text_field: list[str] = _fields(text_field, count, name="text_field", owner="ScoreFilter")
         self.score_field: list[str | None] = _fields(
-            score_field, count, name="score_field", owner="ScoreFilter", optional=True
+            score_field, count, name="score_field", owner="ScoreFilter", optional=True, texts=self.text_field
         )
-        _check_apart(self.score_field, self.text_field, owner="ScoreFilter")
         self.invert = _inversions(invert, count, "ScoreFilter")
         self.name = _chain_name("score_filter", [one.name for one in self.filter_obj])
         self._watch: _Stopwatch | None = None

@@ -248,12 +248,11 @@ class CommonEnglishWordsFilter(ColumnFilter):
         self._stop_at_false = stop_at_false
 
     def score_column(self, statistics: TextStatistics) -> Scores:
-        if not self._stop_at_false:
-            return statistics.scores(s.COMMON_WORDS)
-        if self._cutoff <= 0:
+        if self._stop_at_false and self._cutoff <= 0:
             # The count stops after the first word, whatever that is.
             return statistics.scores(s.FIRST_WORD_COMMON)
-        return statistics.scores(s.COMMON_WORDS).clip(max=self._cutoff)
+        scores = super().score_column(statistics)
+        return scores.clip(max=self._cutoff) if self._stop_at_false else scores
 
 
 class BulletsFilter(ColumnFilter):
