@@ -51,7 +51,7 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
         "type": f"{cls.__module__}.{cls.__qualname__}",
         "parameters": _parameters(stage),
         "for_dropped": "stop" if stage.time_limit_s is not None else stage.for_dropped,
-        "never_drops": stage.never_drops,
+        "never_drops": stage.never_drops or isinstance(stage, SourceStage | ReaderStage | SinkStage),
         "role": stage.role,
     }
     digest = stage.content_digest()

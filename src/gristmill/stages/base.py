@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from gristmill.errors import StageDefinitionError, UnknownNameError, UsageError, did_you_mean
 from gristmill.stages.resources import Resources
@@ -39,22 +39,8 @@ def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
 
 
 _PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
-
-
-def _check_definition(cls: type[Any]) -> None:
-    """Refuse definitions that look right and are silently ignored."""
-    where = f"{cls.__module__}.{cls.__qualname__}"
-    for attribute in ("_name", "_resources", "_batch_size"):
-        if attribute in cls.__dict__:
-            raise StageDefinitionError(f"{where} defines {attribute}; use {attribute[1:]} instead.")
-    for attribute in _PLAIN_ATTRIBUTES:
-        if isinstance(cls.__dict__.get(attribute), property):
-            raise StageDefinitionError(
-                f"{where} defines {attribute} as a property, which with_() could not change; make it a class attribute."
-            )
-    annotated = "num_workers" in inspect.get_annotations(cls)
-    if annotated or ("num_workers" in cls.__dict__ and not callable(cls.__dict__["num_workers"])):
-        raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
+_NOT_INHERITED = ("never_drops", "notes_changes")
+"""What a class says about its own code, which a subclass with other code would say wrongly."""
 
 
 S = TypeVar("S")
@@ -87,8 +73,11 @@ class ProcessingStage(ABC, Generic[X, Y]):
             later filters shall score: `"run"` gives them to this stage too, which must handle each document by itself
             and not change anything but its result; `"pass"` leaves them as they are (the stage only adds columns);
             `"score"` is for filters, whose `drop` then keeps them; `"stop"`, the default, follows them no further.
-        never_drops: Whether every document that comes in goes out; a subclass that drops some sets it back to False.
+        never_drops: Whether every document that comes in goes out. Not inherited, as `notes_changes`.
         role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`.
+        notes_changes: The stage records every text that it changes (`batch.note_change`), so what it returns is not
+            compared with what it was given. Not inherited: a subclass may change other texts, and is compared unless it
+            says so itself.
 
     Example:
         >>> class Upper(ProcessingStage):
@@ -109,6 +98,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     for_dropped: Literal["run", "pass", "score", "stop"] = "stop"
     never_drops = False
     role: Literal["", "score_filter"] = ""
+    notes_changes = False
     is_source_stage = False
     is_sink_stage = False
     is_resumable = True
@@ -118,11 +108,24 @@ class ProcessingStage(ABC, Generic[X, Y]):
     _xenna_spec: Mapping[str, Any] = {}
     _metrics: dict[str, float] | None = None
 
-    _own_definition: ClassVar[bool] = False
-
     def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse definitions that look right and would be silently ignored; register the others by their name."""
         super().__init_subclass__(**options)
-        _check_definition(cls)
+        where, defined = f"{cls.__module__}.{cls.__qualname__}", cls.__dict__
+        for attribute in _PLAIN_ATTRIBUTES:
+            if f"_{attribute}" in defined and attribute != "runtime_env":
+                raise StageDefinitionError(f"{where} defines _{attribute}; use {attribute} instead.")
+            if isinstance(defined.get(attribute), property):
+                raise StageDefinitionError(
+                    f"{where} defines {attribute} as a property, which with_() could not change; make it a class "
+                    "attribute."
+                )
+        annotated = "num_workers" in inspect.get_annotations(cls)
+        if annotated or ("num_workers" in defined and not callable(defined["num_workers"])):
+            raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
+        for claim in _NOT_INHERITED:
+            if claim not in cls.__dict__:
+                setattr(cls, claim, False)
         if not inspect.isabstract(cls):
             _registry[cls.__name__] = cls
 
@@ -412,8 +415,6 @@ class CompositeStage(ProcessingStage[X, Y]):
         if "name" in settings:
             changed.name = settings.pop("name")
         if settings:
-            probe = _Probe()
-            probe.with_(**settings)
             changed._keywords = {**self._keywords, **settings}
         changed.decompose_and_apply_with()
         return changed
@@ -445,7 +446,7 @@ def _with_keywords(
 ) -> list[ProcessingStage[Any, Any]]:
     """The parts of a composite with settings for all of them; GPUs only for those that ask for one, if any does."""
     resources = keywords.get("resources")
-    if resources is None or not resources.requires_gpu or not any(_asks_for_gpu(part) for part in parts):
+    if not getattr(resources, "requires_gpu", False) or not any(_asks_for_gpu(part) for part in parts):
         return [part.with_(**keywords) for part in parts]
     others = {name: value for name, value in keywords.items() if name != "resources"}
     return [part.with_(**(keywords if _asks_for_gpu(part) else others)) for part in parts]
@@ -455,16 +456,6 @@ def _asks_for_gpu(stage: ProcessingStage[Any, Any]) -> bool:
     if isinstance(stage, CompositeStage):
         return any(_asks_for_gpu(part) for part in stage.decompose_and_apply_with())
     return stage.resources.requires_gpu
-
-
-class _Probe(ProcessingStage[Any, Any]):
-    """Checks settings that are meant for the parts of a composite."""
-
-    def process(self, task: Any) -> Any:
-        return task
-
-
-_registry.pop("_Probe", None)
 
 
 def member_names(stage: ProcessingStage[Any, Any]) -> tuple[str, ...]:

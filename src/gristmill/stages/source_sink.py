@@ -78,7 +78,6 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         hints: Columns that later stages will ask for; set by the planner on its own copy.
     """
 
-    never_drops = True
     hints: tuple[str, ...] = ()
 
 
@@ -99,7 +98,6 @@ class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
     """A stage that writes. It says how a batch becomes bytes; the runner decides when a partition is committed."""
 
     is_sink_stage = True
-    never_drops = True
     path: str
     mode: str
     storage_options: dict[str, Any] | None

@@ -36,8 +36,6 @@ from gristmill.tasks.columns import (
 
 Stage = ProcessingStage[Any, Any]
 
-_OURS = ("gristmill.stages.text.", "gristmill.stages.deduplication.")
-
 
 def find_changes(
     stage: Stage, before: Columns, after: Columns, positions: Rows, rows: Rows, noted: frozenset[str]
@@ -45,7 +43,7 @@ def find_changes(
     """What is different in `after`: changes of texts, and the number of rows that changed in any other way.
 
     Args:
-        stage: Built-in stages note changes of texts themselves.
+        stage: One with `notes_changes` is not compared.
         before: The columns that went in.
         after: The columns that came out.
         positions: For each row of `after` the row of `before` that it continues, or -1.
@@ -54,11 +52,13 @@ def find_changes(
     """
     if after is before or not len(positions):
         return [], 0
-    filled = _is_ours(stage) and any(before.has(name) for name in stage.filled_columns())
+    members = stage.members if isinstance(stage, FusedStage) else (stage,)
+    noted_by_stage = all(member.notes_changes for member in members)
+    filled = noted_by_stage and any(before.has(name) for name in stage.filled_columns())
     touched = len(positions) if filled or not _same_names(before, after) else 0
     known = np.flatnonzero(positions >= 0)
     whole = len(positions) == before.num_rows and bool((positions == np.arange(before.num_rows)).all())
-    if not len(known) or _is_ours(stage):
+    if not len(known) or noted_by_stage:
         return [], touched
     found: list[Changes] = []
     fields = [name for name in after.names if name not in noted and before.has(name)]
@@ -92,11 +92,6 @@ def _untouched(before: Columns, after: Columns, field: str, *, whole: bool) -> b
     if not whole or isinstance(before, RecordColumns) or isinstance(after, RecordColumns):
         return False
     return same_memory(before.table([field]).column(0), after.table([field]).column(0))
-
-
-def _is_ours(stage: Stage) -> bool:
-    members = stage.members if isinstance(stage, FusedStage) else (stage,)
-    return all(type(member).__module__.startswith(_OURS) for member in members)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -15,7 +15,7 @@ from gristmill.cli.main import cli
 from gristmill.errors import StageFailedError
 from gristmill.stages.deduplication import ExactDeduplicationWorkflow
 from gristmill.stages.deduplication.exact.steps import ContentHashes
-from gristmill.stages.text.io.reader import peek
+from gristmill.stages.text.io.reader import partitioning
 from tests.unit.stages.deduplication.jobs import documents, kept_ids, write_files
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away into the deep dark forest "
@@ -129,8 +129,8 @@ def test_numbers_of_every_kind_are_scores(tmp_path: Path, kind: str) -> None:
 def test_what_is_compared_must_be_seen_and_the_rest_may_be_rare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], refused: bool
 ) -> None:
-    monkeypatch.setattr(peek, "_PEEK_BYTES", 1 << 12)
-    monkeypatch.setattr(peek, "_SEARCH_BYTES", 1 << 13)
+    monkeypatch.setattr(partitioning, "_PEEK_BYTES", 1 << 12)
+    monkeypatch.setattr(partitioning, "_SEARCH_BYTES", 1 << 13)
     rows = documents([TEXT] * 200)
     write_files(tmp_path, {"a.jsonl": [*rows, {**rows[0], "key": "k", "quality": 2, "txt": TEXT}]})
     result = dedup(tmp_path, "exact", *options, "--json")

@@ -7,7 +7,7 @@ import pytest
 
 from gristmill.kernels import ngrams, text_characters, text_lines, text_phrases, text_words
 from gristmill.kernels.text_column import text_column
-from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES
+from gristmill.stages.text.filters.statistics import BOILERPLATE_PHRASES
 from tests.pace import assert_grows_with_length
 
 SIZE = 2_000_000

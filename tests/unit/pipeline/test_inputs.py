@@ -31,7 +31,7 @@ from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
-from gristmill.stages.text.io.reader import peek
+from gristmill.stages.text.io.reader import partitioning
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
@@ -252,8 +252,8 @@ def test_a_rare_key_is_found_late(tmp_path: Path) -> None:
 
 def test_a_key_that_planning_has_not_seen_is_left_to_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much planning looks through is a number of bytes, so that the verdict is the same on every machine."""
-    monkeypatch.setattr(peek, "_PEEK_BYTES", 1 << 12)
-    monkeypatch.setattr(peek, "_SEARCH_BYTES", 1 << 14)
+    monkeypatch.setattr(partitioning, "_PEEK_BYTES", 1 << 12)
+    monkeypatch.setattr(partitioning, "_SEARCH_BYTES", 1 << 14)
     lines = [{"id": number, "filler": "x" * 1000} for number in range(40)]
     write_lines(tmp_path / "in" / "a.jsonl", [*lines, {"id": -1, "text": "here"}])
     result = _run(tmp_path, Modify(str.upper))
@@ -265,15 +265,15 @@ def test_a_key_that_planning_has_not_seen_is_left_to_the_stage(tmp_path: Path, m
         StageFailedError, match=r"There is no column 'text'; this batch has 'id', 'filler'. Set the sta"
     ):
         _run(tmp_path, Modify(str.upper))
-    monkeypatch.setattr(peek, "_SEARCH_BYTES", 1 << 20)
+    monkeypatch.setattr(partitioning, "_SEARCH_BYTES", 1 << 20)
     write_lines(tmp_path / "in" / "a.jsonl", lines)
     with pytest.raises(MissingColumnError, match="from all 80 records"):
         _run(tmp_path, Modify(str.upper))
 
 
 def test_a_large_input_is_searched_in_many_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peek, "_PEEK_BYTES", 1 << 12)
-    monkeypatch.setattr(peek, "_SEARCH_BYTES", 1 << 16)
+    monkeypatch.setattr(partitioning, "_PEEK_BYTES", 1 << 12)
+    monkeypatch.setattr(partitioning, "_SEARCH_BYTES", 1 << 16)
     for number in range(64):
         write_lines(tmp_path / "in" / f"{number:02d}.jsonl", [{"of_" + str(number): "x" * 1000}] * 10)
     source = JsonlReader(str(tmp_path / "in")).decompose()[0]
@@ -289,8 +289,8 @@ def test_a_large_input_is_searched_in_many_places(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8, 13])
 def test_the_places_of_a_search_lie_far_apart_and_leave_nothing_out(count: int) -> None:
-    assert sorted(peek._spread(count)) == list(range(count))
-    assert [*peek._spread(10)][:3] == [0, 8, 4]
+    assert sorted(partitioning._spread(count)) == list(range(count))
+    assert [*partitioning._spread(10)][:3] == [0, 8, 4]
 
 
 def test_planning_errors_come_within_a_second_and_touch_nothing(tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.stages.deduplication.document_keys import partitions_of, rows_of
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import cluster_numbers, survivor_names
 from gristmill.stages.deduplication.sorted_runs import column, sorted_by_key
-from gristmill.stages.deduplication.source import DocumentSource
+from gristmill.stages.deduplication.source import DocumentSource, partitions_of, rows_of
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD
 from gristmill.storage.atomic import write_json_atomic
 from gristmill.storage.compression import open_raw

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import psutil
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import OutputError, PlanningError
 from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.deduplication.input_sample import take_sample
 from gristmill.stages.deduplication.source import DocumentSource
+from gristmill.storage.compression import DamagedArchiveError, codec_of, open_source
 from gristmill.storage.files import is_local, local_path
+from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.partitions import Partition
 from gristmill.storage.sizes import format_size, parse_size
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tracking.origins import Lineage, with_lineage
 
-SAMPLE_BYTES = 8 << 20
+SPOTS = 16
+"""At how many places of the input documents are taken."""
+SAMPLE_BYTES = 4 << 20
+_EXPANDED_BYTES = 4 << 20
 _WORKER_BYTES = 320 << 20
 """What a worker needs at most: a batch with its columns, and the sorting of one range."""
 _LEAST_BYTES = 150 << 20
@@ -135,7 +144,7 @@ class Forecast:
 
 def forecast(
     source: DocumentSource,
-    partitions: list[Partition],
+    partitions: Sequence[Partition],
     stages: Sequence[ProcessingStage[Any, Any]],
     *,
     steps: Place,
@@ -147,26 +156,95 @@ def forecast(
     notes: list[str],
     sample_bytes: int = SAMPLE_BYTES,
 ) -> Forecast:
-    """Run the stages of the first step on a sample of the input and project from it.
+    """Read a little at a few places of the input, pass it through the first step, and project from that.
 
-    `plain_output` says that the output is not compressed, as the input may be.
+    The places are spread over the stored bytes, and each stands for as many of them, so that files that are unlike each
+    other count by their size. `plain_output` says that the output is not compressed, as the input may be.
     """
-    whole = take_sample(source, partitions, _ready(stages), sample_bytes=sample_bytes)
-    total = whole.stored
-    documents = round(whole.documents)
+    flat = expand(list(stages))
+    for stage in flat:
+        stage.setup_on_node(None, None)
+        stage.setup(None)
+    stored = np.asarray(_stored_bytes(partitions), np.float64)
+    total = float(stored.sum())
+    middles = (np.arange(SPOTS) + 0.5) / SPOTS * total
+    spots = np.unique(np.searchsorted(np.cumsum(stored)[:-1], middles, side="right"), return_counts=True)
+    chosen = [partitions[spot] for spot in spots[0].tolist()]
+    documents = text = seconds = 0.0
+    batches = source.first_batches(chosen, batch_bytes=max(1, sample_bytes // SPOTS))
+    for partition, batch, times in zip(chosen, batches, spots[1].tolist(), strict=True):
+        if batch is not None:
+            found = _documents_per_byte(source, partition, batch) * total * times / SPOTS
+            size = batch.columns.nbytes / batch.num_items
+            documents += found
+            text += found * size
+            seconds += found * _seconds_per_document(flat, batch, partition, max(1, int(sample_bytes / SPOTS / size)))
     growing = round(documents * memory_per_document)
     return Forecast(
         input_bytes=round(total),
-        documents=documents,
-        steps_bytes=round(whole.documents * bytes_per_document + whole.text * bytes_per_text_byte),
-        output_bytes=round(whole.text if plain_output else total),
+        documents=round(documents),
+        steps_bytes=round(documents * bytes_per_document + text * bytes_per_text_byte),
+        output_bytes=round(text if plain_output else total),
         memory_bytes=_WORKER_BYTES * max(1, workers) + growing,
         growing_bytes=growing,
-        seconds=_START_SECONDS + whole.seconds * (1 + 2 * _PASS_SHARE) / max(1, workers),
+        seconds=_START_SECONDS + seconds * (1 + 2 * _PASS_SHARE) / max(1, workers),
         free_bytes=steps.free,
         partitions=len(partitions),
         notes=notes,
     )
+
+
+def _stored_bytes(partitions: Sequence[Partition]) -> list[float]:
+    """The bytes of files that each partition reads; blocks of Parquet files are counted in row groups, so by share."""
+    extent: dict[str, int] = {}
+    for partition in partitions:
+        for piece in partition.ranges:
+            extent[piece.path] = max(extent.get(piece.path, 1), piece.end)
+    return [
+        sum(
+            piece.size * (1.0 if piece.whole or piece.end < 0 else (piece.end - piece.start) / extent[piece.path])
+            for piece in partition.ranges
+        )
+        for partition in partitions
+    ]
+
+
+def _documents_per_byte(source: DocumentSource, partition: Partition, batch: DocumentBatch) -> float:
+    """How many documents a stored byte of a partition holds, judged by its first file and its first documents."""
+    storage = (source.read_kwargs or {}).get("storage_options")
+    piece = partition.ranges[0]
+    if source.filetype == "parquet":
+        with open_parquet(piece.path, storage_options=storage) as opened:
+            return float(opened.metadata.num_rows) / max(1, piece.size)
+    return expansion(piece.path, storage_options=storage) * batch.num_items / max(1, batch.columns.nbytes)
+
+
+def expansion(path: str, *, storage_options: Mapping[str, Any] | None = None) -> float:
+    """How many bytes come out of each stored byte of a file, judged by its beginning."""
+    if codec_of(path) == "none":
+        return 1.0
+    source: Any = open_source(path, storage_options=storage_options)
+    target = memoryview(bytearray(1 << 20))
+    made = 0
+    with contextlib.closing(source), contextlib.suppress(DamagedArchiveError):
+        while made < _EXPANDED_BYTES and (count := source.readinto(target)):
+            made += count
+    return max(1e-3, made / max(1, int(source.consumed)))
+
+
+def _seconds_per_document(
+    stages: Sequence[ProcessingStage[Any, Any]], batch: DocumentBatch, partition: Partition, count: int
+) -> float:
+    """How long the stages take for each of the first documents of a batch, at most `count` of them."""
+    count = min(count, batch.num_items)
+    lineage = Lineage(partition.index, partition.id)
+    # One document goes first: it loads compiled code, or compiles it, which is no part of what a long run takes.
+    for size in (1, count):
+        begun = time.perf_counter()
+        tasks: list[Any] = [with_lineage(batch.slice(0, size), lineage)]
+        for stage in stages:
+            tasks = [with_lineage(one, lineage) for one in stage.process_batch(tasks) if one.num_items]
+    return (time.perf_counter() - begun) / count
 
 
 def memory_limit(executor: BaseExecutor) -> int | None:
@@ -175,15 +253,6 @@ def memory_limit(executor: BaseExecutor) -> int | None:
         return None
     budget = executor.config.get("memory_budget")
     return int(psutil.virtual_memory().available) if budget is None else parse_size(budget, name="memory_budget")
-
-
-def _ready(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
-    """The stages without composites, set up as a worker would."""
-    flat = expand(list(stages))
-    for stage in flat:
-        stage.setup_on_node(None, None)
-        stage.setup(None)
-    return flat
 
 
 def _duration(seconds: float) -> str:

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from gristmill.ledger.record.trail import DUPLICATE
 from gristmill.stages.base import ProcessingStage, Spec
-from gristmill.stages.deduplication.document_keys import Keys, first_key, make_keys, partitions_of, rows_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, sorted_by_key
+from gristmill.stages.deduplication.source import Keys, first_key, make_keys, partitions_of, rows_of
 from gristmill.tasks.document import DocumentBatch
 
 REMOVALS = pa.schema(
@@ -35,6 +35,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         reason: What the ledger says.
     """
 
+    notes_changes = True
     name = "duplicate_removal"
 
     def __init__(self, removals: RunFiles, partition_ids: Sequence[str], *, reason: str) -> None:

@@ -39,6 +39,7 @@ from gristmill.tasks.document import DocumentBatch
 class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Turns a list of ids into their hashes, with the survivor and the similarity where the list names them."""
 
+    notes_changes = True
     name = "id_hashes"
 
     def __init__(self, id_field: str) -> None:
@@ -82,6 +83,7 @@ class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
         drop_fields: Columns that are left out of what stays.
     """
 
+    notes_changes = True
     name = "removal_by_id"
 
     def __init__(self, ids: RunFiles, id_fields: Sequence[str], *, drop_fields: Sequence[str] = ()) -> None:

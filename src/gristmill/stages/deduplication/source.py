@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from gristmill.errors import InputChangedError, UsageError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.stages.base import ProcessingStage
+from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.source_sink import SourceColumns, SourceStage
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
 from gristmill.storage.files import COMPRESSED_SUFFIXES, list_files
 from gristmill.storage.partitions import Partition
+from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
 
 FILETYPES = ("jsonl", "parquet")
 _NAMED = 3
 _LOOK_BYTES = 1 << 20
-_LOOK_PARTITIONS = 3
+_ROW_BITS = 40
+Keys = npt.NDArray[np.uint64]
+"""One number for every document: its partition and its row there, so that numbers sort in source order."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +71,15 @@ class DocumentSource:
         files = self._files()
         return files.columns(files.partitions(), wanted)
 
-    def first_batches(self, fields: Sequence[str]) -> Iterator[DocumentBatch]:
-        """The first documents of the first few partitions, about a megabyte of each, with these columns."""
-        small = replace(self, read_kwargs={**(self.read_kwargs or {}), "batch_bytes": _LOOK_BYTES})
+    def first_batches(
+        self, partitions: Sequence[Partition], fields: Sequence[str] | None = None, *, batch_bytes: int = _LOOK_BYTES
+    ) -> Iterator[DocumentBatch | None]:
+        """The first documents of each partition, about so many bytes, with these columns; None where it has none."""
+        small = replace(self, read_kwargs={**(self.read_kwargs or {}), "batch_bytes": batch_bytes})
         files, reader, *_ = small.reader(fields).decompose()  # type: ignore[attr-defined]
-        partitions = files.partitions()
         files.prepare(reader, partitions)
-        for partition in partitions[:_LOOK_PARTITIONS]:
-            yield from itertools.islice(reader.process(files.task(partition)), 1)
+        for partition in partitions:
+            yield next((batch for batch in reader.process(files.task(partition)) if batch.num_items), None)
 
     def _present(self, fields: Sequence[str]) -> list[str]:
         """Those of the fields that any file has (a missing text column is left to the planner to report)."""
@@ -138,3 +145,40 @@ def check_unchanged(partitions: Sequence[Partition], step: RunFolder, *, complet
             "same input as before, or start over with --fresh (fresh=True).",
             differences=differences,
         )
+
+
+def make_keys(partition: int, rows: npt.NDArray[np.int64]) -> Keys:
+    """The keys of some rows of the partition number `partition`."""
+    return rows.astype(np.uint64) | np.uint64(partition << _ROW_BITS)
+
+
+def first_key(partition: int) -> int:
+    """The key of row 0 of a partition; that of the next partition is one past its last."""
+    return partition << _ROW_BITS
+
+
+def partitions_of(keys: Keys) -> npt.NDArray[np.int64]:
+    """The partition number of every key."""
+    return (keys >> np.uint64(_ROW_BITS)).astype(np.int64)
+
+
+def rows_of(keys: Keys) -> npt.NDArray[np.int64]:
+    """The row number of every key within its partition."""
+    return (keys & np.uint64((1 << _ROW_BITS) - 1)).astype(np.int64)
+
+
+class DocumentStage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """A stage that reads documents; its columns are looked for before a run begins, not in every batch.
+
+    A column that only some files have is missing in the others, and no fault.
+    """
+
+    def input_spec_for_task(self, task: Task[Any]) -> Spec:
+        return ["data"], []
+
+
+def texts_of(batch: DocumentBatch, text_field: str) -> pa.Array:
+    """The text of every document; missing for all of them where the files at hand have no such column."""
+    if batch.columns.has(text_field):
+        return batch.text(text_field)
+    return pa.nulls(batch.num_items, pa.large_string())

@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gristmill.backends.local import LocalExecutor
 from gristmill.errors import OutputError, PlanningError
@@ -23,7 +21,7 @@ from gristmill.stages.deduplication import (
     SemanticDeduplicationWorkflow,
 )
 from gristmill.stages.deduplication import forecast as forecasts
-from gristmill.stages.deduplication.input_sample import SPOTS, expansion, spread
+from gristmill.stages.deduplication.forecast import SPOTS, expansion
 from tests.unit.pipeline.jobs import here
 from tests.unit.stages.deduplication.jobs import deduplicate
 
@@ -81,19 +79,6 @@ def test_files_that_are_unlike_each_other_count_by_their_size(tmp_path: Path) ->
     found = ExactDeduplicationWorkflow(str(tmp_path / "out"), str(source), input_blocksize="1KB").plan(here())
     assert found.partitions > SPOTS
     assert found.documents == pytest.approx(documents, rel=0.3)
-
-
-@given(st.lists(st.floats(0, 1e12), max_size=3 * SPOTS))
-def test_places_are_spread_over_the_bytes_and_stand_for_all_of_them(stored: list[float]) -> None:
-    found = spread(stored)
-    assert len(found) == min(len(stored), len(found)) <= max(SPOTS, 0)
-    assert sum(found.values()) == pytest.approx(sum(stored))
-    assert all(0 <= place < len(stored) for place in found)
-    if len(stored) > SPOTS:
-        step = sum(stored) / SPOTS
-        for place, size in enumerate(stored):
-            # A partition stands for its own bytes, give or take one step.
-            assert abs(found.get(place, 0.0) - size) <= step * 1.000001
 
 
 def test_intermediate_files_are_forecast(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pytest
 from gristmill.errors import UsageError
 from gristmill.ledger.prove.verify import verify
 from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow
-from gristmill.stages.deduplication.fuzzy.accuracy import (
+from gristmill.stages.deduplication.fuzzy.banding import (
+    Banding,
     ComparedPairs,
+    derive_banding,
     estimated_precision,
     estimated_recall,
     near_threshold,
@@ -20,7 +22,6 @@ from gristmill.stages.deduplication.fuzzy.accuracy import (
     recall_of_estimates,
     share_with_interval,
 )
-from gristmill.stages.deduplication.fuzzy.banding import Banding, derive_banding
 from gristmill.stages.deduplication.fuzzy.clusters import choose
 from tests.unit.stages.deduplication.jobs import deduplicate, documents, kept_ids, survivor_of, write_files
 

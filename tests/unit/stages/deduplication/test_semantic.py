@@ -17,8 +17,12 @@ from gristmill.errors import InputChangedError, InputError, MissingExtraError, U
 from gristmill.ledger.prove.verify import verify
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
-from gristmill.stages.deduplication.semantic.clusters import border_width, sample_size
-from gristmill.stages.deduplication.semantic.kmeans import nearest_centroids, spherical_kmeans
+from gristmill.stages.deduplication.semantic.clusters import (
+    border_width,
+    nearest_centroids,
+    sample_size,
+    spherical_kmeans,
+)
 from gristmill.stages.deduplication.semantic.neighbours import nearest_preferred
 from gristmill.stages.deduplication.semantic.search import SearchSettings
 from gristmill.stages.deduplication.semantic.vectors import embedding_matrix, whole_vectors

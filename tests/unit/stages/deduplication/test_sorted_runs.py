@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import InputError
-from gristmill.stages.deduplication.document_keys import first_key, make_keys, partitions_of, rows_of
 from gristmill.stages.deduplication.key_ranges import document_cuts, hash_cuts, range_count
 from gristmill.stages.deduplication.sorted_runs import (
     RunFile,
@@ -23,6 +22,7 @@ from gristmill.stages.deduplication.sorted_runs import (
     open_run,
     write_run,
 )
+from gristmill.stages.deduplication.source import first_key, make_keys, partitions_of, rows_of
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 

@@ -12,11 +12,10 @@ from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec
-from gristmill.stages.deduplication.document_keys import make_keys
-from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.sorted_runs import column
+from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
@@ -34,6 +33,7 @@ class ContentHashes(DocumentStage):
         merge_empty: Whether empty and missing texts count as duplicates of each other.
     """
 
+    notes_changes = True
     name = "content_hashes"
 
     def __init__(self, text_field: str, *, id_field: str | None, rule: SurvivorRule, merge_empty: bool = False) -> None:

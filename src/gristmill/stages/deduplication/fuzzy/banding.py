@@ -1,8 +1,14 @@
-"""How many bands of how many hashes find pairs above a similarity: the S-curve of locality-sensitive hashing."""
+"""The bands of MinHash signatures: which pairs they find, and how well a deduplication has done with them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from gristmill.errors import UsageError
 
@@ -11,6 +17,13 @@ MOST_HASHES = 140
 WANTED_RECALL = 0.99
 """Which share of the pairs exactly at the threshold is to be found; of those above it more is."""
 MOST_BANDS = 256
+SAMPLE = 2000
+REACH = 0.1
+"""How far from the threshold an estimate may lie to be looked at again."""
+_Z = 1.96
+_NEAR = 0.05
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -62,3 +75,177 @@ def derive_banding(threshold: float) -> Banding:
             if Banding(bands, rows).probability(threshold) >= WANTED_RECALL:
                 return Banding(bands, rows)
     return Banding(MOST_HASHES, 1)
+
+
+def share_with_interval(hits: int, total: int) -> dict[str, Any]:
+    """A share with its 95 % interval (Wilson 1927).
+
+    Example:
+        >>> share_with_interval(98, 100)["low"]
+        0.93
+    """
+    if not total:
+        return {"value": None, "low": None, "high": None, "sample": 0}
+    share, square = hits / total, _Z * _Z
+    centre = (share + square / (2 * total)) / (1 + square / total)
+    half = _Z / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total * total))
+    return {
+        "value": round(share, 4),
+        "low": round(max(0.0, centre - half), 4),
+        "high": round(min(1.0, centre + half), 4),
+        "sample": total,
+    }
+
+
+def random_sample(parts: Iterable[Floats], *, seed: int, count: int = SAMPLE) -> Floats:
+    """`count` values at random out of all parts, or all where there are fewer; only these are kept in memory."""
+    rng = np.random.default_rng(seed)
+    kept, tickets = np.empty(0), np.empty(0)
+    for part in parts:
+        kept, tickets = np.concatenate([kept, part]), np.concatenate([tickets, rng.random(len(part))])
+        if len(kept) > count:
+            lowest = np.argpartition(tickets, count)[:count]
+            kept, tickets = kept[lowest], tickets[lowest]
+    return kept
+
+
+def estimated_precision(similarities: Floats, threshold: float) -> dict[str, Any]:
+    """Which share of a sample of removed documents really is that similar to its survivor."""
+    return share_with_interval(int(np.sum(similarities >= threshold)), len(similarities))
+
+
+class RecallEstimate:
+    """Which share of all pairs above the threshold was compared at all.
+
+    A pair that was found stands for 1/p pairs that exist, where p is the probability with which bands find a pair of
+    its similarity (Horvitz and Thompson 1952).
+
+    Args:
+        threshold: The least similarity of duplicates.
+        banding: The bands that found the pairs.
+    """
+
+    def __init__(self, threshold: float, banding: Banding) -> None:
+        self._threshold = threshold
+        self._banding = banding
+        self._found = 0
+        self._total = 0.0
+        self._variance = 0.0
+
+    def add(self, similarities: Floats) -> None:
+        """Count some of the compared pairs that differ, by their exact similarities."""
+        found = similarities[similarities >= self._threshold]
+        chance = np.maximum(1.0 - (1.0 - found**self._banding.rows) ** self._banding.bands, 1e-9)
+        self._found += len(found)
+        self._total += float(np.sum(1 / chance))
+        self._variance += float(np.sum((1 - chance) / chance**2))
+
+    def result(self) -> dict[str, Any]:
+        """The share with its 95 % interval."""
+        found, total = self._found, self._total
+        if not found:
+            return {"value": None, "low": None, "high": None, "sample": 0}
+        spread = _Z * math.sqrt(self._variance)
+        return {
+            "value": round(found / total, 4),
+            "low": round(found / (total + spread), 4),
+            "high": round(min(1.0, found / max(total - spread, found)), 4),
+            "sample": found,
+        }
+
+
+def estimated_recall(similarities: Floats, threshold: float, banding: Banding) -> dict[str, Any]:
+    """The `RecallEstimate` of these pairs."""
+    estimate = RecallEstimate(threshold, banding)
+    estimate.add(similarities)
+    return estimate.result()
+
+
+@dataclass(frozen=True)
+class ComparedPairs:
+    """What all compared pairs together tell.
+
+    Attributes:
+        count: How many there are.
+        below: How many are below the threshold: candidates that are no duplicates.
+        doubtful: How many differ and lie near the threshold, where an estimate may be wrong.
+        certain: How many differ and lie so far above it that none is.
+        recall: The share of duplicates that was compared.
+        near: As `near_threshold` says, where similarities are exact.
+    """
+
+    count: int
+    below: int
+    doubtful: int
+    certain: int
+    recall: dict[str, Any]
+    near: dict[str, Any]
+
+    @classmethod
+    def of(cls, parts: Iterable[Floats], threshold: float, banding: Banding) -> ComparedPairs:
+        """Count the pairs of all parts, of which one at a time is in memory."""
+        count = below = doubtful = certain = near_above = near_below = 0
+        recall, near_recall = RecallEstimate(threshold, banding), RecallEstimate(threshold, banding)
+        for part in parts:
+            differing = part[part < 1.0]
+            near = differing[np.abs(differing - threshold) < _NEAR]
+            count += len(part)
+            below += int(np.sum(part < threshold))
+            doubtful += int(np.sum(np.abs(differing - threshold) < REACH))
+            certain += int(np.sum(differing >= threshold + REACH))
+            near_above += int(np.sum(near >= threshold))
+            near_below += int(np.sum(near < threshold))
+            recall.add(differing)
+            near_recall.add(near)
+        exact = share_with_interval(near_above, near_above)
+        found = {"above": near_above, "below": near_below, "precision": exact, "recall": exact}
+        return cls(count, below, doubtful, certain, recall.result(), {**found, "compared": near_recall.result()})
+
+
+def recall_of_estimates(
+    compared: dict[str, Any], far: int, near: int, taken: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]
+) -> dict[str, Any]:
+    """The recall when pairs were decided by estimates, some of which were too low.
+
+    Args:
+        compared: Which share of all duplicates was compared.
+        far: How many pairs have estimates so high that none is wrong.
+        near: How many others lie near the threshold, of which a sample was checked.
+        taken: Of the sample, which pairs were taken for duplicates.
+        right: Of the sample, which are duplicates.
+    """
+    if compared["value"] is None or not right.any():
+        return compared
+    share = share_with_interval(int((taken & right).sum()), int(right.sum()))
+    doubtful = near * float(right.mean())
+    return {
+        name: round(compared[name] * (far + doubtful * share[name]) / (far + doubtful), 4)
+        for name in ("value", "low", "high")
+    } | {"sample": share["sample"]}
+
+
+def near_threshold(
+    estimates: npt.NDArray[np.float64], exact: npt.NDArray[np.float64], threshold: float, banding: Banding
+) -> dict[str, Any]:
+    """How well pairs close to the threshold, where mistakes are made, were told apart.
+
+    Args:
+        estimates: By which pairs were decided, of a sample of pairs that were compared.
+        exact: Their true similarities.
+        threshold: The least similarity of duplicates.
+        banding: The bands that found them.
+
+    Returns:
+        `above` and `below` count the pairs of the sample by their true similarity; `precision` is the share of those
+        taken for duplicates that are, `recall` the share of duplicates that were taken for it, and `compared` the
+        share of duplicates this close that bands have found at all.
+    """
+    near = np.abs(exact - threshold) < _NEAR
+    taken, right = estimates[near] >= threshold, exact[near] >= threshold
+    return {
+        "above": int(right.sum()),
+        "below": int((~right).sum()),
+        "precision": share_with_interval(int((taken & right).sum()), int(taken.sum())),
+        "recall": share_with_interval(int((taken & right).sum()), int(right.sum())),
+        "compared": estimated_recall(exact[near], threshold, banding),
+    }

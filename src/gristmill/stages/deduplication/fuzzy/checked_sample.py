@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.stages.deduplication.document_keys import Keys
-from gristmill.stages.deduplication.fuzzy.accuracy import REACH, SAMPLE
+from gristmill.stages.deduplication.fuzzy.banding import REACH, SAMPLE
 from gristmill.stages.deduplication.fuzzy.shingle_store import ShingleStore
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+from gristmill.stages.deduplication.source import Keys
 
 SAMPLED = pa.schema(
     [

@@ -11,9 +11,8 @@ from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_pairs, shingle
 from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec
-from gristmill.stages.deduplication.document_keys import Keys, first_key, make_keys
-from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+from gristmill.stages.deduplication.source import DocumentStage, Keys, first_key, make_keys, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
@@ -38,6 +37,7 @@ class CandidateShingles(DocumentStage):
         signature_seed: Keep only a signature of the set, with hash functions of this seed; None keeps the set.
     """
 
+    notes_changes = True
     name = "candidate_shingles"
 
     def __init__(

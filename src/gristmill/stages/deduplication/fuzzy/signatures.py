@@ -12,10 +12,9 @@ from gristmill.kernels.minhash import band_hashes, hash_factors, listed_shingles
 from gristmill.kernels.shingles import CHARACTERS, WORDS, Hashes, word_tables
 from gristmill.kernels.text_column import Bytes, Integers, text_column
 from gristmill.stages.base import Spec
-from gristmill.stages.deduplication.document_keys import make_keys
-from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
 from gristmill.stages.deduplication.fuzzy.banding import Banding
 from gristmill.stages.deduplication.sorted_runs import SortedRunWriter
+from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
@@ -41,6 +40,7 @@ class MinHashes(DocumentStage):
         merge_empty: Whether empty texts count as duplicates of each other.
     """
 
+    notes_changes = True
     name = "minhashes"
 
     def __init__(

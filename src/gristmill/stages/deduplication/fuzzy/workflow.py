@@ -12,14 +12,15 @@ import numpy as np
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import UsageError
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
-from gristmill.stages.deduplication.fuzzy.accuracy import (
+from gristmill.stages.deduplication.fuzzy.banding import (
+    Banding,
     ComparedPairs,
+    derive_banding,
     estimated_precision,
     near_threshold,
     random_sample,
     recall_of_estimates,
 )
-from gristmill.stages.deduplication.fuzzy.banding import Banding, derive_banding
 from gristmill.stages.deduplication.fuzzy.candidates import BandGroups
 from gristmill.stages.deduplication.fuzzy.checked_sample import SampledPairs, checked
 from gristmill.stages.deduplication.fuzzy.clusters import Clusters, UnverifiedPairs, VerifiedPairs

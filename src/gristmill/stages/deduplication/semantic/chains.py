@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.kernels.vector_search import chain_ends
-from gristmill.stages.deduplication.document_keys import Keys
 from gristmill.stages.deduplication.key_ranges import RANGE_BYTES, KeyRanges, RangeReader, document_cuts, range_count
 from gristmill.stages.deduplication.semantic.neighbours import PAIRS
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run, sorted_by_key
+from gristmill.stages.deduplication.source import Keys
 
 if TYPE_CHECKING:
     from gristmill.stages.deduplication.workflow_steps import Steps

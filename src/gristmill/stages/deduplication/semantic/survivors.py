@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.stages.deduplication.document_keys import Keys
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.semantic.chains import SLICE, chain_pairs
 from gristmill.stages.deduplication.semantic.vectors import vectors_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
+from gristmill.stages.deduplication.source import Keys
 
 
 class SemanticSurvivors(RangeReader):

@@ -21,8 +21,7 @@ from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.vector_search import Vectors, rounded_vectors
 from gristmill.ledger.record.identity import make_identity
 from gristmill.stages.base import Spec
-from gristmill.stages.deduplication.document_keys import make_keys
-from gristmill.stages.deduplication.document_text import DocumentStage, texts_of
+from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.tasks.columns import TableColumns, one_chunk
 from gristmill.tasks.document import DocumentBatch
@@ -137,6 +136,7 @@ class WithText(DocumentStage):
         text_field: The column with the text.
     """
 
+    notes_changes = True
     name = "with_text"
 
     def __init__(self, text_field: str) -> None:
@@ -168,6 +168,7 @@ class DocumentVectors(DocumentStage):
         rule: Ranks the documents, where one of `survivor=` was chosen.
     """
 
+    notes_changes = True
     name = "document_vectors"
 
     def __init__(self, embedding_field: str, *, text_field: str, id_field: str | None, rule: SurvivorRule) -> None:

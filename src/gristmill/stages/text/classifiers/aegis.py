@@ -59,6 +59,8 @@ class AegisModelStage(BudgetedModelStage):
         judge_model: The network over the hidden state, if not the published one.
     """
 
+    notes_changes = True
+
     def __init__(
         self,
         model_identifier: str,

@@ -59,6 +59,8 @@ class ClassifierModelStage(BudgetedModelStage):
         expected_labels: Labels that the model must know, because something later asks for them.
     """
 
+    notes_changes = True
+
     def __init__(
         self,
         model_identifier: str,

@@ -57,6 +57,8 @@ class FineWebModelStage(BudgetedModelStage):
         padding_side: Where shorter documents are padded.
     """
 
+    notes_changes = True
+
     def __init__(
         self,
         model_identifier: str,

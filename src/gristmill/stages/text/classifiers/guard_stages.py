@@ -39,6 +39,7 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         '_curator_hidden_text'
     """
 
+    notes_changes = True
     name = "format_aegis_prompt"
 
     def __init__(
@@ -119,6 +120,7 @@ class PostProcessAegisResponsesStage(ProcessingStage[DocumentBatch, DocumentBatc
         keep_aegis_prompt_field: Keep the question.
     """
 
+    notes_changes = True
     name = "postprocess_aegis_responses"
 
     def __init__(

@@ -191,6 +191,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "pass"
+    notes_changes = True
 
     def __init__(
         self,

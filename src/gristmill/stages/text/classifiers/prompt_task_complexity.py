@@ -91,6 +91,8 @@ class PromptTaskComplexityModelStage(BudgetedModelStage):
         hf_token: An access token.
     """
 
+    notes_changes = True
+
     def __init__(
         self,
         cache_dir: str | None = None,

@@ -55,6 +55,8 @@ class EmbeddingModelStage(BudgetedModelStage):
         cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
     """
 
+    notes_changes = True
+
     def __init__(
         self,
         model_identifier: str,
@@ -142,6 +144,8 @@ class SentenceTransformerEmbeddingModelStage(EmbeddingModelStage):
 
     The package sentence-transformers itself is not needed.
     """
+
+    notes_changes = True
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the encoder and read how its tokens become one vector."""

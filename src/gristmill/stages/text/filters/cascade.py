@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.kernels.text_column import Mask, TextColumn, text_column
+from gristmill.ledger.record.trail import DROPPED, Decisions
+from gristmill.stages.base import FusedStage, ProcessingStage, Spec
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
+from gristmill.tasks.document import DocumentBatch
 
-_BUILT_IN = ("gristmill.stages.text.filters.heuristic", "gristmill.stages.text.filters.published")
+_SAMPLE = "one two three four five six seven eight nine ten eleven twelve. " * 2
+
+
+def drop_reason(name: str, *, inverted: bool, failure: str | None = None) -> str:
+    """Why a filter drops a document; the reasons of all filters in the ledger are made here.
+
+    An inverted filter drops what passes, so no failure of its own describes it: the reason is `inverted_` and its name.
+
+    Args:
+        name: The filter's name.
+        inverted: Whether the filter keeps what it would drop.
+        failure: What the filter calls this failure, such as `too_few_words`; None is its name.
+    """
+    return f"inverted_{name}" if inverted else failure or name
 
 
 @dataclass
@@ -24,7 +41,6 @@ class CascadeResult:
         kept: Which documents passed every filter.
         failed_at: The position of the first filter that a document failed; -1 where none did.
         score: The score at that filter; NaN for kept documents.
-        threshold: The bound that the score broke; NaN for kept documents.
         dropped: Per filter, how many documents it was the first to drop.
         scores: By position of the filter, the scores that were asked for; NaN for documents that it never saw.
     """
@@ -32,7 +48,6 @@ class CascadeResult:
     kept: Mask
     failed_at: npt.NDArray[np.int32]
     score: Scores
-    threshold: Scores
     dropped: list[int]
     scores: dict[int, Scores] = field(default_factory=dict)
 
@@ -58,11 +73,13 @@ class FilterCascade:
         self._needs: tuple[tuple[Statistic, ...], ...] = tuple(tuple(one.needs()) for one in self.filters)
 
     def warm_up(self) -> None:
-        """Load or compile the kernels that the built-in filters among these need."""
-        ours = [one for one in self.filters if type(one).__module__.startswith(_BUILT_IN)]
-        if ours:
-            text = "one two three four five six seven eight nine ten eleven twelve. " * 2
-            FilterCascade(ours).evaluate(pa.array([text, text], pa.large_string()), every_score=True)
+        """Load or compile the kernels that the filters need; none of them scores anything."""
+        needs = [one for needs in self._needs for one in needs]
+        if needs:
+            statistics = TextStatistics(text_column([_SAMPLE, _SAMPLE]), needs)
+            statistics.require(needs, statistics.alive)
+        for one in self.filters:
+            one.warm_up()
 
     def evaluate(
         self,
@@ -88,10 +105,9 @@ class FilterCascade:
             kept=living,
             failed_at=np.full(len(texts), -1, dtype=np.int32),
             score=np.full(len(texts), np.nan),
-            threshold=np.full(len(texts), np.nan),
             dropped=[0] * len(self.filters),
         )
-        statistics = TextStatistics(texts, (one for needs in self._needs for one in needs))
+        statistics = TextStatistics(texts, [one for needs in self._needs for one in needs])
         for position, one in enumerate(self.filters):
             asked = start if every_score else living
             if not every_score and not living.any():
@@ -105,31 +121,119 @@ class FilterCascade:
                 passed = ~passed
             if position in wanted:
                 result.scores[position] = np.where(asked, scores, np.nan)
-            failed = living & ~passed
-            rows = np.flatnonzero(failed)
+            rows = np.flatnonzero(living & ~passed)
             if len(rows):
                 result.failed_at[rows] = position
                 result.score[rows] = scores[rows]
-                result.threshold[rows] = self._thresholds(position, scores[rows])
                 result.dropped[position] = len(rows)
                 living &= passed
         return result
-
-    def _thresholds(self, position: int, scores: Scores) -> Scores:
-        one = self.filters[position]
-        if one.lower is None or one.upper is None or self.invert[position]:
-            bound = one.upper if one.lower is None else one.lower
-            return np.full(len(scores), np.nan if bound is None else bound, dtype=np.float64)
-        return np.where(scores < one.lower, float(one.lower), float(one.upper))
 
     def reason(self, result: CascadeResult, row: int) -> str | None:
         """Why a document went; None where it was kept."""
         position = int(result.failed_at[row])
         if position < 0:
             return None
-        return self.reason_at(position, float(result.score[row]))
-
-    def reason_at(self, position: int, score: float) -> str:
-        """The reason the filter at this position gives for a failing score."""
         one = self.filters[position]
-        return f"not_{one.reasons()[0]}" if self.invert[position] else one.reason(score)
+        return drop_reason(one.name, inverted=self.invert[position], failure=one.reason(float(result.score[row])))
+
+
+class CascadeStep(NamedTuple):
+    """One filter of a pass over a batch.
+
+    Attributes:
+        filter: The filter.
+        stage: The stage that its drops and scores are recorded under.
+        invert: Whether it keeps what it would drop.
+        score_field: The column for its scores; None keeps none.
+        prefix: Put before its reasons.
+    """
+
+    filter: ColumnFilter
+    stage: str
+    invert: bool = False
+    score_field: str | None = None
+    prefix: str = ""
+
+
+def apply_cascade(batch: DocumentBatch, texts: pa.Array, steps: Sequence[CascadeStep]) -> DocumentBatch:
+    """Drop what the filters drop, each under the name of its stage, and keep the scores that are asked for."""
+    cascade = FilterCascade([step.filter for step in steps], invert=[step.invert for step in steps])
+    fields = {position: step.score_field for position, step in enumerate(steps) if step.score_field is not None}
+    everything = batch.wants_all_scores
+    result = cascade.evaluate(texts, keep_scores=list(fields), every_score=everything)
+    if everything:
+        for position, scores in result.scores.items():
+            batch.note_scores(steps[position].filter.name, scores, stage=steps[position].stage)
+    decisions: list[Decisions] = []
+    for position, step in enumerate(steps):
+        if not result.dropped[position]:
+            continue
+        rows = np.flatnonzero(result.failed_at == position)
+        one, found = step.filter, result.score[rows]
+        alike: dict[tuple[str, float | None], list[int]] = {}
+        for place, score in enumerate(found.tolist()):
+            reason = step.prefix + drop_reason(one.name, inverted=step.invert, failure=one.reason(score))
+            # What an inverted filter drops is within its bounds: the first of them stands for both.
+            bound = one.threshold(score) if not step.invert else one.upper if one.lower is None else one.lower
+            alike.setdefault((reason, None if bound is None else float(bound)), []).append(place)
+        decisions += [
+            Decisions(step.stage, DROPPED, reason, batch.rows[rows[at]], found[at], bound)
+            for (reason, bound), at in alike.items()
+        ]
+    kept = batch.drop_decided(~result.kept, decisions)
+    survivors = np.arange(batch.num_items) if batch.keeps_dropped else np.flatnonzero(result.kept)
+    for position, score_field in fields.items():
+        stored = steps[position].filter.stored_scores(result.scores[position])
+        kept = kept.with_column(score_field, stored.take(pa.array(survivors)))
+    return kept
+
+
+def shares_pass(first: ProcessingStage[Any, Any], stage: ProcessingStage[Any, Any], *text_fields: str) -> bool:
+    """Whether two stages on these columns can run as one: same column, same workers, no time limit."""
+    return (
+        len(set(text_fields)) == 1
+        and stage.time_limit_s is None
+        and stage.resources == first.resources
+        and stage.batch_size == first.batch_size
+        and stage.runtime_env == first.runtime_env
+        and stage.requested_workers() == first.requested_workers()
+    )
+
+
+class FusedFilters(FusedStage):
+    """Adjacent filters on one column as a single pass; every document meets them in order.
+
+    Args:
+        members: The stages that it does the work of.
+        steps: Their filters.
+        text_field: The column with the text.
+        name: The stage's name.
+    """
+
+    for_dropped = "score"
+
+    def __init__(
+        self, members: Sequence[ProcessingStage[Any, Any]], steps: Sequence[CascadeStep], text_field: str, *, name: str
+    ) -> None:
+        first = members[0]
+        self.members = list(members)
+        self.steps = list(steps)
+        self.text_field = text_field
+        self.name = name
+        self.resources = first.resources
+        self.batch_size = first.batch_size
+        self.runtime_env = first.runtime_env
+        self._requested_workers = first.requested_workers()
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.text_field]
+
+    def outputs(self) -> Spec:
+        return ["data"], [self.text_field, *(step.score_field for step in self.steps if step.score_field)]
+
+    def warm_up(self) -> None:
+        FilterCascade([step.filter for step in self.steps]).warm_up()
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return apply_cascade(task, task.text(self.text_field), self.steps)

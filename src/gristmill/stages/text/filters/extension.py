@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class PerExtensionFilter(ColumnFilter):
         'per_extension_filter'
     """
 
-    lower_reason: ClassVar[str] = "unusual_for_extension"
+    lower_reason = "unusual_for_extension"
 
     def __init__(self, lang: str, extension: str | None, metadata_file: str = "code_meta.csv") -> None:
         super().__init__("per_extension_filter", lower=1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -68,8 +68,8 @@ class FastTextLangId(_ModelFilter):
         True
     """
 
-    lower_reason: ClassVar[str] = "language_score_too_low"
-    other_reason: ClassVar[str] = "wrong_language"
+    lower_reason = "language_score_too_low"
+    other_reason = "wrong_language"
 
     def __init__(self, model_path: str | None = None, min_langid_score: float = 0.3, lang: str | None = None) -> None:
         super().__init__("lang_id", lower=min_langid_score)
@@ -171,7 +171,7 @@ class FastTextQualityFilter(_ModelFilter):
         'fasttext_quality_filter'
     """
 
-    lower_reason: ClassVar[str] = "quality_too_low"
+    lower_reason = "quality_too_low"
 
     def __init__(
         self, model_path: str | None = None, label: str = "__label__hq", alpha: float = 3, seed: int = 42
@@ -220,9 +220,8 @@ class FastTextQualityFilter(_ModelFilter):
         """Why a document goes."""
         return self.lower_reason
 
-    def threshold(self, score: float) -> float:
+    def threshold(self, score: float) -> None:
         """There is no fixed bound."""
-        return float("nan")
 
     def reasons(self) -> tuple[str, ...]:
         """Every reason this filter can give."""

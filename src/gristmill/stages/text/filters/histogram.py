@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class HistogramFilter(ColumnFilter):
         'histogram'
     """
 
-    lower_reason: ClassVar[str] = "unusual_characters"
+    lower_reason = "unusual_characters"
 
     def __init__(
         self,

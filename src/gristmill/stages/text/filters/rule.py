@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,22 +17,28 @@ from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStat
 class ColumnFilter(DocumentFilter):
     """A filter that scores whole columns; adjacent ones share one pass over the text.
 
-    A subclass names its statistics, computes scores from them, and sets inclusive bounds. A bound of None is off. A
-    text that is missing counts as an empty one, and where a rule has nothing to measure (no word, no line), the score
-    is the one that fails, unless the class says otherwise.
+    A subclass names a statistic, and what it is divided by if the score is a share, or it overrides `needs` and
+    `score_column`. It sets inclusive bounds; a bound of None is off. A text that is missing counts as an empty one, and
+    where a rule has nothing to measure (no word, no line), the score is the one that fails, unless the class says
+    otherwise.
 
     Attributes:
+        statistic: What is counted.
+        denominator: What the count is divided by; None leaves the count as it is.
+        empty_score: The score where there is nothing to divide by, or nothing to count.
         lower: The least score that is kept.
         upper: The greatest score that is kept.
         lower_reason: Why a document below `lower` goes.
         upper_reason: Why a document above `upper` goes.
     """
 
-    lower_reason: ClassVar[str] = "score_too_low"
-    upper_reason: ClassVar[str] = "score_too_high"
+    statistic: Statistic | None = None
+    denominator: Statistic | None = None
+    empty_score: float = 1.0
+    lower_reason: str = "score_too_low"
+    upper_reason: str = "score_too_high"
 
     def __init__(self, name: str, *, lower: float | None = None, upper: float | None = None) -> None:
-        super().__init__()
         if lower is not None and upper is not None and lower > upper:
             raise UsageError(
                 f"{type(self).__name__} would keep scores from {lower} up to {upper}, so nothing at all. Set both "
@@ -42,13 +48,24 @@ class ColumnFilter(DocumentFilter):
         self.lower = lower
         self.upper = upper
 
+    def warm_up(self) -> None:
+        """Called in the driver before workers start: load kernels that no statistic in `needs` stands for."""
+
     def needs(self) -> Iterable[Statistic]:
         """The statistics that `score_column` reads."""
-        return ()
+        return [one for one in (self.statistic, self.denominator) if one is not None]
 
     def score_column(self, statistics: TextStatistics) -> Scores:
-        """The score of every document, as float64."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it scores")
+        """The score of every document, as float64: the declared statistic, or its share of the denominator."""
+        counts = [statistics[one] for one in self.needs()]
+        if self.statistic is None:
+            raise NotImplementedError(f"{type(self).__name__} does not say how it scores")
+        if self.denominator is None:
+            return counts[0].astype(np.float64)
+        scores = statistics.ratio(counts[0], counts[1], nothing=self.empty_score)
+        # A text with fewer words than an n-gram has no count.
+        scores[counts[0] < 0] = self.empty_score
+        return scores
 
     def keep(self, scores: Scores) -> Mask:
         """Which scores stay."""
@@ -63,11 +80,9 @@ class ColumnFilter(DocumentFilter):
         """Why a document with this failing score goes."""
         return self.lower_reason if self.lower is not None and not score >= self.lower else self.upper_reason
 
-    def threshold(self, score: float) -> float:
-        """The bound that a failing score broke."""
-        if self.lower is not None and not score >= self.lower:
-            return float(self.lower)
-        return float("nan") if self.upper is None else float(self.upper)
+    def threshold(self, score: float) -> float | None:
+        """The bound that a failing score broke; None where no fixed one decides."""
+        return self.lower if self.lower is not None and not score >= self.lower else self.upper
 
     def stored_scores(self, scores: Scores) -> pa.Array:
         """What a `score_field` holds for these scores, which `score_column` has just given."""
@@ -75,16 +90,14 @@ class ColumnFilter(DocumentFilter):
 
     def reasons(self) -> tuple[str, ...]:
         """Every reason this filter can give."""
-        return tuple(
-            reason
-            for bound, reason in ((self.lower, self.lower_reason), (self.upper, self.upper_reason))
-            if bound is not None
-        )
+        bounds = ((self.lower, self.lower_reason), (self.upper, self.upper_reason))
+        return tuple(reason for bound, reason in bounds if bound is not None)
 
     def score_document(self, text: str | None) -> Any:
         """The score of one text, by the same rule and the same kernel as for a column."""
-        statistics = TextStatistics(text_column([text]), self.needs())
-        statistics.require(self.needs(), statistics.alive)
+        needs = list(self.needs())
+        statistics = TextStatistics(text_column([text]), needs)
+        statistics.require(needs, statistics.alive)
         return float(self.score_column(statistics)[0])
 
     def keep_document(self, score: Any) -> bool:

@@ -16,9 +16,15 @@ import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError, UsageError
 from gristmill.stages.base import FusedStage, ProcessingStage, Spec
-from gristmill.stages.text.filters.cascade import FilterCascade
+from gristmill.stages.text.filters.cascade import (
+    CascadeStep,
+    FilterCascade,
+    FusedFilters,
+    apply_cascade,
+    drop_reason,
+    shares_pass,
+)
 from gristmill.stages.text.filters.doc_filter import DocumentFilter
-from gristmill.stages.text.filters.fused_filters import FusedFilters, run_cascade
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.tasks.columns import one_chunk
 from gristmill.tasks.document import DocumentBatch
@@ -33,59 +39,56 @@ class SlowFilterWarning(UserWarning):
     """A filter written in Python takes most of the time."""
 
 
-def _as_list(value: Any, kind: str) -> list[Any]:
+def _as_list(value: Any, owner: str, parameter: str) -> list[Any]:
+    """The filters, at least one; `ScoreFilter` takes no functions."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
-        raise UsageError(f"{kind}: the list is empty; give at least one.")
+        raise UsageError(f"{owner}({parameter}): the list is empty; give at least one.")
+    for one in values:
+        if isinstance(one, DocumentFilter) or (owner != "ScoreFilter" and callable(one)):
+            continue
+        wanted = "a DocumentFilter object" if owner == "ScoreFilter" else "a DocumentFilter or a function"
+        found = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
+        raise StageDefinitionError(f"{owner}: {parameter} must be {wanted}, not {found}.")
     return values
 
 
-def _fields(given: Fields, count: int, *, name: str, owner: str, shared: bool) -> list[str | None]:
-    """One field per filter; a single one is for all of them where that makes sense."""
-    if given is None:
-        return [None] * count
-    values: list[str | None] = [given] if isinstance(given, str) else list(given)
-    if len(values) == 1 and (count == 1 or shared):
-        return values * count
+def _fields(
+    given: Fields, count: int, *, name: str, owner: str, optional: bool = False, texts: Sequence[str] = ()
+) -> list[Any]:
+    """One column per filter, none of them the `texts`; a single text field is for all filters."""
+    values: list[Any] = [given] * count if given is None else [given] if isinstance(given, str) else list(given)
+    if len(values) == 1 and name == "text_field":
+        values *= count
     if len(values) != count:
         raise UsageError(
             f"{owner}: {count} filters, but {len(values)} values for {name} ({given!r}); give one for each."
         )
-    return values
-
-
-def _needed(fields: list[str | None], *, name: str, owner: str) -> list[str]:
-    for field in fields:
-        if not isinstance(field, str) or not field:
+    for field in values:
+        if (not isinstance(field, str) or not field) and not optional:
             raise UsageError(f"{owner}: {name} must name a column; it is {field!r}.")
-    return [field for field in fields if field is not None]
-
-
-def _apart(score_fields: Sequence[str | None], text_fields: Sequence[str], *, owner: str) -> None:
-    """Refuse scores that would take the place of the text."""
-    for field in score_fields:
-        if field is not None and field in text_fields:
+        if field in texts:
             raise UsageError(
-                f"{owner}: score_field={field!r} is the column with the text, which the scores would replace. "
+                f"{owner}: {name}={field!r} is the column with the text, which the scores would replace. "
                 f"Name another column, such as {field + '_score'!r}."
             )
+    return values
 
 
 def _chain_name(kind: str, parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{kind}_of_" + "_".join(parts)
 
 
-def _callable_name(function: Any) -> str:
+def _callable_name(function: Any, unnamed: str = "filter") -> str:
     if isinstance(function, DocumentFilter):
         return function.name
     name = getattr(function, "__name__", type(function).__name__)
-    return "lambda" if name == "<lambda>" else str(name)
+    return unnamed if name == "<lambda>" else str(name)
 
 
 def _score_array(scores: Sequence[Any]) -> pa.Array:
     """Scores as a column: numbers where they are, else what Arrow makes of them."""
-    plain = [score.item() if isinstance(score, np.generic) else score for score in scores]
-    return pa.array(plain)
+    return pa.array([score.item() if isinstance(score, np.generic) else score for score in scores])
 
 
 class _Stopwatch:
@@ -97,12 +100,19 @@ class _Stopwatch:
         self.characters = 0
         self.warned = False
 
-    def add(self, name: str, seconds: float, documents: int, characters: int) -> None:
-        self.seconds += seconds
-        self.documents += documents
-        self.characters += characters
-        if self.warned or self.seconds < _SLOW_SHARE_S:
-            return
+    def scores(self, name: str, score: Callable[[str], Any], column: pa.Array) -> list[Any]:
+        """The score of every document, by a function called with its text; a missing text counts as empty."""
+        texts = ["" if text is None else text for text in column.to_pylist()]
+        begun = time.perf_counter()
+        found = [score(text) for text in texts]
+        self.seconds += time.perf_counter() - begun
+        self.documents += len(texts)
+        self.characters += sum(map(len, texts))
+        if not self.warned and self.seconds >= _SLOW_SHARE_S:
+            self._warn(name)
+        return found
+
+    def _warn(self, name: str) -> None:
         self.warned = True
         warnings.warn(
             f"Filter {name!r} is called once per document and does {self.documents / self.seconds:,.0f} documents "
@@ -111,15 +121,6 @@ class _Stopwatch:
             SlowFilterWarning,
             stacklevel=2,
         )
-
-
-def _python_scores(score: Callable[[str], Any], column: pa.Array, watch: _Stopwatch, name: str) -> list[Any]:
-    """The score of every document, by a function called with its text; a missing text counts as empty."""
-    texts = column.to_pylist()
-    begun = time.perf_counter()
-    scores = [score("" if text is None else text) for text in texts]
-    watch.add(name, time.perf_counter() - begun, len(texts), sum(len(text) for text in texts if text is not None))
-    return scores
 
 
 def _as_numbers(scores: Sequence[Any]) -> np.ndarray[Any, Any] | None:
@@ -143,6 +144,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     for_dropped = "run"
     never_drops = True
+    notes_changes = True
 
     def __init__(
         self,
@@ -150,23 +152,13 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         score_field: Fields,
         text_field: Fields = "text",
     ) -> None:
-        self.score_fn = _as_list(score_fn, "Score(score_fn)")
-        for function in self.score_fn:
-            if not isinstance(function, DocumentFilter) and not callable(function):
-                raise StageDefinitionError(
-                    f"Score: score_fn must be a DocumentFilter or a function, not {type(function).__name__}."
-                )
+        self.score_fn = _as_list(score_fn, "Score", "score_fn")
         count = len(self.score_fn)
-        self.score_field = _needed(
-            _fields(score_field, count, name="score_field", owner="Score", shared=False),
-            name="score_field",
-            owner="Score",
+        self.text_field: list[str] = _fields(text_field, count, name="text_field", owner="Score")
+        self.score_field: list[str] = _fields(
+            score_field, count, name="score_field", owner="Score", texts=self.text_field
         )
-        self.text_field = _needed(
-            _fields(text_field, count, name="text_field", owner="Score", shared=True), name="text_field", owner="Score"
-        )
-        _apart(self.score_field, self.text_field, owner="Score")
-        self.name = _chain_name("score", [_callable_name(function) for function in self.score_fn])
+        self.name = _chain_name("score", [_callable_name(function, "lambda") for function in self.score_fn])
         self._watch: _Stopwatch | None = None
 
     def inputs(self) -> Spec:
@@ -185,10 +177,10 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
                 numbers: np.ndarray[Any, Any] | None = result.scores[0]
             else:
                 call = function.score_document if isinstance(function, DocumentFilter) else function
-                scores = _python_scores(call, batch.text(text_field), self._watch, self.name)
+                scores = self._watch.scores(self.name, call, batch.text(text_field))
                 values, numbers = _score_array(scores), _as_numbers(scores)
             if batch.wants_all_scores and numbers is not None:
-                batch.note_scores(_callable_name(function), numbers)
+                batch.note_scores(_callable_name(function, "lambda"), numbers)
             batch = batch.with_column(score_field, values)
         return batch
 
@@ -206,6 +198,7 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "score"
+    notes_changes = True
 
     def __init__(
         self,
@@ -213,20 +206,11 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
         filter_field: Fields,
         invert: bool | Sequence[bool] = False,
     ) -> None:
-        self.filter_fn = _as_list(filter_fn, "Filter(filter_fn)")
-        for function in self.filter_fn:
-            if not isinstance(function, DocumentFilter) and not callable(function):
-                raise StageDefinitionError(
-                    f"Filter: filter_fn must be a DocumentFilter or a function, not {type(function).__name__}."
-                )
+        self.filter_fn = _as_list(filter_fn, "Filter", "filter_fn")
         count = len(self.filter_fn)
-        self.filter_field = _needed(
-            _fields(filter_field, count, name="filter_field", owner="Filter", shared=False),
-            name="filter_field",
-            owner="Filter",
-        )
+        self.filter_field: list[str] = _fields(filter_field, count, name="filter_field", owner="Filter")
         self.invert = _inversions(invert, count, "Filter")
-        self.name = _chain_name("filter", [_filter_name(function) for function in self.filter_fn])
+        self.name = _chain_name("filter", [_callable_name(function) for function in self.filter_fn])
 
     def inputs(self) -> Spec:
         return ["data"], list(dict.fromkeys(self.filter_field))
@@ -251,18 +235,13 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
                 seen = batch.columns.python_values(field)
                 kept = np.fromiter((bool(decide(value)) for value in seen), bool, len(seen))
                 numbers = _as_numbers(seen)
-            gone = kept if invert else ~kept
+            name = _callable_name(function)
             if batch.wants_all_scores and numbers is not None:
-                batch.note_scores(_filter_name(function), numbers)
-            batch = batch.drop(gone, reason=_filter_name(function), score=numbers)
+                batch.note_scores(name, numbers)
+            batch = batch.drop(kept if invert else ~kept, reason=drop_reason(name, inverted=invert), score=numbers)
             if not batch.num_items:
                 break
         return batch
-
-
-def _filter_name(function: Any) -> str:
-    name = _callable_name(function)
-    return "filter" if name == "lambda" else name
 
 
 def _inversions(invert: bool | Sequence[bool], count: int, owner: str) -> list[bool]:
@@ -287,6 +266,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     for_dropped = "score"
     role = "score_filter"
+    notes_changes = True
 
     def __init__(
         self,
@@ -295,22 +275,12 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         score_field: Fields = None,
         invert: bool | Sequence[bool] = False,
     ) -> None:
-        self.filter_obj = _as_list(filter_obj, "ScoreFilter(filter_obj)")
-        for one in self.filter_obj:
-            if not isinstance(one, DocumentFilter):
-                kind = "the class" if isinstance(one, type) else "a"
-                raise StageDefinitionError(
-                    f"ScoreFilter: filter_obj must be a DocumentFilter object, not {kind} "
-                    f"{one.__name__ if isinstance(one, type) else type(one).__name__}."
-                )
+        self.filter_obj = _as_list(filter_obj, "ScoreFilter", "filter_obj")
         count = len(self.filter_obj)
-        self.text_field = _needed(
-            _fields(text_field, count, name="text_field", owner="ScoreFilter", shared=True),
-            name="text_field",
-            owner="ScoreFilter",
+        self.text_field: list[str] = _fields(text_field, count, name="text_field", owner="ScoreFilter")
+        self.score_field: list[str | None] = _fields(
+            score_field, count, name="score_field", owner="ScoreFilter", optional=True, texts=self.text_field
         )
-        self.score_field = _fields(score_field, count, name="score_field", owner="ScoreFilter", shared=False)
-        _apart(self.score_field, self.text_field, owner="ScoreFilter")
         self.invert = _inversions(invert, count, "ScoreFilter")
         self.name = _chain_name("score_filter", [one.name for one in self.filter_obj])
         self._watch: _Stopwatch | None = None
@@ -329,66 +299,51 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self._apply(task)
 
     def _apply(self, task: DocumentBatch) -> DocumentBatch:
+        assert self._watch is not None
         batch = task
-        many = len(self.filter_obj) > 1
-        for one, text_field, score_field, invert in zip(
-            self.filter_obj, self.text_field, self.score_field, self.invert, strict=True
-        ):
-            stage = self.name
-            prefix = f"{one.name}:" if many else ""
+        for position, one in enumerate(self.filter_obj):
+            texts, invert = batch.text(self.text_field[position]), self.invert[position]
+            step = self.step(position)
             if isinstance(one, ColumnFilter):
-                batch = run_cascade(
-                    batch, text_field, [one], [invert], [score_field], stages=[stage], prefixes=[prefix]
-                )
+                batch = apply_cascade(batch, texts, [step])
             else:
-                batch = self._python_filter(batch, one, text_field, score_field, invert=invert, prefix=prefix)
+                scores = self._watch.scores(one.name, one.score_document, texts)
+                kept = np.fromiter((bool(one.keep_document(score)) for score in scores), bool, len(scores))
+                numbers = _as_numbers(scores)
+                if batch.wants_all_scores and numbers is not None:
+                    batch.note_scores(one.name, numbers)
+                if step.score_field is not None:
+                    batch = batch.with_column(step.score_field, _score_array(scores))
+                reason = step.prefix + drop_reason(one.name, inverted=invert)
+                batch = batch.drop(kept if invert else ~kept, reason=reason, score=numbers)
             if not batch.num_items:
                 break
         return batch
 
-    def _python_filter(
-        self,
-        batch: DocumentBatch,
-        one: DocumentFilter,
-        text_field: str,
-        score_field: str | None,
-        *,
-        invert: bool,
-        prefix: str,
-    ) -> DocumentBatch:
-        assert self._watch is not None
-        scores = _python_scores(one.score_document, batch.text(text_field), self._watch, one.name)
-        kept = np.fromiter((bool(one.keep_document(score)) for score in scores), bool, len(scores))
-        numbers = _as_numbers(scores)
-        if batch.wants_all_scores and numbers is not None:
-            batch.note_scores(one.name, numbers)
-        if score_field is not None:
-            batch = batch.with_column(score_field, _score_array(scores))
-        return batch.drop(kept if invert else ~kept, reason=f"{prefix}{one.name}", score=numbers)
+    def step(self, position: int = 0) -> CascadeStep:
+        """One of the filters as a step of a cascade."""
+        one = self.filter_obj[position]
+        prefix = f"{one.name}:" if len(self.filter_obj) > 1 else ""
+        return CascadeStep(one, self.name, self.invert[position], self.score_field[position], prefix)
 
     def warm_up(self) -> None:
         FilterCascade([one for one in self.filter_obj if isinstance(one, ColumnFilter)]).warm_up()
 
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
-        if not self._can_fuse():
-            return None
-        members = [self]
-        written = {field for field in self.score_field if field}
-        for stage in following:
+        members: list[ScoreFilter] = []
+        written: set[str | None] = set()
+        for stage in (self, *following):
             if (
                 not isinstance(stage, ScoreFilter)
-                or not stage._can_fuse()
-                or stage.text_field[0] != self.text_field[0]
+                or len(stage.filter_obj) > 1
+                or not isinstance(stage.filter_obj[0], ColumnFilter)
                 or stage.text_field[0] in written
-                or stage.resources != self.resources
-                or stage.batch_size != self.batch_size
-                or stage.runtime_env != self.runtime_env
-                or stage.requested_workers() != self.requested_workers()
+                or not shares_pass(self, stage, self.text_field[0], stage.text_field[0])
             ):
                 break
             members.append(stage)
-            written.update(field for field in stage.score_field if field)
-        return FusedFilters(members) if len(members) > 1 else None
-
-    def _can_fuse(self) -> bool:
-        return len(self.filter_obj) == 1 and isinstance(self.filter_obj[0], ColumnFilter) and self.time_limit_s is None
+            written.add(stage.score_field[0])
+        if len(members) < 2:
+            return None
+        steps = [member.step() for member in members]
+        return FusedFilters(members, steps, self.text_field[0], name=f"{len(members)}_filters")

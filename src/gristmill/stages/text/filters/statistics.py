@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,39 @@ from gristmill.kernels import (
     text_words,
 )
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
-from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES
 from gristmill.stages.text.filters.splitters import SPACE, split_column
+
+# The phrases by which boilerplate is known. The short ones come from the cleaning of C4 (Raffel et al. 2020); the long
+# ones are the texts of cookie banners on very many sites. A banner that holds a shorter phrase is not repeated.
+POLICY_PHRASES = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
+
+BOILERPLATE_PHRASES = (
+    *POLICY_PHRASES,
+    "privacy overview",
+    "privacy & cookies policy",
+    "privacy and cookies policy",
+    (
+        "necessary cookies are absolutely essential for the website to function properly. this category only includes "
+        "cookies that ensures basic functionalities and security features of the website. these cookies do not store "
+        "any personal information."
+    ),
+    (
+        "any cookies that may not be particularly necessary for the website to function and is used specifically to "
+        "collect user personal data via analytics, ads, other embedded contents are termed as non-necessary cookies. "
+        "it is mandatory to procure user consent prior to running these cookies on your website."
+    ),
+    "if you continue to browse this site without changing your cookie settings, you agree to this use. acceptread more",
+)
+
+PLACEHOLDER_PHRASES = ("lorem ipsum",)
+
 
 Scores = npt.NDArray[np.float64]
 
@@ -29,7 +61,7 @@ class Statistic(NamedTuple):
     """One number per document: a column of what a kernel computes.
 
     Attributes:
-        group: The kernel pass that yields it; statistics of one group cost one pass together.
+        group: The kernel pass that yields it; a filter that needs one statistic of a group can read them all.
         column: Its place in the result of that pass.
         n: The length of n-grams, where it counts those.
         splitter: How words are found; `space` means at white space, as `str.split` does.
@@ -48,9 +80,13 @@ PHRASES = "phrases"
 LAYOUT = "layout"
 TOKENS = "tokens"
 TOP_NGRAM = "top_ngram"
+"""Characters that go when the most frequent n-gram is deleted from the text; -1 in texts with fewer than n words."""
 DUPLICATE_NGRAM = "duplicate_ngram"
+"""Characters of n-grams that occurred before; -1 in texts with fewer than n words."""
 WEIGHED_NGRAM = "weighed_ngram"
+"""Characters of the most frequent n-gram times how often it occurs."""
 JOINED_NGRAM = "joined_ngram"
+"""Characters of n-grams that occurred before, by their letters alone, each counted whole."""
 _NGRAMS = (TOP_NGRAM, DUPLICATE_NGRAM, WEIGHED_NGRAM, JOINED_NGRAM)
 
 N_CHARS = Statistic(CHARACTERS, text_characters.N_CHARS)
@@ -88,26 +124,6 @@ ALL_PARAGRAPHS = Statistic(PHRASES, text_phrases.N_PARAGRAPHS)
 PLACEHOLDER_TEXT = Statistic(PHRASES, text_phrases.SECOND_KIND)
 
 
-def top_ngram(n: int, splitter: str = SPACE) -> Statistic:
-    """Characters that go when the most frequent n-gram is deleted from the text."""
-    return Statistic(TOP_NGRAM, 0, n, splitter)
-
-
-def duplicate_ngram(n: int, splitter: str = SPACE) -> Statistic:
-    """Characters of n-grams that occurred before."""
-    return Statistic(DUPLICATE_NGRAM, 0, n, splitter)
-
-
-def weighed_ngram(n: int, splitter: str) -> Statistic:
-    """Characters of the most frequent n-gram times how often it occurs."""
-    return Statistic(WEIGHED_NGRAM, 0, n, splitter)
-
-
-def joined_ngram(n: int, splitter: str) -> Statistic:
-    """Characters of n-grams that occurred before, by their letters alone, each counted whole."""
-    return Statistic(JOINED_NGRAM, 0, n, splitter)
-
-
 def layout(column: int, short_line_chars: int = 30) -> Statistic:
     """A column of `gristmill.kernels.text_layout`; the length of a short line stands in place of n."""
     return Statistic(LAYOUT, column, short_line_chars)
@@ -116,6 +132,9 @@ def layout(column: int, short_line_chars: int = 30) -> Statistic:
 def tokens(column: int, splitter: str, stop_words: tuple[str, ...]) -> Statistic:
     """A column of `gristmill.kernels.text_tokens`; the stop words are part of the group's name."""
     return Statistic(f"{TOKENS}:{' '.join(stop_words)}", column, 0, splitter)
+
+
+_boilerplate = cache(partial(text_phrases.compile_phrases, BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES))
 
 
 class TextStatistics:
@@ -236,12 +255,3 @@ class TextStatistics:
             kept = (split_column(self.column, splitter, rows), rows.copy())
             self._split[splitter] = kept
         return kept[0]
-
-
-_compiled: list[text_phrases.Phrases] = []
-
-
-def _boilerplate() -> text_phrases.Phrases:
-    if not _compiled:
-        _compiled.append(text_phrases.compile_phrases(BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES))
-    return _compiled[0]

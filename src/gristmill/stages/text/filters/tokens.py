@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -72,8 +72,8 @@ class TokenCountFilter(_TokenFilter):
         'token_count'
     """
 
-    lower_reason: ClassVar[str] = "too_few_tokens"
-    upper_reason: ClassVar[str] = "too_many_tokens"
+    lower_reason = "too_few_tokens"
+    upper_reason = "too_many_tokens"
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class TokenizerFertilityFilter(_TokenFilter):
         'tokenizer_fertility'
     """
 
-    lower_reason: ClassVar[str] = "too_few_characters_per_token"
+    lower_reason = "too_few_characters_per_token"
 
     def __init__(self, path_to_tokenizer: str | None = None, min_char_to_token_ratio: float = 2.5) -> None:
         if path_to_tokenizer is None:

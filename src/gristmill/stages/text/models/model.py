@@ -67,6 +67,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "pass"
+    notes_changes = True
 
     name = "model"
     resources = Resources(cpus=1.0, gpus=1.0)

@@ -46,6 +46,7 @@ class BudgetedModelStage(ModelStage):
     One that overrides `yield_next_batch` or `create_output_dataframe` gets the frame and the batches of `ModelStage`.
     """
 
+    notes_changes = True
     keep_tokens: bool = False
     max_seq_length: int | None = None
     tokens_per_batch: int | None = None

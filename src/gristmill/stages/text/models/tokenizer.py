@@ -93,6 +93,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "pass"
+    notes_changes = True
 
     name = "tokenizer"
 

@@ -47,6 +47,7 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     for_dropped = "run"
     never_drops = True
+    notes_changes = True
 
     def __init__(
         self,

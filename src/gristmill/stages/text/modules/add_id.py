@@ -36,6 +36,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     for_dropped = "pass"
     never_drops = True
+    notes_changes = True
 
     name = "add_id"
 

@@ -40,6 +40,7 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
         {'id': [1], 'text': ['hello world']}
     """
 
+    notes_changes = True
     name = "document_joiner"
 
     def __init__(

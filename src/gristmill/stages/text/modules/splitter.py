@@ -29,6 +29,7 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     for_dropped = "run"
+    notes_changes = True
 
     name = "document_splitter"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from gristmill.errors import StageDefinitionError, UsageError
+from gristmill.ledger.ask.ledger import Ledger
+from gristmill.pipeline import Pipeline
 from gristmill.stages.text.filters import (
     DocumentFilter,
     Filter,
@@ -18,7 +21,9 @@ from gristmill.stages.text.filters import (
     WordCountFilter,
     score_filter,
 )
+from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from gristmill.tasks import DocumentBatch
+from tests.unit.pipeline.jobs import here, write_lines
 
 TEXTS = ["one", "one two", "one two three", "", None]
 WORDS = WordCountFilter(min_words=2)
@@ -93,7 +98,7 @@ def test_fields_that_cannot_work_are_refused(make: Callable[[], Any], words: str
     ("make", "words"),
     [
         (lambda: ScoreFilter(WordCountFilter), "not the class WordCountFilter"),  # type: ignore[arg-type]
-        (lambda: ScoreFilter(len), "not a builtin"),  # type: ignore[arg-type]
+        (lambda: ScoreFilter(len), "not builtin_function"),  # type: ignore[arg-type]
         (lambda: Score(3, "n"), "a DocumentFilter or a function, not int"),  # type: ignore[arg-type]
         (lambda: Filter("x", "n"), "a DocumentFilter or a function, not str"),  # type: ignore[arg-type]
     ],
@@ -120,3 +125,49 @@ def test_adjacent_built_in_filters_on_one_column_become_one_pass() -> None:
     assert first.fuse([ScoreFilter(WORDS, text_field="words")]) is None
     assert first.fuse([ScoreFilter(WORDS, text_field="other")]) is None
     assert ScoreFilter([WORDS, WORDS]).fuse([second]) is None
+
+
+FOUR_WORDS = "one two three four"
+PASSES = WordCountFilter(min_words=0)
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        # Built-in, alone and fused with others.
+        ([ScoreFilter(WordCountFilter())], ("word_count", "too_few_words", 4.0, 50.0)),
+        ([ScoreFilter(WordCountFilter(1, 3))], ("word_count", "too_many_words", 4.0, 3.0)),
+        ([ScoreFilter(WORDS, invert=True)], ("word_count", "inverted_word_count", 4.0, 2.0)),
+        (
+            [ScoreFilter(PASSES), ScoreFilter(WORDS, invert=True).with_(name="short")],
+            ("short", "inverted_word_count", 4.0, 2.0),
+        ),
+        (
+            [ScoreFilter([PASSES, WORDS], invert=[False, True]).with_(name="both")],
+            ("both", "word_count:inverted_word_count", 4.0, 2.0),
+        ),
+        # Written in Python.
+        ([ScoreFilter(Length(), invert=True)], ("Length", "inverted_Length", 18.0, None)),
+        (
+            [ScoreFilter([PASSES, Length()], invert=[False, True]).with_(name="both")],
+            ("both", "Length:inverted_Length", 18.0, None),
+        ),
+        # By a column.
+        (
+            [Score(WORDS, "words"), Filter(WORDS, "words", invert=True).with_(name="by")],
+            ("by", "inverted_word_count", 4.0, None),
+        ),
+        (
+            [Score(WORDS, "words"), Filter(lambda words: words < 2, "words").with_(name="by")],
+            ("by", "filter", 4.0, None),
+        ),
+    ],
+)
+def test_the_ledger_has_the_reason_of_every_kind_of_filter(
+    tmp_path: Path, stages: list[Any], expected: tuple[str, str, float, float | None]
+) -> None:
+    write_lines(tmp_path / "in.jsonl", [{"id": "d", "text": FOUR_WORDS}])
+    job = [JsonlReader(str(tmp_path / "in.jsonl")), *stages, JsonlWriter(str(tmp_path / "out"))]
+    Pipeline("job", stages=job).run(here())
+    (verdict,) = Ledger(str(tmp_path / "out")).why("d").fates[0].verdicts
+    assert (verdict.stage, verdict.reason, verdict.score, verdict.threshold) == expected

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import UsageError
-from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES
+from gristmill.stages.text.filters.statistics import BOILERPLATE_PHRASES
 from gristmill.stages.text.modifiers import (
     BoilerPlateStringModifier,
     FastTextLabelModifier,

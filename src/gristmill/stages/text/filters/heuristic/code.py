@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import numpy as np
 
 from gristmill.errors import UsageError, did_you_mean
+from gristmill.kernels.text_column import text_column
 from gristmill.kernels.text_search import contains
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.heuristic.comments import (
@@ -15,7 +16,7 @@ from gristmill.stages.text.filters.heuristic.comments import (
 )
 from gristmill.stages.text.filters.heuristic.markup import visible_text_length
 from gristmill.stages.text.filters.rule import ColumnFilter
-from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
+from gristmill.stages.text.filters.statistics import Scores, TextStatistics
 
 
 class _CommentShareFilter(ColumnFilter):
@@ -106,14 +107,12 @@ class NumberOfLinesOfCodeFilter(ColumnFilter):
         2.0
     """
 
+    statistic = s.NEWLINES
     lower_reason = "too_few_lines"
     upper_reason = "too_many_lines"
 
     def __init__(self, min_lines: int = 10, max_lines: int = 20000) -> None:
         super().__init__("num_lines", lower=min_lines, upper=max_lines)
-
-    def needs(self) -> Iterable[Statistic]:
-        return (s.NEWLINES,)
 
     def score_column(self, statistics: TextStatistics) -> Scores:
         return statistics.scores(s.NEWLINES) + 1.0
@@ -133,6 +132,9 @@ class XMLHeaderFilter(ColumnFilter):
         super().__init__("xml_header", upper=0)
         self._first_chars = char_prefix_search_length
 
+    def warm_up(self) -> None:
+        contains(text_column([""]), np.ones(1, np.bool_), "<", first_chars=1)
+
     def score_column(self, statistics: TextStatistics) -> Scores:
         found = contains(statistics.column, statistics.alive, "<?xml version=", first_chars=self._first_chars)
         return found.astype("float64")
@@ -146,16 +148,12 @@ class AlphaFilter(ColumnFilter):
         0.5
     """
 
+    statistic, denominator = s.ALPHABETIC_CHARS, s.N_CHARS
+    empty_score = 0.0
     lower_reason = "too_few_letters"
 
     def __init__(self, min_alpha_ratio: float = 0.25) -> None:
         super().__init__("alpha_filter", lower=min_alpha_ratio)
-
-    def needs(self) -> Iterable[Statistic]:
-        return (s.ALPHABETIC_CHARS, s.N_CHARS)
-
-    def score_column(self, statistics: TextStatistics) -> Scores:
-        return statistics.ratio(s.ALPHABETIC_CHARS, s.N_CHARS, nothing=0.0)
 
 
 class HTMLBoilerplateFilter(ColumnFilter):

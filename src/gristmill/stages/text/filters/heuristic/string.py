@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
+import numpy as np
+
 from gristmill.errors import UsageError, did_you_mean
+from gristmill.kernels.text_column import text_column
 from gristmill.kernels.text_search import ANYWHERE, PREFIX, SUFFIX, contains
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.rule import ColumnFilter
@@ -24,73 +27,60 @@ class NonAlphaNumericFilter(ColumnFilter):
         0.5
     """
 
+    statistic, denominator = s.PLAIN_CHARS, s.N_CHARS
     upper_reason = "too_many_symbols"
 
     def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
         super().__init__("alpha_numeric", upper=max_non_alpha_numeric_to_text_ratio)
-
-    def needs(self) -> Iterable[Statistic]:
-        return (s.N_CHARS, s.PLAIN_CHARS)
 
     def score_column(self, statistics: TextStatistics) -> Scores:
         others = statistics[s.N_CHARS] - statistics[s.PLAIN_CHARS]
         return statistics.ratio(others, s.N_CHARS, nothing=1.0)
 
 
-class _CharacterShareFilter(ColumnFilter):
-    """Drops texts in which one class of characters takes more than its share; an empty text scores 1."""
-
-    def __init__(self, name: str, statistic: Statistic, upper: float) -> None:
-        super().__init__(name, upper=upper)
-        self._statistic = statistic
-
-    def needs(self) -> Iterable[Statistic]:
-        return (s.N_CHARS, self._statistic)
-
-    def score_column(self, statistics: TextStatistics) -> Scores:
-        return statistics.ratio(self._statistic, s.N_CHARS, nothing=1.0)
-
-
-class NumbersFilter(_CharacterShareFilter):
-    """Drops texts with too many digits (0 to 9).
+class NumbersFilter(ColumnFilter):
+    """Drops texts with too many digits (0 to 9); an empty text scores 1.
 
     Example:
         >>> NumbersFilter().score_document("a1")
         0.5
     """
 
+    statistic, denominator = s.DIGIT_CHARS, s.N_CHARS
     upper_reason = "too_many_digits"
 
     def __init__(self, max_number_to_text_ratio: float = 0.15) -> None:
-        super().__init__("numbers_ratio", s.DIGIT_CHARS, max_number_to_text_ratio)
+        super().__init__("numbers_ratio", upper=max_number_to_text_ratio)
 
 
-class WhiteSpaceFilter(_CharacterShareFilter):
-    """Drops texts with too much white space (space, tab, newline, carriage return, backspace).
+class WhiteSpaceFilter(ColumnFilter):
+    """Drops texts with too much white space (space, tab, newline, carriage return, backspace); an empty text scores 1.
 
     Example:
         >>> WhiteSpaceFilter().score_document("a b ")
         0.5
     """
 
+    statistic, denominator = s.WHITE_CHARS, s.N_CHARS
     upper_reason = "too_much_white_space"
 
     def __init__(self, max_white_space_ratio: float = 0.25) -> None:
-        super().__init__("white_space", s.WHITE_CHARS, max_white_space_ratio)
+        super().__init__("white_space", upper=max_white_space_ratio)
 
 
-class ParenthesesFilter(_CharacterShareFilter):
-    """Drops texts with too many round, square, curly or mathematical angle brackets.
+class ParenthesesFilter(ColumnFilter):
+    """Drops texts with too many round, square, curly or mathematical angle brackets; an empty text scores 1.
 
     Example:
         >>> ParenthesesFilter().score_document("(a)b")
         0.5
     """
 
+    statistic, denominator = s.BRACKET_CHARS, s.N_CHARS
     upper_reason = "too_many_brackets"
 
     def __init__(self, max_parentheses_ratio: float = 0.1) -> None:
-        super().__init__("parentheses_ratio", s.BRACKET_CHARS, max_parentheses_ratio)
+        super().__init__("parentheses_ratio", upper=max_parentheses_ratio)
 
 
 class UrlsFilter(ColumnFilter):
@@ -106,19 +96,17 @@ class UrlsFilter(ColumnFilter):
         0.7142857142857143
     """
 
+    statistic, denominator = s.URL_CHARS, s.N_CHARS
     upper_reason = "too_many_urls"
 
     def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: re.Pattern[str] | str | None = None) -> None:
         super().__init__("urls_ratio", upper=max_url_to_text_ratio)
         self._url_regex = re.compile(url_regex) if isinstance(url_regex, str) else url_regex
 
-    def needs(self) -> Iterable[Statistic]:
-        return (s.N_CHARS, s.URL_CHARS)
-
     def score_column(self, statistics: TextStatistics) -> Scores:
         pattern = self._url_regex
         if pattern is None:
-            return statistics.ratio(s.URL_CHARS, s.N_CHARS, nothing=1.0)
+            return super().score_column(statistics)
         return statistics.score_texts(
             lambda text: sum(map(len, pattern.findall(text))) / len(text) if text else 1.0,
         )
@@ -135,19 +123,17 @@ class PornographicUrlsFilter(ColumnFilter):
         1.0
     """
 
+    statistic = s.ADULT_URLS
     upper_reason = "adult_url"
 
     def __init__(self, url_regex: re.Pattern[str] | str | None = None) -> None:
         super().__init__("PornographicUrlsFilter", upper=0)
         self._url_regex = re.compile(url_regex) if isinstance(url_regex, str) else url_regex
 
-    def needs(self) -> Iterable[Statistic]:
-        return (s.ADULT_URLS,)
-
     def score_column(self, statistics: TextStatistics) -> Scores:
         pattern = self._url_regex
         if pattern is None:
-            return statistics.scores(s.ADULT_URLS)
+            return super().score_column(statistics)
         return statistics.score_texts(lambda text: float(any("porn" in url for url in pattern.findall(text))))
 
 
@@ -158,8 +144,8 @@ class _WordFilter(ColumnFilter):
         super().__init__(name, lower=lower, upper=upper)
         self._splitter = splitter_of_language(lang)
 
-    def _of_words(self, statistic: Statistic) -> Statistic:
-        return statistic._replace(splitter=self._splitter)
+    def needs(self) -> Iterable[Statistic]:
+        return [one._replace(splitter=self._splitter) for one in super().needs()]
 
 
 class SymbolsToWordsFilter(_WordFilter):
@@ -170,16 +156,11 @@ class SymbolsToWordsFilter(_WordFilter):
         0.5
     """
 
+    statistic, denominator = s.SYMBOL_WORDS, s.N_WORDS
     upper_reason = "too_many_symbol_words"
 
     def __init__(self, max_symbol_to_word_ratio: float = 0.1, lang: str = "en") -> None:
         super().__init__("symbol_to_word", lang, upper=max_symbol_to_word_ratio)
-
-    def needs(self) -> Iterable[Statistic]:
-        return (self._of_words(s.SYMBOL_WORDS), self._of_words(s.N_WORDS))
-
-    def score_column(self, statistics: TextStatistics) -> Scores:
-        return statistics.ratio(self._of_words(s.SYMBOL_WORDS), self._of_words(s.N_WORDS), nothing=1.0)
 
 
 class LongWordFilter(_WordFilter):
@@ -190,16 +171,11 @@ class LongWordFilter(_WordFilter):
         3.0
     """
 
+    statistic = s.LONGEST_WORD
     upper_reason = "word_too_long"
 
     def __init__(self, max_word_length: int = 1000, lang: str = "en") -> None:
         super().__init__("max_word_length", lang, upper=max_word_length)
-
-    def needs(self) -> Iterable[Statistic]:
-        return (self._of_words(s.LONGEST_WORD),)
-
-    def score_column(self, statistics: TextStatistics) -> Scores:
-        return statistics.scores(self._of_words(s.LONGEST_WORD))
 
 
 class WordCountFilter(_WordFilter):
@@ -210,17 +186,12 @@ class WordCountFilter(_WordFilter):
         3.0
     """
 
+    statistic = s.N_WORDS
     lower_reason = "too_few_words"
     upper_reason = "too_many_words"
 
     def __init__(self, min_words: int = 50, max_words: int = 100000, lang: str = "en") -> None:
         super().__init__("word_count", lang, lower=min_words, upper=max_words)
-
-    def needs(self) -> Iterable[Statistic]:
-        return (self._of_words(s.N_WORDS),)
-
-    def score_column(self, statistics: TextStatistics) -> Scores:
-        return statistics.scores(self._of_words(s.N_WORDS))
 
 
 class MeanWordLengthFilter(_WordFilter):
@@ -231,17 +202,13 @@ class MeanWordLengthFilter(_WordFilter):
         3.0
     """
 
+    statistic, denominator = s.WORD_CHARS, s.N_WORDS
+    empty_score = 0.0
     lower_reason = "words_too_short"
     upper_reason = "words_too_long"
 
     def __init__(self, min_mean_word_length: int = 3, max_mean_word_length: int = 10, lang: str = "en") -> None:
         super().__init__("mean_word_length", lang, lower=min_mean_word_length, upper=max_mean_word_length)
-
-    def needs(self) -> Iterable[Statistic]:
-        return (self._of_words(s.WORD_CHARS), self._of_words(s.N_WORDS))
-
-    def score_column(self, statistics: TextStatistics) -> Scores:
-        return statistics.ratio(self._of_words(s.WORD_CHARS), self._of_words(s.N_WORDS), nothing=0.0)
 
 
 class WordsWithoutAlphabetsFilter(_WordFilter):
@@ -252,16 +219,12 @@ class WordsWithoutAlphabetsFilter(_WordFilter):
         0.5
     """
 
+    statistic, denominator = s.ALPHABETIC_WORDS, s.N_WORDS
+    empty_score = 0.0
     lower_reason = "too_few_alphabetic_words"
 
     def __init__(self, min_words_with_alphabets: float = 0.8, lang: str = "en") -> None:
         super().__init__("words_without_alphabets", lang, lower=min_words_with_alphabets)
-
-    def needs(self) -> Iterable[Statistic]:
-        return (self._of_words(s.ALPHABETIC_WORDS), self._of_words(s.N_WORDS))
-
-    def score_column(self, statistics: TextStatistics) -> Scores:
-        return statistics.ratio(self._of_words(s.ALPHABETIC_WORDS), self._of_words(s.N_WORDS), nothing=0.0)
 
 
 class CommonEnglishWordsFilter(ColumnFilter):
@@ -276,6 +239,7 @@ class CommonEnglishWordsFilter(ColumnFilter):
         2.0
     """
 
+    statistic = s.COMMON_WORDS
     lower_reason = "too_few_common_words"
 
     def __init__(self, min_num_common_words: int = 2, stop_at_false: bool = True) -> None:
@@ -283,72 +247,61 @@ class CommonEnglishWordsFilter(ColumnFilter):
         self._cutoff = min_num_common_words
         self._stop_at_false = stop_at_false
 
-    def needs(self) -> Iterable[Statistic]:
-        return (s.COMMON_WORDS, s.FIRST_WORD_COMMON)
-
     def score_column(self, statistics: TextStatistics) -> Scores:
-        if not self._stop_at_false:
-            return statistics.scores(s.COMMON_WORDS)
-        if self._cutoff <= 0:
+        if self._stop_at_false and self._cutoff <= 0:
             # The count stops after the first word, whatever that is.
             return statistics.scores(s.FIRST_WORD_COMMON)
-        return statistics.scores(s.COMMON_WORDS).clip(max=self._cutoff)
+        scores = super().score_column(statistics)
+        return scores.clip(max=self._cutoff) if self._stop_at_false else scores
 
 
-class _LineShareFilter(ColumnFilter):
-    """Drops texts in which too many lines have a property; a text without a line that is not blank scores 1."""
-
-    def __init__(self, name: str, statistic: Statistic, upper: float) -> None:
-        super().__init__(name, upper=upper)
-        self._statistic = statistic
-
-    def needs(self) -> Iterable[Statistic]:
-        return (s.N_LINES, self._statistic)
-
-    def score_column(self, statistics: TextStatistics) -> Scores:
-        return statistics.ratio(self._statistic, s.N_LINES, nothing=1.0)
-
-
-class BulletsFilter(_LineShareFilter):
-    r"""Drops texts in which nearly all lines begin with a bullet (Gopher, Rae et al. 2021).
+class BulletsFilter(ColumnFilter):
+    r"""Drops texts in which nearly all lines begin with a bullet (Gopher, Rae et al. 2021); no line scores 1.
 
     Example:
         >>> BulletsFilter().score_document("• one\ntwo")
         0.5
     """
 
+    statistic, denominator = s.BULLET_LINES, s.N_LINES
     upper_reason = "too_many_bullets"
 
     def __init__(self, max_bullet_lines_ratio: float = 0.9) -> None:
-        super().__init__("bullet_ratio", s.BULLET_LINES, max_bullet_lines_ratio)
+        super().__init__("bullet_ratio", upper=max_bullet_lines_ratio)
 
 
-class PunctuationFilter(_LineShareFilter):
+class PunctuationFilter(ColumnFilter):
     r"""Drops texts in which too many lines end without a full stop, question or exclamation mark or quote (C4).
+
+    A text without a line that is not blank scores 1.
 
     Example:
         >>> PunctuationFilter().score_document("Yes.\nno")
         0.5
     """
 
+    statistic, denominator = s.OPEN_LINES, s.N_LINES
     upper_reason = "too_few_sentence_ends"
 
     def __init__(self, max_num_sentences_without_endmark_ratio: float = 0.85) -> None:
-        super().__init__("punctuation", s.OPEN_LINES, max_num_sentences_without_endmark_ratio)
+        super().__init__("punctuation", upper=max_num_sentences_without_endmark_ratio)
 
 
-class EllipsisFilter(_LineShareFilter):
+class EllipsisFilter(ColumnFilter):
     r"""Drops texts in which too many lines end in an ellipsis or "read more" (Gopher, Rae et al. 2021; C4).
+
+    A text without a line that is not blank scores 1.
 
     Example:
         >>> EllipsisFilter().score_document("And so...\nEnd.")
         0.5
     """
 
+    statistic, denominator = s.ELLIPSIS_LINES, s.N_LINES
     upper_reason = "too_many_ellipses"
 
     def __init__(self, max_num_lines_ending_with_ellipsis_ratio: float = 0.3) -> None:
-        super().__init__("ellipsis", s.ELLIPSIS_LINES, max_num_lines_ending_with_ellipsis_ratio)
+        super().__init__("ellipsis", upper=max_num_lines_ending_with_ellipsis_ratio)
 
 
 class BoilerPlateStringFilter(ColumnFilter):
@@ -365,6 +318,8 @@ class BoilerPlateStringFilter(ColumnFilter):
         0.5
     """
 
+    statistic, denominator = s.BOILERPLATE_PARAGRAPHS, s.ALL_PARAGRAPHS
+    empty_score = 0.0
     upper_reason = "too_much_boilerplate"
 
     def __init__(
@@ -375,11 +330,8 @@ class BoilerPlateStringFilter(ColumnFilter):
         super().__init__("boilerplate_string_ratio", upper=max_boilerplate_string_ratio)
         self.remove_if_at_top_or_bottom = remove_if_at_top_or_bottom
 
-    def needs(self) -> Iterable[Statistic]:
-        return (s.BOILERPLATE_PARAGRAPHS, s.ALL_PARAGRAPHS, s.PLACEHOLDER_TEXT)
-
     def score_column(self, statistics: TextStatistics) -> Scores:
-        scores = statistics.ratio(s.BOILERPLATE_PARAGRAPHS, s.ALL_PARAGRAPHS, nothing=0.0)
+        scores = super().score_column(statistics)
         scores[statistics[s.PLACEHOLDER_TEXT] > 0] = 1.0
         return scores
 
@@ -408,6 +360,9 @@ class SubstringFilter(ColumnFilter):
         super().__init__("SubstringFilter", lower=1)
         self._substring = substring
         self._place = {"prefix": PREFIX, "suffix": SUFFIX, "any": ANYWHERE}[position]
+
+    def warm_up(self) -> None:
+        contains(text_column([""]), np.ones(1, np.bool_), self._substring, place=self._place)
 
     def score_column(self, statistics: TextStatistics) -> Scores:
         return contains(statistics.column, statistics.alive, self._substring, place=self._place).astype("float64")

@@ -12,9 +12,9 @@ import pyarrow as pa
 from gristmill.errors import MissingExtraError
 from gristmill.kernels import text_clean
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
-from gristmill.stages.text.filters.boilerplate_phrases import POLICY_PHRASES
 from gristmill.stages.text.filters.published.rules import check_splitter
 from gristmill.stages.text.filters.splitters import SPACY, UNICODE
+from gristmill.stages.text.filters.statistics import POLICY_PHRASES
 
 REASONS = {
     text_clean.PLACEHOLDER_TEXT: "placeholder_text",

@@ -150,8 +150,8 @@ class GopherRepetitionFilter(FilterSet):
                 if limit is not None:
                     yield Rule(reason, s.layout(column), whole, upper=limit)
             for n, share in top_ngrams:
-                yield Rule(f"top_{n}gram_repeats", s.weighed_ngram(n, splitter), s.N_CHARS, upper=share)
+                yield Rule(f"top_{n}gram_repeats", Statistic(s.WEIGHED_NGRAM, 0, n, splitter), s.N_CHARS, upper=share)
             for n, share in duplicate_ngrams:
-                yield Rule(f"duplicate_{n}grams", s.joined_ngram(n, splitter), s.N_CHARS, upper=share)
+                yield Rule(f"duplicate_{n}grams", Statistic(s.JOINED_NGRAM, 0, n, splitter), s.N_CHARS, upper=share)
 
         super().__init__(rules())

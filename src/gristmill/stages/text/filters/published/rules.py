@@ -64,13 +64,11 @@ class Rule(ColumnFilter):
         kept = super().keep(scores)
         return kept | (scores == 0) if self._spare_zero else kept
 
-    @property
-    def lower_reason(self) -> str:  # type: ignore[override]
+    def reason(self, score: float) -> str:
         return self.name
 
-    @property
-    def upper_reason(self) -> str:  # type: ignore[override]
-        return self.name
+    def reasons(self) -> tuple[str, ...]:
+        return (self.name,)
 
 
 class FilterSet:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from gristmill.kernels import text_clean
 from gristmill.ledger.record.trail import DROPPED, Decisions
 from gristmill.stages.base import FusedStage, ProcessingStage, Spec
-from gristmill.stages.text.filters.fused_filters import run_cascade
+from gristmill.stages.text.filters.cascade import CascadeStep, FusedFilters, apply_cascade, shares_pass
 from gristmill.stages.text.filters.published.c4 import REASONS, C4QualityFilter
 from gristmill.stages.text.filters.published.fineweb import FineWebQualityFilter
 from gristmill.stages.text.filters.published.gopher import GopherQualityFilter, GopherRepetitionFilter
@@ -52,6 +52,7 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Drops documents by a set of rules, each with its own reason."""
 
     for_dropped = "score"
+    notes_changes = True
 
     makes: ClassVar[Callable[..., FilterSet]]
 
@@ -71,64 +72,29 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.filters.cascade.warm_up()
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        return _apply(task, self.text_field, [self])
+        return apply_cascade(task, task.text(self.text_field), self.steps())
+
+    def steps(self) -> list[CascadeStep]:
+        """The rules as steps of a cascade."""
+        return [CascadeStep(rule, self.name) for rule in self.filters.rules]
 
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
-        members: list[PublishedSet] = [self]
-        for stage in following:
-            if (
-                not isinstance(stage, PublishedSet)
-                or stage.text_field != self.text_field
-                or stage.resources != self.resources
-                or stage.batch_size != self.batch_size
-                or stage.runtime_env != self.runtime_env
-                or stage.requested_workers() != self.requested_workers()
-                or stage.time_limit_s is not None
-            ):
+        members: list[PublishedSet] = []
+        for stage in (self, *following):
+            if not isinstance(stage, PublishedSet) or not shares_pass(self, stage, self.text_field, stage.text_field):
                 break
             members.append(stage)
-        return FusedSets(members) if len(members) > 1 and self.time_limit_s is None else None
-
-
-class FusedSets(FusedStage):
-    """Adjacent published sets as one pass over the column."""
-
-    for_dropped = "score"
-
-    def __init__(self, members: Sequence[PublishedSet]) -> None:
-        self.members: Sequence[PublishedSet] = list(members)
-        first = members[0]
-        self.name = "_and_".join(member.name for member in members)
-        self.resources = first.resources
-        self.batch_size = first.batch_size
-        self.runtime_env = first.runtime_env
-        self._requested_workers = first.requested_workers()
-        self.text_field = first.text_field
-
-    def inputs(self) -> Spec:
-        return ["data"], [self.text_field]
-
-    def warm_up(self) -> None:
-        for member in self.members:
-            member.warm_up()
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        return _apply(task, self.text_field, self.members)
-
-
-def _apply(batch: DocumentBatch, text_field: str, members: Sequence[PublishedSet]) -> DocumentBatch:
-    rules = [rule for member in members for rule in member.filters.rules]
-    owners = [member.name for member in members for _ in member.filters.rules]
-    nothing = [None] * len(rules)
-    return run_cascade(
-        batch, text_field, rules, [False] * len(rules), nothing, stages=owners, prefixes=[""] * len(rules)
-    )
+        if len(members) < 2:
+            return None
+        steps = [step for member in members for step in member.steps()]
+        return FusedFilters(members, steps, self.text_field, name="_and_".join(member.name for member in members))
 
 
 @_takes_parameters_of(GopherQualityFilter)
 class GopherQuality(PublishedSet):
     """Gopher's quality rules as one stage (Rae et al. 2021, arXiv:2112.11446, appendix A.1)."""
 
+    notes_changes = True
     name = "gopher_quality"
     makes = GopherQualityFilter
 
@@ -137,6 +103,7 @@ class GopherQuality(PublishedSet):
 class GopherRepetition(PublishedSet):
     """Gopher's repetition rules as one stage (Rae et al. 2021, arXiv:2112.11446, appendix A.1)."""
 
+    notes_changes = True
     name = "gopher_repetition"
     makes = GopherRepetitionFilter
 
@@ -145,6 +112,7 @@ class GopherRepetition(PublishedSet):
 class FineWebQuality(PublishedSet):
     """FineWeb's quality rules as one stage (Penedo et al. 2024, arXiv:2406.17557)."""
 
+    notes_changes = True
     name = "fineweb_quality"
     makes = FineWebQualityFilter
 
@@ -154,6 +122,7 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
     """C4's cleaning as one stage: lines are taken out of texts, then texts are dropped (Raffel et al. 2020)."""
 
     for_dropped = "run"
+    notes_changes = True
 
     name = "c4_quality"
 

@@ -15,6 +15,7 @@ class AssignRowIds(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     for_dropped = "pass"
     never_drops = True
+    notes_changes = True
 
     name = "assign_row_ids"
 

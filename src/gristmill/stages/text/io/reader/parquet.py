@@ -10,10 +10,15 @@ import numpy as np
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage
-from gristmill.stages.text.io.field_names import field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.jsonl import check_reader_options
-from gristmill.stages.text.io.reader.partitioning import EXTENSIONS, FilePartitioningStage, Paths, plain_paths
+from gristmill.stages.text.io.reader.partitioning import (
+    EXTENSIONS,
+    FilePartitioningStage,
+    Paths,
+    field_names,
+    plain_paths,
+)
 from gristmill.storage.files import list_files
 from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import Partition, make_partitions

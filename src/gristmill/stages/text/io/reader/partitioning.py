@@ -1,24 +1,29 @@
-"""The source of file-based pipelines: finds the input files and cuts them into partitions."""
+"""The source of file-based pipelines: finds the input files, looks at their columns and cuts them into partitions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from gristmill.errors import MissingColumnError, UsageError, did_you_mean
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import SourceColumns, SourceStage
-from gristmill.stages.text.io.field_names import field_names
-from gristmill.stages.text.io.reader.peek import jsonl_columns, parquet_columns
 from gristmill.storage.files import is_local, list_files, local_path
+from gristmill.storage.json_records import JsonRecords
+from gristmill.storage.jsonl_blocks import read_blocks
 from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import Partition, make_partitions
 
 Format = Literal["jsonl", "parquet"]
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 EXTENSIONS: Mapping[str, tuple[str, ...]] = {"jsonl": (".jsonl", ".json", ".ndjson"), "parquet": (".parquet",)}
+_PEEK_BYTES = 1 << 20
+_PEEK_FILES = 3
+_SEARCH_BYTES = 64 << 20
+"""How much to look through for a key that is not in the first records. Bytes and no time: what is found must not depend
+on the pace of the machine."""
 
 
 class FilePartitioningStage(SourceStage):
@@ -91,11 +96,16 @@ class FilePartitioningStage(SourceStage):
         return [path for path in local if os.path.isdir(path)]
 
     def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
+        if not partitions:
+            return None
+        found: SourceColumns | None
         if self.format == "parquet":
-            found = parquet_columns(partitions, self._footers)
+            files = {piece.path: piece for partition in partitions for piece in partition.ranges}
+            names = self._footers.unified(list(files.values())).names
+            found = SourceColumns(tuple(names), complete=True, looked_at=f"the footers of {len(files)} files")
         else:
             looked_for = wanted if self.fields is None else self.fields
-            found = jsonl_columns(partitions, looked_for, storage_options=self.storage_options)
+            found = _jsonl_columns(partitions, looked_for, storage_options=self.storage_options)
         if self.fields is None or found is None:
             return found
         for name in self.fields:
@@ -133,3 +143,83 @@ def plain_paths(file_paths: Paths) -> str | list[str]:
     if not isinstance(file_paths, Iterable):
         raise UsageError(f"file_paths={file_paths!r}: give a file, a folder, a glob, a URL, or a list of these.")
     return [os.fspath(path) if isinstance(path, os.PathLike) else path for path in file_paths]
+
+
+def _jsonl_columns(
+    partitions: Sequence[Partition], wanted: Sequence[str], *, storage_options: Mapping[str, Any] | None
+) -> SourceColumns | None:
+    """The keys of the first records; keys in `wanted` that are not among them are looked for further on.
+
+    A key may be rare, or only in files of another source, so the search takes some of every part of the input until it
+    has found all that is wanted or looked through so many bytes. The result is complete where every record was seen.
+    """
+    names: dict[str, None] = {}
+    looked_for = set(wanted)
+    records = whole = 0
+    for partition in partitions[:_PEEK_FILES]:
+        count, _, read_all = _take_keys(partition, names, looked_for, _PEEK_BYTES, storage_options)
+        records, whole = records + count, whole + read_all
+    if whole < len(partitions) and not names.keys() >= looked_for:
+        stored = 0
+        for partition in partitions:
+            for piece in partition.ranges:
+                stored += piece.size if piece.whole or piece.end < 0 else piece.end - piece.start
+        # A large input is looked at in many places, a small one gone through.
+        share = max(_PEEK_BYTES, _SEARCH_BYTES // len(partitions)) if stored > _SEARCH_BYTES else _SEARCH_BYTES
+        records = whole = seen = 0
+        for number in _spread(len(partitions)):
+            room = min(share, _SEARCH_BYTES - seen)
+            count, size, read_all = _take_keys(partitions[number], names, looked_for, room, storage_options)
+            records, whole, seen = records + count, whole + read_all, seen + size
+            if names.keys() >= looked_for or seen >= _SEARCH_BYTES:
+                break
+    if not records:
+        return None
+    complete = whole == len(partitions)
+    looked_at = f"all {records} records" if complete else f"{records} records"
+    return SourceColumns(tuple(names), complete=complete, looked_at=looked_at)
+
+
+def _take_keys(
+    partition: Partition, names: dict[str, None], wanted: set[str], room: int, storage_options: Mapping[str, Any] | None
+) -> tuple[int, int, bool]:
+    """Add the keys of the partition's records to `names`, until about `room` bytes are seen or all wanted are there.
+
+    Returns:
+        How many records and bytes were seen, and whether that is all of them.
+    """
+    records = seen = 0
+    for block in read_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
+        good, _, _ = JsonRecords.scan(block.buffer, block.starts, block.ends)
+        names.update(dict.fromkeys(good.keys()))
+        records += len(good)
+        seen += int(block.ends[-1] - block.starts[0]) if len(block.ends) else 0
+        if names.keys() >= wanted or room - seen < _PEEK_BYTES // 2:  # less than a block, which ends with a line
+            return records, seen, False
+    return records, seen, True
+
+
+def _spread(count: int) -> Iterator[int]:
+    """The numbers below `count`, in such an order that the first of them lie far apart."""
+    step = 1 << max(0, count - 1).bit_length()
+    yield from range(0, count, step)
+    while step > 1:
+        half = step // 2
+        yield from range(half, count, step)
+        step = half
+
+
+def field_names(fields: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names of columns as given, None for all of them.
+
+    Raises:
+        UsageError: They are no list of names; a single text would be taken for a list of its letters.
+    """
+    if fields is None:
+        return None
+    if isinstance(fields, str):
+        raise UsageError(f"fields={fields!r} is one text; give a list of column names: fields=[{fields!r}].")
+    names = tuple(fields)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"fields={list(names)!r}: the names of columns are text.")
+    return names

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from gristmill.errors import NotSupportedError, UsageError, did_you_mean
 from gristmill.stages.base import Spec
 from gristmill.stages.source_sink import SinkStage
-from gristmill.stages.text.io.field_names import field_names
+from gristmill.stages.text.io.reader.partitioning import field_names
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 

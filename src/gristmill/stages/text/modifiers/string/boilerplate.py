@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from gristmill.stages.text.filters.boilerplate_phrases import BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES
+from gristmill.stages.text.filters.statistics import BOILERPLATE_PHRASES, PLACEHOLDER_PHRASES
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
 from gristmill.stages.text.modifiers.string.marks import as_column, as_series, scatter
 
