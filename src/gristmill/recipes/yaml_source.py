@@ -7,7 +7,6 @@ Scalars follow the core schema of YAML 1.2: only `true` and `false` are booleans
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,23 +49,14 @@ for _tag, _form, _first in _SCALAR_FORMS:
     _Dumper.add_implicit_resolver(_TAG + _tag, re.compile(_form), _first)
 
 
-def _integer(text: str) -> int:
-    plain = text.replace("_", "")
-    return int(plain, 0) if plain[:2] in ("0o", "0x") else int(plain)
-
-
-def _real(text: str) -> float:
+def _scalar(kind: str, text: str) -> Any:
+    """The value of a scalar whose tag says that it is of this kind."""
     plain = text.replace("_", "").lower()
-    return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
-
-
-_SCALARS: dict[str, Callable[[str], Any]] = {
-    _TAG + "null": lambda text: None,
-    _TAG + "bool": lambda text: text.lower() == "true",
-    _TAG + "int": _integer,
-    _TAG + "float": _real,
-    _TAG + "str": str,
-}
+    if kind == "int":
+        return int(plain, 0) if plain[:2] in ("0o", "0x") else int(plain)
+    if kind == "float":
+        return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
+    return {"null": None, "bool": plain == "true", "str": text}[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +111,6 @@ def parse_yaml(text: str, *, origin: str = "recipe") -> Source:
     return Source(value, origin, source.lines)
 
 
-def parse_scalar_text(text: str, *, origin: str) -> Any:
-    """The value of a short YAML text such as the one after `=` in `--set key=value`."""
-    return parse_yaml(text, origin=origin).value
-
-
 def dump_yaml(value: Any) -> str:
     r"""`value` as text that `parse_yaml` reads back to the same value.
 
@@ -167,7 +152,12 @@ class _Builder:
         if any(node is other for other in self._open):
             raise _refusal(f"{self._source.origin}, line {line}: an alias refers to a value that contains it.")
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, line)
+            try:
+                return _scalar(node.tag.removeprefix(_TAG), node.value)
+            except KeyError:
+                raise self._wrong_tag(node, line) from None
+            except ValueError as error:
+                raise _refusal(f"{self._source.origin}, line {line}: cannot read {node.value!r}: {error}.") from error
         self._open.append(node)
         try:
             if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
@@ -177,14 +167,6 @@ class _Builder:
         finally:
             self._open.pop()
         raise self._wrong_tag(node, line)
-
-    def _scalar(self, node: yaml.ScalarNode, line: int) -> Any:
-        if node.tag not in _SCALARS:
-            raise self._wrong_tag(node, line)
-        try:
-            return _SCALARS[node.tag](node.value)
-        except ValueError as error:
-            raise _refusal(f"{self._source.origin}, line {line}: cannot read {node.value!r}: {error}.") from error
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         first_line: dict[str, int] = {}
