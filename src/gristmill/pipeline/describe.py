@@ -67,9 +67,7 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
         "role": stage.role,
     }
     code = code_of(cls)
-    if code is not None:
-        described["code"] = code
-    return described
+    return described | code if code["code"] is not None else described
 
 
 def initial_ranges(task: Task[Any], number: int) -> tuple[FileRange, ...]:

@@ -28,7 +28,7 @@ class Draft:
 
     source: SourceStage | None
     stages: list[Stage]
-    sink: SinkStage | None
+    sink: SinkStage | None = None
 
 
 def expand(stages: Sequence[Stage]) -> list[Stage]:
@@ -67,7 +67,14 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
     flat = expand(stages)
     if not flat:
         raise PlanningError("The pipeline has no stages. Add some with add_stage().")
-    _check_reader_is_first(stages)
+    for before, stage in pairwise(stages):
+        # Called as it was written, not by the part of it that finds files.
+        if any(isinstance(part, SourceStage) for part in expand([stage])):
+            raise PlanningError(
+                f"{type(stage).__name__} ({stage.name!r}) finds input files, so it must come first, but it stands "
+                f"behind {before.name!r}. Several places are read by one reader: file_paths=[…, …].",
+                stage=stage.name,
+            )
     names = [name for stage in flat for name in member_names(stage)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -98,17 +105,6 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
             stage=rest[0].name,
         )
     return Draft(source, rest, rest[-1] if isinstance(rest[-1], SinkStage) else None)
-
-
-def _check_reader_is_first(stages: Sequence[Stage]) -> None:
-    """Refuse a reader behind another stage; it is called as it was written, not by the part of it that finds files."""
-    for before, stage in pairwise(stages):
-        if any(isinstance(part, SourceStage) for part in expand([stage])):
-            raise PlanningError(
-                f"{type(stage).__name__} ({stage.name!r}) finds input files, so it must come first, but it stands "
-                f"behind {before.name!r}. Several places are read by one reader: file_paths=[…, …].",
-                stage=stage.name,
-            )
 
 
 def _begins(stage: Stage) -> bool:

@@ -148,12 +148,31 @@ class Run:
 
     def result(self) -> RunResult:
         """What came of it, once it is done."""
-        report = _report(self, time.monotonic() - self.begun)
-        results, state, perf = self.work.results, self.state, self.perf
+        plan, work, state = self.plan, self.work, self.state
+        counts = dict(work.trail.counts) if state is None else state.totals()
+        stages = tuple(
+            StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
+            for name in plan.stage_names
+        )
+        done_before = 0 if state is None else len(state.done)
+        report = RunReport(
+            pipeline=self.pipeline.name,
+            status="done",
+            seconds=time.monotonic() - self.begun,
+            stages=stages,
+            rows_read=source_rows({name: counts.get(name, StageCount()) for name in plan.stage_names}),
+            rows_written=stages[-1].rows_out if stages else 0,
+            quarantined=sum(sum(stage.quarantined.values()) for stage in stages),
+            partitions=len(work) + done_before,
+            partitions_done_before=done_before,
+            output=plan.settings.output,
+            notes=tuple(plan.notes),
+            alarms=() if state is None else tuple(state.alarms()),
+        )
         if state is None:
-            return RunResult([task for number in sorted(results) for task in results[number]], report)
-        del self.work, self.plan, results  # of very many partitions only the results need to fit into memory
-        return RunResult(state.files(perf), report)
+            return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
+        del self.work, self.plan, work, plan  # of very many partitions only the results need to fit into memory
+        return RunResult(state.files(self.perf), report)
 
 
 @contextmanager
@@ -267,27 +286,3 @@ def announced_compilation(events: EventStream) -> Iterator[None]:
         yield
     finally:
         compile_listeners.remove(tell)
-
-
-def _report(run: Run, seconds: float) -> RunReport:
-    plan, work, state = run.plan, run.work, run.state
-    counts = dict(work.trail.counts) if state is None else state.totals()
-    stages = tuple(
-        StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
-        for name in plan.stage_names
-    )
-    done_before = 0 if state is None else len(state.done)
-    return RunReport(
-        pipeline=run.pipeline.name,
-        status="done",
-        seconds=seconds,
-        stages=stages,
-        rows_read=source_rows({name: counts.get(name, StageCount()) for name in plan.stage_names}),
-        rows_written=stages[-1].rows_out if stages else 0,
-        quarantined=sum(sum(stage.quarantined.values()) for stage in stages),
-        partitions=len(work) + done_before,
-        partitions_done_before=done_before,
-        output=plan.settings.output,
-        notes=tuple(plan.notes),
-        alarms=() if state is None else tuple(state.alarms()),
-    )

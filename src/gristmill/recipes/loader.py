@@ -217,26 +217,28 @@ def parse_recipe(text: str, *, origin: str = "recipe", variables: Mapping[str, A
     return Recipe(name, stages, plain.get("description"), executor, config, known, source)
 
 
+@dataclass(slots=True)
 class _Problems:
     """Collects what is wrong, so that a user sees all of it at once.
 
     Attributes:
+        source: The text of the recipe.
         inside: Where the paths of problems start, and what their messages begin with.
+        found: The messages.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.inside: tuple[Path, str] = ((), "")
-        self._source = source
-        self._found: list[str] = []
+    source: Source
+    inside: tuple[Path, str] = ((), "")
+    found: list[str] = field(default_factory=list)
 
     def add(self, path: Path, message: str) -> None:
         start, prefix = self.inside
-        self._found.append(f"{self._source.where((*start, *path))}: {prefix}{message}")
+        self.found.append(f"{self.source.where((*start, *path))}: {prefix}{message}")
 
     def raise_if_any(self) -> None:
-        if self._found:
-            head = f"{len(self._found)} problems in the recipe:\n" if len(self._found) > 1 else ""
-            raise RecipeError(head + "\n".join(self._found), problems=self._found)
+        if self.found:
+            head = f"{len(self.found)} problems in the recipe:\n" if len(self.found) > 1 else ""
+            raise RecipeError(head + "\n".join(self.found), problems=self.found)
 
 
 def _variables(whole: Mapping[str, Any], given: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:

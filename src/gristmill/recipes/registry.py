@@ -186,29 +186,25 @@ def build_stage(
         problems += [((SETTINGS_KEY, *path), f"with: {message}") for path, message in of_settings]
     else:
         problems.append(((SETTINGS_KEY,), "with: expected a mapping of settings."))
-    try:
-        if not problems:
-            stage = _wrapped(entry, accepted)
-            return stage.with_(**settings) if settings else stage
-    except (GristmillError, ValueError, TypeError) as error:
-        problems.append(((), str(error)))
     for path, message in problems:
         report(path, message)
-    return None
-
-
-def _wrapped(entry: Registered, accepted: Mapping[str, Any]) -> ProcessingStage[Any, Any]:
+    if problems:
+        return None
     cls = entry.load()
     own = parameters_of(cls)
-    made = cls(**{name: value for name, value in accepted.items() if name in own})
     options = {name: value for name, value in accepted.items() if name not in own}
-    if entry.kind == FILTER:
-        from gristmill.stages.text.filters import ScoreFilter
+    try:
+        made: Any = cls(**{name: value for name, value in accepted.items() if name in own})
+        if entry.kind == FILTER:
+            from gristmill.stages.text.filters import ScoreFilter
 
-        made = ScoreFilter(made, **options)
-    elif entry.kind == MODIFIER:
-        from gristmill.stages.text.modifiers import Modify
+            made = ScoreFilter(made, **options)
+        elif entry.kind == MODIFIER:
+            from gristmill.stages.text.modifiers import Modify
 
-        made = Modify(made, **options)
-    stage: ProcessingStage[Any, Any] = made
+            made = Modify(made, **options)
+        stage: ProcessingStage[Any, Any] = made.with_(**settings) if settings else made
+    except (GristmillError, ValueError, TypeError) as error:
+        report((), str(error))
+        return None
     return stage

@@ -117,7 +117,15 @@ def fit(value: Any, annotation: Any) -> Any:
         hint = did_you_mean(value, [c for c in get_args(kind) if isinstance(c, str)]) if isinstance(value, str) else ""
         raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.{hint}")
     if origin in _WORDS:
-        return _fit_plain(value, origin)
+        wanted = int | float if origin is float else origin
+        if isinstance(value, wanted) and (origin is bool or not isinstance(value, bool)):
+            return value
+        hint = ""
+        if origin is str and isinstance(value, int | float):
+            hint = " Put it in quotes if it is meant as text."
+        elif origin is int and isinstance(value, float) and value.is_integer():
+            hint = f" Write {int(value)}."
+        raise Mismatch(f"expected {_WORDS[origin]}, found {_shown(value)}.{hint}")
     if origin in _MAPPINGS:
         return _fit_mapping(value, kind)
     if origin is tuple or origin in _LISTS or origin in _SETS:
@@ -221,23 +229,6 @@ def _fit_union(value: Any, kind: Any) -> Any:
     raise deepest or Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
 
 
-def _fit_plain(value: Any, kind: Any) -> Any:
-    if kind is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-    elif kind is int:
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    else:
-        fits = isinstance(value, kind)
-    if fits:
-        return value
-    hint = ""
-    if kind is str and isinstance(value, int | float):
-        hint = " Put it in quotes if it is meant as text."
-    elif kind is int and isinstance(value, float) and value.is_integer():
-        hint = f" Write {int(value)}."
-    raise Mismatch(f"expected {_WORDS[kind]}, found {_shown(value)}.{hint}")
-
-
 def _fit_mapping(value: Any, kind: Any) -> Any:
     if not isinstance(value, Mapping):
         raise Mismatch(f"expected a mapping, found {_shown(value)}.")
@@ -277,7 +268,7 @@ def _fit_class(value: Any, kind: type[Any]) -> Any:
                 return member
         raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
     if issubclass(kind, pathlib.PurePath):
-        return kind(_fit_plain(value, str))
+        return kind(fit(value, str))
     if _is_own_dataclass(kind):
         if not isinstance(value, Mapping):
             raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
