@@ -34,7 +34,7 @@ import time
 begun = time.perf_counter()
 import pyarrow as pa
 from gristmill.recipes.loader import load_recipe
-from gristmill.recipes.shipped_recipes import find_recipe
+from gristmill.recipes.loader import find_recipe
 recipe = load_recipe(find_recipe("english"), variables={"input_path": "in", "output_path": "out"})
 for stage in recipe.pipeline().stages:
     stage.warm_up()
@@ -121,8 +121,7 @@ def real_texts(files: str, limit: int) -> Iterator[str]:
 
 def english_filters() -> list[Any]:
     """The filters of the shipped recipe, in their order."""
-    from gristmill.recipes.loader import load_recipe
-    from gristmill.recipes.shipped_recipes import find_recipe
+    from gristmill.recipes.loader import find_recipe, load_recipe
 
     recipe = load_recipe(find_recipe("english"), variables={"input_path": "in", "output_path": "out"})
     return [one for stage in recipe.pipeline().stages for one in getattr(stage, "filter_obj", ())]

@@ -31,7 +31,7 @@ MORE = 6
 
 def run(executor: Any, source: Path, output: Path) -> float:
     from gristmill.recipes import load_recipe
-    from gristmill.recipes.shipped_recipes import find_recipe
+    from gristmill.recipes.loader import find_recipe
 
     variables = {"input_path": str(source), "output_path": str(output)}
     pipeline = load_recipe(find_recipe("english"), variables=variables).pipeline()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gristmill.recipes.shipped_recipes import sample_file
+from gristmill.recipes.loader import SAMPLE_FILE
 from gristmill.stages.text.classifiers.linear import LinearModel
 from gristmill.training.labelled_data import Evaluation, LabelledTexts
 from gristmill.training.training import train_linear
@@ -69,7 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.is_dir():
         parser.error(f"The test data was expected in {options.data}, which is no folder; name another one with --data.")
-    with gzip.open(sample_file(), "rt", encoding="utf-8") as lines:
+    with gzip.open(SAMPLE_FILE, "rt", encoding="utf-8") as lines:
         sample = [json.loads(line) for line in lines]
     known = {record["id"] for record in sample}
     found = [(lesson, [text for name, text in texts_of(lesson, options.data) if name not in known and long(text)])

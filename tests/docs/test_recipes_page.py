@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gristmill.recipes.building import filter_options, modifier_options, stage_settings
 from gristmill.recipes.loader import KEYS, parse_recipe
-from gristmill.recipes.registry import registered
+from gristmill.recipes.registry import filter_options, modifier_options, registered, stage_settings
 from gristmill.recipes.schema import parameters_of
 from tools.make_cli_reference import PAGE
 

@@ -27,7 +27,7 @@ def recipes(name: str | None, as_json: bool) -> None:
     \b
     gristmill recipes english > mine.yaml
     """
-    from gristmill.recipes.shipped_recipes import find_recipe, shipped_recipes
+    from gristmill.recipes.loader import find_recipe, shipped_recipes
 
     if name is not None:
         text = find_recipe(name).read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def stages(name: str | None, as_json: bool) -> None:
 
 def description(entry: Registered) -> dict[str, Any]:
     """What there is to know about an entry, as plain values."""
-    from gristmill.recipes.building import recipe_parameters
+    from gristmill.recipes.registry import recipe_parameters
 
     return {
         "name": entry.name,

@@ -42,9 +42,9 @@ def command(
     the files are, and what to try next.
     """
     from gristmill.cli.report_view import exit_code, print_report
-    from gristmill.recipes.shipped_recipes import sample_file
+    from gristmill.recipes.loader import SAMPLE_FILE
 
-    sample = sample_file()
+    sample = SAMPLE_FILE
     pipeline, engine, display = make_ready(
         RECIPE,
         Assignments({"input_path": str(sample), "output_path": output}, {}),

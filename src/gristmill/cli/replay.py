@@ -42,7 +42,7 @@ def replay_recipe(output: str, recipe: str | None, cause: str | None, settings: 
     from gristmill.errors import ResumeError
     from gristmill.ledger.record.layout import RunFolder
     from gristmill.recipes import parse_recipe
-    from gristmill.recipes.shipped_recipes import find_recipe
+    from gristmill.recipes.loader import find_recipe
 
     folder = RunFolder(output)
     folder.require_run()

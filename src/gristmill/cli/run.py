@@ -234,8 +234,7 @@ def read_settings(settings: Sequence[str], input_path: str | None, output_path: 
 
 def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
     """The recipe that is meant by a path or a shipped name, with its variables set."""
-    from gristmill.recipes import load_recipe
-    from gristmill.recipes.shipped_recipes import find_recipe
+    from gristmill.recipes.loader import find_recipe, load_recipe
 
     path = find_recipe(recipe)
     try:
@@ -306,7 +305,7 @@ def make_ready(
             "End it with one, such as: - JsonlWriter: {path: clean/}"
         )
         raise RecipeError(message, problems=[message])
-    pipeline.config["recipe"] = recipe.without_secrets().to_yaml()
+    pipeline.config["recipe"] = recipe.to_yaml(secrets=False)
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     interval = {**recipe.executor_config, **assignments.executor}.get("logging_interval", LOGGING_INTERVAL_S)
     display = make_listener("auto" if show else "off", logging_interval=interval)

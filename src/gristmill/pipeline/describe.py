@@ -46,33 +46,28 @@ def describe_plan(
 def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
     """One stage: name, class, parameters, and its code where it is not ours."""
     cls = type(stage)
-    described: dict[str, Any] = {
-        "name": stage.name,
-        "type": f"{cls.__module__}.{cls.__qualname__}",
-        "parameters": _parameters(stage),
-        "for_dropped": "stop" if stage.time_limit_s is not None else stage.for_dropped,
-        "never_drops": stage.never_drops or isinstance(stage, SourceStage | ReaderStage | SinkStage),
-        "role": stage.role,
-    }
-    digest = stage.content_digest()
-    if digest is not None:
-        described["parameters"]["model_files"] = digest
-    code = code_of(cls)
-    if code is not None:
-        described["code"] = code
-    return described
-
-
-def _parameters(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
     # Readers and writers are told where things lie; in another stage of a user the same names may mean anything. What
     # our own stages keep in private is made from their parameters.
-    own = is_user_module(type(stage).__module__)
-    places = own and not isinstance(stage, ReaderStage | SinkStage | SourceStage)
-    return {
+    own, is_end = is_user_module(cls.__module__), isinstance(stage, ReaderStage | SinkStage | SourceStage)
+    places = own and not is_end
+    parameters = {
         key: describe_value(value)
         for key, value in attributes(stage, private=own, places=places).items()
         if key not in ("name", "resources", "batch_size")
     }
+    digest = stage.content_digest()
+    if digest is not None:
+        parameters["model_files"] = digest
+    described: dict[str, Any] = {
+        "name": stage.name,
+        "type": f"{cls.__module__}.{cls.__qualname__}",
+        "parameters": parameters,
+        "for_dropped": "stop" if stage.time_limit_s is not None else stage.for_dropped,
+        "never_drops": stage.never_drops or is_end,
+        "role": stage.role,
+    }
+    code = code_of(cls)
+    return described | code if code["code"] is not None else described
 
 
 def initial_ranges(task: Task[Any], number: int) -> tuple[FileRange, ...]:

@@ -136,8 +136,10 @@ class Pipeline:
             listeners: Called with every event of the run.
             progress: Show progress on stderr; by default only on a terminal.
         """
-        from gristmill.pipeline.run import Options, run_pipeline
+        from gristmill.backends.registry import as_executor
+        from gristmill.pipeline.run import Options, begun_run
 
+        chosen = as_executor(executor)
         options = Options(
             fresh=fresh,
             error_budget=error_budget,
@@ -149,7 +151,13 @@ class Pipeline:
             checkpoint_path=checkpoint_path,
         )
         try:
-            return run_pipeline(self, executor, initial_tasks, options, list(listeners), progress=progress)
+            with begun_run(self, chosen, initial_tasks, options, list(listeners), progress=progress) as run:
+                if len(run.work):
+                    chosen.execute(run.plan, run.work)
+                run.work.finish()
+                if run.state is not None:
+                    run.state.check_own()
+            return run.result()
         except StageFailedError as error:
             # Its message has the traceback of the stage; the way through the engine would only stand before it.
             shown = _advised(error) if ignore_failures is None else error

@@ -24,16 +24,11 @@ _MAX_DEPTH = 50
 
 @dataclass(slots=True)
 class Draft:
-    """A plan in the making: the source, and the stages that documents pass."""
+    """A plan in the making: the source, the stages that documents pass, and the last of them if it is a writer."""
 
     source: SourceStage | None
     stages: list[Stage]
-
-    @property
-    def sink(self) -> SinkStage | None:
-        """The writer at the end, if there is one."""
-        last = self.stages[-1] if self.stages else None
-        return last if isinstance(last, SinkStage) else None
+    sink: SinkStage | None = None
 
 
 def expand(stages: Sequence[Stage]) -> list[Stage]:
@@ -55,15 +50,12 @@ def expand(stages: Sequence[Stage]) -> list[Stage]:
     flat: list[Stage] = []
     for stage in stages:
         for piece in parts(stage, 0):
-            flat.append(piece if piece is stage else _told_apart(piece, {other.name for other in flat}))
+            taken = {other.name for other in flat}
+            if piece is not stage and piece.name in taken and not isinstance(piece, FusedStage):
+                numbered = (f"{piece.name}_{number}" for number in count(2))
+                piece = piece.with_(name=next(name for name in numbered if name not in taken))
+            flat.append(piece)
     return flat
-
-
-def _told_apart(part: Stage, taken: set[str]) -> Stage:
-    """The part under a name that no other stage has: its own, or with the first free number from 2 on."""
-    if part.name not in taken or isinstance(part, FusedStage):
-        return part
-    return part.with_(name=next(name for number in count(2) if (name := f"{part.name}_{number}") not in taken))
 
 
 def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
@@ -75,7 +67,14 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
     flat = expand(stages)
     if not flat:
         raise PlanningError("The pipeline has no stages. Add some with add_stage().")
-    _check_reader_is_first(stages)
+    for before, stage in pairwise(stages):
+        # Called as it was written, not by the part of it that finds files.
+        if any(isinstance(part, SourceStage) for part in expand([stage])):
+            raise PlanningError(
+                f"{type(stage).__name__} ({stage.name!r}) finds input files, so it must come first, but it stands "
+                f"behind {before.name!r}. Several places are read by one reader: file_paths=[…, …].",
+                stage=stage.name,
+            )
     names = [name for stage in flat for name in member_names(stage)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -105,18 +104,7 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
             "Add a JsonlReader or ParquetReader first, or call run(initial_tasks=[…]).",
             stage=rest[0].name,
         )
-    return Draft(source, rest)
-
-
-def _check_reader_is_first(stages: Sequence[Stage]) -> None:
-    """Refuse a reader behind another stage; it is called as it was written, not by the part of it that finds files."""
-    for before, stage in pairwise(stages):
-        if any(isinstance(part, SourceStage) for part in expand([stage])):
-            raise PlanningError(
-                f"{type(stage).__name__} ({stage.name!r}) finds input files, so it must come first, but it stands "
-                f"behind {before.name!r}. Several places are read by one reader: file_paths=[…, …].",
-                stage=stage.name,
-            )
+    return Draft(source, rest, rest[-1] if isinstance(rest[-1], SinkStage) else None)
 
 
 def _begins(stage: Stage) -> bool:
@@ -174,7 +162,7 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
     if found is None:
         return notes
     known = list(found.names)
-    owners: dict[str, str | None] = dict.fromkeys(known)
+    owners: dict[str, str | None] = dict.fromkeys(known)  # stages; None owns the columns of the input
     for stage in stages:
         if isinstance(stage, ReaderStage):
             continue
@@ -201,28 +189,21 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
         for name in needed:
             if owners.get(name) is not None:
                 del owners[name]  # somebody has read what a stage has written there
-        notes.extend(_notes_of_loss(stage, owners))
+        for name in stage.filled_columns():
+            if name in owners and owners[name] is None:
+                notes.append(
+                    f"The input has a column {name!r}, which {stage.name} uses for its own values: those of the input "
+                    "are lost. Rename the column in the input to keep it."
+                )
+            elif name in owners:
+                notes.append(
+                    f"{stage.name} puts its values into the column {name!r}, where nobody has read those of "
+                    f"{owners[name]} yet: they are lost. Give one of the two another column."
+                )
+            owners[name] = stage.name
         known.extend(name for name in provided if name not in known)
         if not provided and not needed and type(stage).outputs is ProcessingStage.outputs:
             break  # a stage that declares nothing may add any column
-    return notes
-
-
-def _notes_of_loss(stage: Stage, owners: dict[str, str | None]) -> list[str]:
-    """Say what is lost in columns that `stage` uses, and make it their owner; that of a column of the input is None."""
-    notes = []
-    for name in stage.filled_columns():
-        if name in owners and owners[name] is None:
-            notes.append(
-                f"The input has a column {name!r}, which {stage.name} uses for its own values: those of the input are "
-                "lost. Rename the column in the input to keep it."
-            )
-        elif name in owners:
-            notes.append(
-                f"{stage.name} puts its values into the column {name!r}, where nobody has read those of "
-                f"{owners[name]} yet: they are lost. Give one of the two another column."
-            )
-        owners[name] = stage.name
     return notes
 
 
@@ -252,8 +233,9 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
         if stage.runs_without_gpu:
             notes.append(f"{stage.name} asks for a GPU; there is none here, so it runs on processors.")
             return Resources(cpus=asked.cpus)
+        amount = f"gpus={asked.gpus:g}" if asked.gpus else f"gpu_memory_gb={asked.gpu_memory_gb:g}"
         raise ResourcesError(
-            f"Stage {stage.name!r} asks for a GPU ({_gpu_words(asked)}), but this executor has none. Run it where "
+            f"Stage {stage.name!r} asks for a GPU ({amount}), but this executor has none. Run it where "
             "there is one, tell the executor about slots with num_gpus, or use "
             f".with_(resources=Resources(cpus={asked.cpus:g})).",
             stage=stage.name,
@@ -295,7 +277,8 @@ def make_segments(
             share
             and last is not None
             and not alone
-            and not _is_alone(last)
+            and not last.resources.requires_gpu
+            and not any(other.needs_own_worker for other in last.stages)
             and last.resources == resources
             and last.runtime_env == stage.runtime_env
             and last.workers == workers
@@ -305,10 +288,6 @@ def make_segments(
         else:
             segments.append(Segment(len(segments), (stage,), resources, stage.batch_size, workers, stage.runtime_env))
     return tuple(segments)
-
-
-def _is_alone(segment: Segment) -> bool:
-    return segment.resources.requires_gpu or any(stage.needs_own_worker for stage in segment.stages)
 
 
 def finish(
@@ -332,7 +311,3 @@ def finish(
     names = tuple(name for stage in stages for name in member_names(stage))
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
     return ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
-
-
-def _gpu_words(resources: Resources) -> str:
-    return f"gpus={resources.gpus:g}" if resources.gpus else f"gpu_memory_gb={resources.gpu_memory_gb:g}"

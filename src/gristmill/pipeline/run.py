@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import ExecutionPlan, RunSettings
-from gristmill.backends.registry import as_executor
 from gristmill.errors import OutputError, PlanningError, UsageError
 from gristmill.execution.driver import ErrorBudget, Work
 from gristmill.ledger.ask.score_coverage import missing_scores_note
@@ -98,7 +97,9 @@ def prepare(
         id_field=options.id_field,
         url_field=options.url_field,
         scores=options.scores,
-        ignore_failures=_ignore_failures(options, executor),
+        ignore_failures=bool(executor.config.get("ignore_failures", False))
+        if options.ignore_failures is None
+        else options.ignore_failures,
         output=None if sink is None else sink.path,
         storage_options=None if sink is None else sink.storage_options,
     )
@@ -113,14 +114,6 @@ def prepare(
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
     plan = replace(plan, notes=(*plan.notes, *unseen, *([note] if note else [])))
     return Prepared(sketch, partitions, root, plan.described(description))
-
-
-def _ignore_failures(options: Options, executor: BaseExecutor) -> bool:
-    return (
-        bool(executor.config.get("ignore_failures", False))
-        if options.ignore_failures is None
-        else options.ignore_failures
-    )
 
 
 def _roots(
@@ -142,64 +135,112 @@ def _roots(
     return partitions, lambda partition: roots[partition.index]
 
 
-def run_pipeline(
+@dataclass(slots=True)
+class Run:
+    """A run that has begun: the plan, what is to be done, the output if there is one, and who is told."""
+
+    pipeline: Pipeline
+    plan: ExecutionPlan
+    work: Work
+    state: OutputState | None
+    perf: PartitionPerf
+    begun: float
+
+    def result(self) -> RunResult:
+        """What came of it, once it is done."""
+        plan, work, state = self.plan, self.work, self.state
+        counts = dict(work.trail.counts) if state is None else state.totals()
+        stages = tuple(
+            StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
+            for name in plan.stage_names
+        )
+        done_before = 0 if state is None else len(state.done)
+        report = RunReport(
+            pipeline=self.pipeline.name,
+            status="done",
+            seconds=time.monotonic() - self.begun,
+            stages=stages,
+            rows_read=source_rows({name: counts.get(name, StageCount()) for name in plan.stage_names}),
+            rows_written=stages[-1].rows_out if stages else 0,
+            quarantined=sum(sum(stage.quarantined.values()) for stage in stages),
+            partitions=len(work) + done_before,
+            partitions_done_before=done_before,
+            output=plan.settings.output,
+            notes=tuple(plan.notes),
+            alarms=() if state is None else tuple(state.alarms()),
+        )
+        if state is None:
+            return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
+        del self.work, self.plan, work, plan  # of very many partitions only the results need to fit into memory
+        return RunResult(state.files(self.perf), report)
+
+
+@contextmanager
+def begun_run(
     pipeline: Pipeline,
-    executor: BaseExecutor | str | None,
+    executor: BaseExecutor,
     initial_tasks: Sequence[Task[Any]] | None,
     options: Options,
     listeners: list[Listener],
     *,
     progress: bool | None,
-) -> RunResult:
-    """Run `pipeline`; see `Pipeline.run`."""
-    chosen = as_executor(executor)
+) -> Iterator[Run]:
+    """Plan a run, make its output ready and announce it; afterwards announce how it ended."""
     begun = time.monotonic()
     events = EventStream(listeners)
-    if progress or (progress is None and not listeners and _is_terminal()):
+    if progress or (progress is None and not listeners and sys.stderr is not None and sys.stderr.isatty()):
         from gristmill.observe.display import make_listener
 
         events.listen(make_listener("auto"))
-    prepared = prepare(pipeline, chosen, initial_tasks, options)
-    sink = prepared.sketch.sink
+    prepared = prepare(pipeline, executor, initial_tasks, options)
+    plan, partitions, sink = prepared.plan, prepared.partitions, prepared.sketch.sink
     state: OutputState | None = None
-    perf = PartitionPerf(len(prepared.partitions))
+    perf = PartitionPerf(len(partitions))
     if sink is not None:
         state = open_output(
             sink,
-            prepared.plan,
-            prepared.partitions,
+            plan,
+            partitions,
             fresh=options.fresh,
             alarms=AlarmLimits(max_dropped_share=options.alarm_share),
             searched=[] if prepared.sketch.source is None else prepared.sketch.source.searched_folders(),
         )
-        prepared.plan = state.plan
+        plan = state.plan
         events.listen(state.recorder)
         events.listen(perf)
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.recipe_file, str(pipeline.config["recipe"]).encode())
-        prepared.partitions = [partition for partition in prepared.partitions if partition.id not in state.done]
-    work = Work(prepared.plan, prepared.partitions, prepared.root, events, ErrorBudget(options.error_budget))
-    prepared.partitions = []  # the work lets go of each as it ends
+        partitions = [partition for partition in partitions if partition.id not in state.done]
+    work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget))
+    del prepared, partitions  # the work lets go of each partition as it ends
     if state is not None:
         work.budget.add(state.rows_read, state.quarantined)
-    events.emit(_started(pipeline, chosen, prepared.plan, work, state))
-    for note in prepared.plan.notes:
+    done_before = 0 if state is None else len(state.done)
+    events.emit(
+        RunStarted(
+            pipeline=pipeline.name,
+            executor=executor.name,
+            stages=plan.stage_names,
+            segments=tuple(segment.describe() for segment in plan.segments),
+            partitions=len(work) + done_before,
+            partitions_done_before=done_before,
+            input_bytes=work.input_bytes,
+            output=plan.settings.output,
+        )
+    )
+    for note in plan.notes:
         events.emit(Notice(note))
     status, error = "failed", None
     try:
-        if len(work):
-            with announced_compilation(events):
-                chosen.execute(prepared.plan, work)
-        work.finish()
-        if state is not None:
-            state.check_own()
+        with announced_compilation(events):
+            yield Run(pipeline, plan, work, state, perf, begun)
         status = "done"
     except KeyboardInterrupt:
         status, error = "interrupted", "interrupted"
         raise
     except OSError as problem:
         error = str(problem)
-        raise _disk_error(problem, prepared.plan) from problem
+        raise _disk_error(problem, plan) from problem
     except BaseException as problem:
         error = str(problem)
         raise
@@ -209,11 +250,6 @@ def run_pipeline(
         finally:
             if state is not None:
                 state.close()
-    report = _report(pipeline, prepared, work, state, time.monotonic() - begun)
-    if state is not None:
-        del work, prepared  # of very many partitions only the results need to fit into memory
-        return RunResult(state.files(perf), report)
-    return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
 
 
 def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
@@ -250,46 +286,3 @@ def announced_compilation(events: EventStream) -> Iterator[None]:
         yield
     finally:
         compile_listeners.remove(tell)
-
-
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
-def _started(
-    pipeline: Pipeline, executor: BaseExecutor, plan: ExecutionPlan, work: Work, state: OutputState | None
-) -> RunStarted:
-    done = 0 if state is None else len(state.done)
-    return RunStarted(
-        pipeline=pipeline.name,
-        executor=executor.name,
-        stages=plan.stage_names,
-        segments=tuple(segment.describe() for segment in plan.segments),
-        partitions=len(work) + done,
-        partitions_done_before=done,
-        input_bytes=work.input_bytes,
-        output=plan.settings.output,
-    )
-
-
-def _report(pipeline: Pipeline, prepared: Prepared, work: Work, state: OutputState | None, seconds: float) -> RunReport:
-    counts = dict(work.trail.counts) if state is None else state.totals()
-    stages = tuple(
-        StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
-        for name in prepared.plan.stage_names
-    )
-    done_before = 0 if state is None else len(state.done)
-    return RunReport(
-        pipeline=pipeline.name,
-        status="done",
-        seconds=seconds,
-        stages=stages,
-        rows_read=source_rows({name: counts.get(name, StageCount()) for name in prepared.plan.stage_names}),
-        rows_written=stages[-1].rows_out if stages else 0,
-        quarantined=sum(sum(stage.quarantined.values()) for stage in stages),
-        partitions=len(work) + done_before,
-        partitions_done_before=done_before,
-        output=prepared.plan.settings.output,
-        notes=tuple(prepared.plan.notes),
-        alarms=() if state is None else tuple(state.alarms()),
-    )

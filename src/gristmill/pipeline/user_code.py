@@ -81,7 +81,7 @@ def describe_value(value: Any, depth: int = 0, walk: _Walk | None = None) -> Any
         return [describe_value(value.__self__, depth + 1, walk), value.__func__.__qualname__]
     value = _unwrapped(value)
     if isinstance(value, type | types.FunctionType):
-        return {"class" if isinstance(value, type) else "function": _name(value), **_code(value, walk)}
+        return {"class" if isinstance(value, type) else "function": _name(value), **code_of(value, walk)}
     if hasattr(value, "__arrow_c_stream__"):
         return {"class": _name(type(value)), "digest": _table_digest(value)}
     cls = type(value)
@@ -93,7 +93,7 @@ def describe_value(value: Any, depth: int = 0, walk: _Walk | None = None) -> Any
     inner = {key: describe_value(item, depth + 1, walk) for key, item in attributes(value, places=own).items()}
     if isinstance(name := getattr(value, "_name", None), str):
         inner["name"] = name  # reasons and scores in the ledger are called by it
-    return {"class": _name(cls), **_code(cls, walk), **inner}
+    return {"class": _name(cls), **code_of(cls, walk), **inner}
 
 
 def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dict[str, Any]:
@@ -111,14 +111,16 @@ def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dic
     hidden = {name for name in state if name.startswith("_")}
     if private and hidden:
         made_later = {name for name in hidden if name.startswith("__") or _is_made_later(state[name])}
-        hidden &= made_later | _set_at_work(type(thing)) | {"_name"}
+        if type(thing).__module__.partition(".")[0] != "gristmill":  # what ours set at work is None before
+            made_later |= _set_at_work(type(thing))
+        hidden &= made_later | {"_name"}
     skipped = hidden if places else hidden | _PLACES
     return {name: state[name] for name in sorted(state) if name not in skipped and not _SECRET.search(name)}
 
 
 def is_user_module(name: str | None) -> bool:
     """Whether a module is neither ours, nor Python's, nor installed."""
-    package = _package(name)
+    package = str(name or "").partition(".")[0]
     if not package or package in _NOT_USER_CODE:
         return False
     file = getattr(sys.modules.get(str(name)) or sys.modules.get(package), "__file__", None) or ""
@@ -134,7 +136,7 @@ def _is_made_later(value: Any) -> bool:
     if value is None or (isinstance(value, list | set | dict) and not value):
         return True
     module = type(value).__module__
-    ours = is_user_module(module) or _package(module) in _NOT_USER_CODE
+    ours = is_user_module(module) or module.partition(".")[0] in _NOT_USER_CODE
     return not ours and not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__arrow_c_stream__")
 
 
@@ -148,13 +150,6 @@ def _set_at_work(cls: type[Any]) -> set[str]:
                 for function in _functions_of(member):
                     found |= _names_in(function.__code__, "STORE_ATTR")
     return found
-
-
-def _code(thing: type[Any] | types.FunctionType, walk: _Walk | None) -> dict[str, Any]:
-    if walk is None:
-        return {"code": code_of(thing)}
-    walk.add(thing)
-    return {}
 
 
 def _short(items: Any) -> Any:
@@ -181,10 +176,6 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _package(module: str | None) -> str:
-    return str(module or "").split(".")[0]
-
-
 def _name(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
 
@@ -192,14 +183,20 @@ def _name(thing: Any) -> str:
 # --- code ---
 
 
-def code_of(thing: type[Any] | types.FunctionType) -> dict[str, str] | None:
-    """Digests of a function or class and of all it uses, by name; None for what belongs to this package or Python."""
-    home = _package(thing.__module__)
+def code_of(thing: type[Any] | types.FunctionType, walk: _Walk | None = None) -> dict[str, Any]:
+    """Under `code`, digests of a function or class and of all it uses, by name; None for what is ours or Python's.
+
+    With a `walk`, which takes them, nothing.
+    """
+    if walk is not None:
+        walk.add(thing)
+        return {}
+    home = thing.__module__.partition(".")[0]
     if home in _NOT_USER_CODE:
-        return None
+        return {"code": None}
     walk = _Walk(home)
     walk.add(thing)
-    return walk.found
+    return {"code": walk.found}
 
 
 class _Walk:
@@ -225,7 +222,7 @@ class _Walk:
                     self._add_member(f"{_name(base)}.{name}", member)
 
     def _follows(self, module: str | None) -> bool:
-        return _package(module) == self._home or is_user_module(module)
+        return str(module).partition(".")[0] == self._home or is_user_module(module)
 
     def _add_member(self, label: str, member: Any) -> None:
         for function in _functions_of(member):
@@ -260,7 +257,7 @@ class _Walk:
         """Add the local modules that code imports: from their files, because they may not be loaded yet."""
         for name in _imported_names(node, package):
             label = f"module {name}"
-            if label in self.found or _package(name) in _NOT_USER_CODE:
+            if label in self.found or name.partition(".")[0] in _NOT_USER_CODE:
                 continue
             file = _source_file(name)
             tree = None if file is None else _parsed(file.read_text(encoding="utf-8", errors="replace"))

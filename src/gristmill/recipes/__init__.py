@@ -8,16 +8,10 @@ from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.recipes.export import to_recipe
-    from gristmill.recipes.loader import Recipe, load_recipe, parse_recipe
-    from gristmill.recipes.shipped_recipes import shipped_recipes
+    from gristmill.recipes.loader import Recipe, load_recipe, parse_recipe, shipped_recipes
 
 __all__ = ["Recipe", "load_recipe", "parse_recipe", "shipped_recipes", "to_recipe"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "export": ["to_recipe"],
-        "loader": ["Recipe", "load_recipe", "parse_recipe"],
-        "shipped_recipes": ["shipped_recipes"],
-    },
+    __name__, {"export": ["to_recipe"], "loader": ["Recipe", "load_recipe", "parse_recipe", "shipped_recipes"]}
 )

@@ -14,9 +14,8 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError
-from gristmill.recipes.building import OPTIONS, SETTINGS_KEY, build_stage
 from gristmill.recipes.loader import Recipe, StageEntry
-from gristmill.recipes.registry import FILTER, MODIFIER, Registered, find_by_class
+from gristmill.recipes.registry import FILTER, MODIFIER, OPTIONS, SETTINGS_KEY, Registered, build_stage, find_by_class
 from gristmill.recipes.schema import Mismatch, Parameter, fit, parameters_of
 from gristmill.stages.base import CompositeStage
 from gristmill.stages.resources import Resources

@@ -1,15 +1,14 @@
-"""Recipes: read from YAML, checked whole before anything runs, turned into pipelines."""
+"""Recipes: found by name or path, read from YAML, checked whole before anything runs, turned into pipelines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError, UnknownNameError, did_you_mean
-from gristmill.recipes.registry import registered
-from gristmill.recipes.variables import is_variable_name, substitute, used_variables
 from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml
 
 if TYPE_CHECKING:
@@ -17,6 +16,16 @@ if TYPE_CHECKING:
 
 KEYS = ("name", "description", "variables", "stages", "executor")
 EXECUTOR_KEYS = ("name", "config")
+
+_FOLDER = FilePath(__file__).parent
+SAMPLE_FILE = _FOLDER / "sample" / "sample.jsonl.gz"
+"""The shipped sample of real documents."""
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+Report = Callable[[Path, str], None]
+"""Told about a problem: where it is, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,57 +65,91 @@ class Recipe:
             RecipeError: A name or a parameter is wrong; lists everything that is.
         """
         from gristmill.pipeline import Pipeline
-        from gristmill.recipes.building import build_stage
+        from gristmill.recipes.registry import build_stage, registered
 
         problems = _Problems(self.source)
         stages = []
         for place, entry in enumerate(self.stages):
-            here = problems.at(("stages", place, entry.name), entry.name)
+            problems.inside = (("stages", place, entry.name), f"{entry.name}: ")
             try:
-                known = registered(entry.name)
+                stage = build_stage(registered(entry.name), entry.parameters, report=problems.add)
             except UnknownNameError as error:
-                here((), error.message)
+                problems.add((), error.message)
                 continue
-            stage = build_stage(known, entry.parameters, report=here)
             if stage is not None:
                 stages.append(stage)
         problems.raise_if_any()
-        return Pipeline(
-            name=self.name, description=self.description, stages=stages, config={"variables": self.plain_variables()}
-        )
-
-    def plain_variables(self) -> dict[str, Any]:
-        """The variables that may be written down: no secrets, and not where the input and the output are."""
-        return {
+        # Those that explain a plan: no secrets, and not where the input and the output are.
+        variables = {
             name: value
             for name, value in sorted(self.variables.items())
             if name not in ("input_path", "output_path") and "token" not in name.split("_")
         }
+        return Pipeline(self.name, self.description, stages, config={"variables": variables})
 
-    def without_secrets(self) -> Recipe:
-        """A copy that can be kept beside the output: values of parameters that hold a token are left out."""
-        stages = tuple(
-            replace(
-                entry,
-                parameters={
-                    key: None if "token" in key.split("_") else value for key, value in entry.parameters.items()
-                },
-            )
-            for entry in self.stages
-        )
-        return replace(self, stages=stages)
+    def to_yaml(self, *, secrets: bool = True) -> str:
+        """The recipe as text that `parse_recipe` reads; values stand in the place of variables.
 
-    def to_yaml(self) -> str:
-        """The recipe as text that `parse_recipe` reads; values stand in the place of variables."""
+        Args:
+            secrets: Write the values of parameters that hold a token, which must not lie beside an output.
+        """
         whole: dict[str, Any] = {"name": self.name}
         if self.description:
             whole["description"] = self.description
-        whole["stages"] = [
-            {entry.name: _escaped(dict(entry.parameters))} if entry.parameters else entry.name for entry in self.stages
-        ]
+        whole["stages"] = []
+        for entry in self.stages:
+            parameters = {
+                key: _escaped(value) if secrets or "token" not in key.split("_") else None
+                for key, value in entry.parameters.items()
+            }
+            whole["stages"].append({entry.name: parameters} if parameters else entry.name)
         if self.executor:
-            whole["executor"] = {"name": self.executor, "config": _escaped(dict(self.executor_config))}
+            whole["executor"] = {"name": self.executor, "config": _escaped(self.executor_config)}
         return dump_yaml(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedRecipe:
+    """A recipe of the package: its name, file, purpose and variables (None for one that has no default)."""
+
+    name: str
+    path: FilePath
+    description: str
+    defaults: Mapping[str, Any]
+    required: tuple[str, ...]
+
+
+def shipped_recipes() -> dict[str, ShippedRecipe]:
+    """Every shipped recipe by name.
+
+    Example:
+        >>> "english" in shipped_recipes()
+        True
+    """
+    found = {}
+    for path in sorted((_FOLDER / "shipped").glob("*.yaml")):
+        value = parse_yaml(path.read_text(encoding="utf-8"), origin=path.name).value
+        defaults = value.get("variables") or {}
+        required = tuple(sorted(used_variables(value) - set(defaults)))
+        found[path.stem] = ShippedRecipe(path.stem, path, value["description"].strip(), defaults, required)
+    return found
+
+
+def find_recipe(name_or_path: str) -> FilePath:
+    """The file that `name_or_path` means: a path if it looks like one or exists, else a shipped recipe.
+
+    Raises:
+        RecipeError: There is neither such a file nor such a name.
+    """
+    path = FilePath(name_or_path)
+    shipped = {file.stem: file for file in (_FOLDER / "shipped").glob("*.yaml")}
+    if path.is_file() or name_or_path in shipped:
+        return path if path.is_file() else shipped[name_or_path]
+    message = (
+        f"There is no recipe {name_or_path!r}: no such file, and the shipped recipes are "
+        f"{', '.join(sorted(shipped))}.{did_you_mean(name_or_path, shipped)}"
+    )
+    raise RecipeError(message, problems=[message])
 
 
 def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = None) -> Recipe:
@@ -164,39 +207,38 @@ def parse_recipe(text: str, *, origin: str = "recipe", variables: Mapping[str, A
         for key in ("name", "description", "stages", "executor")
         if key in whole
     }
-    name = _text(plain, "name", problems) or FilePath(origin).stem
-    description = _text(plain, "description", problems)
+    for key in ("name", "description"):
+        if not isinstance(plain.get(key), str | None):
+            problems.add((key,), f"{key!r} must be text, found {plain[key]!r}.")
     stages = _stages(plain.get("stages"), problems)
     executor, config = _executor(plain.get("executor"), problems)
     problems.raise_if_any()
-    return Recipe(name, stages, description, executor, config, known, source)
+    name = plain.get("name") or FilePath(origin).stem
+    return Recipe(name, stages, plain.get("description"), executor, config, known, source)
 
 
+@dataclass(slots=True)
 class _Problems:
-    """Collects what is wrong, so that a user sees all of it at once."""
+    """Collects what is wrong, so that a user sees all of it at once.
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._found: list[tuple[int, str]] = []
+    Attributes:
+        source: The text of the recipe.
+        inside: Where the paths of problems start, and what their messages begin with.
+        found: The messages.
+    """
+
+    source: Source
+    inside: tuple[Path, str] = ((), "")
+    found: list[str] = field(default_factory=list)
 
     def add(self, path: Path, message: str) -> None:
-        line = self._source.lines.get(path, 0)
-        self._found.append((line, f"{self._source.where(path)}: {message}"))
-
-    def at(self, start: Path, name: str) -> Any:
-        """A reporter for problems inside the stage at `start`."""
-
-        def add(path: Path, message: str) -> None:
-            self.add((*start, *path), f"{name}: {message}")
-
-        return add
+        start, prefix = self.inside
+        self.found.append(f"{self.source.where((*start, *path))}: {prefix}{message}")
 
     def raise_if_any(self) -> None:
-        if not self._found:
-            return
-        messages = [message for _, message in self._found]
-        head = f"{len(messages)} problems in the recipe:\n" if len(messages) > 1 else ""
-        raise RecipeError(head + "\n".join(messages), problems=messages)
+        if self.found:
+            head = f"{len(self.found)} problems in the recipe:\n" if len(self.found) > 1 else ""
+            raise RecipeError(head + "\n".join(self.found), problems=self.found)
 
 
 def _variables(whole: Mapping[str, Any], given: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:
@@ -205,7 +247,7 @@ def _variables(whole: Mapping[str, Any], given: Mapping[str, Any], problems: _Pr
         problems.add(("variables",), "'variables' must be a mapping of names to defaults.")
         defaults = {}
     for name in defaults:
-        if not is_variable_name(name):
+        if not _VARIABLE.fullmatch(name):
             problems.add(
                 ("variables", name), f"{name!r} is no name for a variable: use letters, digits and underscores."
             )
@@ -220,14 +262,6 @@ def _variables(whole: Mapping[str, Any], given: Mapping[str, Any], problems: _Pr
     return {**defaults, **given}
 
 
-def _text(plain: Mapping[str, Any], key: str, problems: _Problems) -> str | None:
-    value = plain.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    problems.add((key,), f"{key!r} must be text, found {value!r}.")
-    return None
-
-
 def _stages(items: Any, problems: _Problems) -> tuple[StageEntry, ...]:
     if not isinstance(items, list) or not items:
         problems.add(("stages",), "'stages' must be a list with at least one '- StageName: {parameters}'.")
@@ -236,13 +270,12 @@ def _stages(items: Any, problems: _Problems) -> tuple[StageEntry, ...]:
     for place, item in enumerate(items):
         path: Path = ("stages", place)
         if isinstance(item, str):
-            entries.append(StageEntry(item))
-            continue
+            item = {item: None}
         if not isinstance(item, dict) or len(item) != 1:
             problems.add(path, "a stage is '- StageName: {parameters}'; parameters go below it, further to the right.")
             continue
         ((name, parameters),) = item.items()
-        if parameters is not None and not isinstance(parameters, dict):
+        if not isinstance(parameters, dict | None):
             problems.add((*path, name), f"{name}: the parameters must be a mapping, 'name: value'.")
             continue
         entries.append(StageEntry(name, parameters or {}))
@@ -259,13 +292,74 @@ def _executor(value: Any, problems: _Problems) -> tuple[str | None, Mapping[str,
         if key not in EXECUTOR_KEYS:
             problems.add(("executor", key), f"unknown key {key!r}.{did_you_mean(key, EXECUTOR_KEYS)}")
     name, config = value.get("name"), value.get("config")
-    if name is not None and not isinstance(name, str):
+    if not isinstance(name, str | None):
         problems.add(("executor", "name"), f"the executor's name must be text, found {name!r}.")
-        name = None
-    if config is not None and not isinstance(config, dict):
+    if not isinstance(config, dict | None):
         problems.add(("executor", "config"), "the executor's config must be a mapping.")
-        config = None
     return name, config or {}
+
+
+def used_variables(value: Any) -> set[str]:
+    """The names that appear as `${name}` anywhere in `value`.
+
+    Example:
+        >>> sorted(used_variables({"path": "${folder}/in", "n": ["${n}", "$${not_one}"]}))
+        ['folder', 'n']
+    """
+    if isinstance(value, str):
+        return {match.group(1) for match in _REFERENCE.finditer(value) if match.group(1) is not None}
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return {name for item in inner for name in used_variables(item)}
+
+
+def substitute(
+    value: Any, variables: Mapping[str, Any], *, path: Path = (), report: Report, spare: Collection[str] = ()
+) -> Any:
+    """`value` with its variables replaced; `$${` stands for a literal `${`.
+
+    A text that is one variable and nothing else takes the variable's value with its type; inside other text the value
+    is written out, which only texts, numbers and booleans allow. `spare` are variables that nothing uses: a missing one
+    may be a misspelling of one of them.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: substitute(item, variables, path=(*path, key), report=report, spare=spare)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [
+            substitute(item, variables, path=(*path, place), report=report, spare=spare)
+            for place, item in enumerate(value)
+        ]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    written = ""
+    end = 0
+    for match in _REFERENCE.finditer(value):
+        name = match.group(1)
+        found = variables.get(name, "") if name is not None else "${"
+        if name is not None and name not in variables:
+            report(path, _no_value(name, spare))
+        elif name is not None and match.group() == value:
+            return found
+        elif not isinstance(found, str | int | float):
+            report(
+                path,
+                f"the variable {name!r} is {found!r}, which cannot stand inside text; it must be text or a number.",
+            )
+        text = str(found).lower() if isinstance(found, bool) else str(found)
+        written += value[end : match.start()] + text
+        end = match.end()
+    return written + value[end:]
+
+
+def _no_value(name: str, spare: Collection[str]) -> str:
+    if _VARIABLE.fullmatch(name):
+        return (
+            f"the variable {name!r} has no value. Set it with --set {name}=VALUE, or give it a default under "
+            f"'variables:'.{did_you_mean(name, spare)}"
+        )
+    return f"'${{{name}}}' is not a variable: a name is letters, digits and underscores. Write '$${{' for '${{'."
 
 
 def _escaped(value: Any) -> Any:

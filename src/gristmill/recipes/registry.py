@@ -1,14 +1,24 @@
-"""The names a recipe may use. A name leads to a class of this package by this table alone, never by an import path."""
+"""The names a recipe may use, and how an entry of a recipe becomes a stage.
+
+A name leads to a class of this package by the table here alone, never by an import path. Importing this module loads no
+stage, so that a command can start its workers before it loads them.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gristmill.errors import UnknownNameError, did_you_mean
+from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
+from gristmill.recipes.schema import Parameter, check_parameters, parameters_of
+from gristmill.recipes.yaml_source import Path
+from gristmill.stages.resources import Resources
+
+if TYPE_CHECKING:
+    from gristmill.stages.base import ProcessingStage
 
 STAGE = "stage"
 FILTER = "filter"
@@ -43,107 +53,47 @@ class Registered:
         return inspect.cleandoc(own)
 
 
-_FILTERS = "gristmill.stages.text.filters"
+_TEXT = "gristmill.stages.text"
+_TABLE: dict[str, tuple[str, str]] = {
+    f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
+    f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
+    f"{_TEXT}.filters": (
+        FILTER,
+        """
+        BoilerPlateStringFilter BulletsFilter CommonEnglishWordsFilter EllipsisFilter LongWordFilter
+        MeanWordLengthFilter NonAlphaNumericFilter NumbersFilter ParenthesesFilter PornographicUrlsFilter
+        PunctuationFilter SubstringFilter SymbolsToWordsFilter UrlsFilter WhiteSpaceFilter WordCountFilter
+        WordsWithoutAlphabetsFilter
 
-_TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("gristmill.stages.text.io.reader", STAGE, ("JsonlReader", "ParquetReader")),
-    ("gristmill.stages.text.io.writer", STAGE, ("JsonlWriter", "ParquetWriter")),
-    (
-        _FILTERS,
-        FILTER,
-        (
-            "BoilerPlateStringFilter",
-            "BulletsFilter",
-            "CommonEnglishWordsFilter",
-            "EllipsisFilter",
-            "LongWordFilter",
-            "MeanWordLengthFilter",
-            "NonAlphaNumericFilter",
-            "NumbersFilter",
-            "ParenthesesFilter",
-            "PornographicUrlsFilter",
-            "PunctuationFilter",
-            "SubstringFilter",
-            "SymbolsToWordsFilter",
-            "UrlsFilter",
-            "WhiteSpaceFilter",
-            "WordCountFilter",
-            "WordsWithoutAlphabetsFilter",
-        ),
+        RepeatedLinesByCharFilter RepeatedLinesFilter RepeatedParagraphsByCharFilter RepeatedParagraphsFilter
+        RepeatingDuplicateNGramsFilter RepeatingTopNGramsFilter
+
+        AlphaFilter GeneralCommentToCodeFilter HTMLBoilerplateFilter NumberOfLinesOfCodeFilter PerExtensionFilter
+        PythonCommentToCodeFilter TokenizerFertilityFilter XMLHeaderFilter
+
+        FastTextLangId FastTextQualityFilter HistogramFilter TokenCountFilter
+        """,
     ),
-    (
-        _FILTERS,
-        FILTER,
-        (
-            "RepeatedLinesByCharFilter",
-            "RepeatedLinesFilter",
-            "RepeatedParagraphsByCharFilter",
-            "RepeatedParagraphsFilter",
-            "RepeatingDuplicateNGramsFilter",
-            "RepeatingTopNGramsFilter",
-        ),
-    ),
-    (
-        _FILTERS,
-        FILTER,
-        (
-            "AlphaFilter",
-            "GeneralCommentToCodeFilter",
-            "HTMLBoilerplateFilter",
-            "NumberOfLinesOfCodeFilter",
-            "PerExtensionFilter",
-            "PythonCommentToCodeFilter",
-            "TokenizerFertilityFilter",
-            "XMLHeaderFilter",
-        ),
-    ),
-    (
-        _FILTERS,
-        STAGE,
-        ("C4Quality", "FineWebQuality", "GopherQuality", "GopherRepetition"),
-    ),
-    (
-        _FILTERS,
-        FILTER,
-        ("FastTextLangId", "FastTextQualityFilter", "HistogramFilter", "TokenCountFilter"),
-    ),
-    (
-        "gristmill.stages.text.modifiers",
+    f"{_TEXT}.filters.published.stages": (STAGE, "C4Quality FineWebQuality GopherQuality GopherRepetition"),
+    f"{_TEXT}.modifiers": (
         MODIFIER,
-        (
-            "BoilerPlateStringModifier",
-            "FastTextLabelModifier",
-            "LineRemover",
-            "MarkdownRemover",
-            "NewlineNormalizer",
-            "PiiRedactor",
-            "QuotationRemover",
-            "Slicer",
-            "UnicodeReformatter",
-            "UrlRemover",
-        ),
+        """
+        BoilerPlateStringModifier FastTextLabelModifier LineRemover MarkdownRemover NewlineNormalizer PiiRedactor
+        QuotationRemover Slicer UnicodeReformatter UrlRemover
+        """,
     ),
-    (
-        "gristmill.stages.text.classifiers",
+    f"{_TEXT}.classifiers": (
         STAGE,
-        (
-            "AegisClassifier",
-            "ContentTypeClassifier",
-            "DistributedDataClassifier",
-            "DomainClassifier",
-            "FineWebEduClassifier",
-            "FineWebMixtralEduClassifier",
-            "FineWebNemotronEduClassifier",
-            "InstructionDataGuardClassifier",
-            "LinearClassifier",
-            "MultilingualDomainClassifier",
-            "PromptTaskComplexityClassifier",
-            "QualityClassifier",
-        ),
+        """
+        AegisClassifier ContentTypeClassifier DistributedDataClassifier DomainClassifier FineWebEduClassifier
+        FineWebMixtralEduClassifier FineWebNemotronEduClassifier InstructionDataGuardClassifier LinearClassifier
+        MultilingualDomainClassifier PromptTaskComplexityClassifier QualityClassifier
+        """,
     ),
-    ("gristmill.stages.text.embedders", STAGE, ("EmbeddingCreatorStage",)),
-    ("gristmill.stages.text.modules", STAGE, ("AddId", "DocumentJoiner", "DocumentSplitter")),
-)
+    f"{_TEXT}.embedders": (STAGE, "EmbeddingCreatorStage"),
+    f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
+}
+"""Module → what its classes are, and their names."""
 
 _WRAPPERS = {
     **dict.fromkeys(
@@ -156,7 +106,7 @@ _WRAPPERS = {
 }
 """What wraps filters and modifiers in Python, and how a recipe says the same."""
 
-_NAMES = {name: Registered(name, module, kind) for module, kind, names in _TABLE for name in names}
+_NAMES = {name: Registered(name, module, kind) for module, (kind, names) in _TABLE.items() for name in names.split()}
 
 
 def registered(name: str) -> Registered:
@@ -185,3 +135,76 @@ def find_by_class(cls: type[Any]) -> Registered | None:
     """The entry that leads to exactly this class, or None; imports nothing else."""
     entry = _NAMES.get(cls.__name__)
     return entry if entry is not None and entry.load() is cls else None
+
+
+# --- from an entry of a recipe to a stage ---
+
+SETTINGS_KEY = "with"
+"""The key for settings that every stage has; no parameter can have this name, since Python reserves it."""
+
+
+def filter_options(*, text_field: str = "text", score_field: str | None = None, invert: bool = False) -> None:
+    """What a filter takes in a recipe beside its own parameters."""
+
+
+def modifier_options(*, input_fields: str = "text", output_fields: str | None = None) -> None:
+    """What a modifier takes in a recipe beside its own parameters."""
+
+
+def stage_settings(
+    *,
+    name: str | None = None,
+    resources: Resources | None = None,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    time_limit_s: float | None = None,
+) -> None:
+    """What every stage takes under `with:`."""
+
+
+OPTIONS: Mapping[str, Callable[..., None]] = {FILTER: filter_options, MODIFIER: modifier_options}
+
+
+def recipe_parameters(entry: Registered) -> dict[str, Parameter]:
+    """Everything that `entry` takes in a recipe: its own parameters, then those of what wraps it."""
+    own = parameters_of(entry.load())
+    extra = parameters_of(OPTIONS[entry.kind]) if entry.kind in OPTIONS else {}
+    return {**own, **{name: parameter for name, parameter in extra.items() if name not in own}}
+
+
+def build_stage(
+    entry: Registered, given: Mapping[str, Any], *, report: Callable[[Path, str], None]
+) -> ProcessingStage[Any, Any] | None:
+    """The stage for one entry, or None after its problems were reported."""
+    problems: list[tuple[Path, str]] = []
+    given = dict(given)
+    settings = given.pop(SETTINGS_KEY, None) or {}
+    accepted = check_parameters(given, recipe_parameters(entry), problems)
+    if isinstance(settings, Mapping):
+        of_settings: list[tuple[Path, str]] = []
+        settings = check_parameters(settings, parameters_of(stage_settings), of_settings)
+        problems += [((SETTINGS_KEY, *path), f"with: {message}") for path, message in of_settings]
+    else:
+        problems.append(((SETTINGS_KEY,), "with: expected a mapping of settings."))
+    for path, message in problems:
+        report(path, message)
+    if problems:
+        return None
+    cls = entry.load()
+    own = parameters_of(cls)
+    options = {name: value for name, value in accepted.items() if name not in own}
+    try:
+        made: Any = cls(**{name: value for name, value in accepted.items() if name in own})
+        if entry.kind == FILTER:
+            from gristmill.stages.text.filters import ScoreFilter
+
+            made = ScoreFilter(made, **options)
+        elif entry.kind == MODIFIER:
+            from gristmill.stages.text.modifiers import Modify
+
+            made = Modify(made, **options)
+        stage: ProcessingStage[Any, Any] = made.with_(**settings) if settings else made
+    except (GristmillError, ValueError, TypeError) as error:
+        report((), str(error))
+        return None
+    return stage

@@ -20,6 +20,7 @@ from gristmill.recipes.yaml_source import Path
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a parameter that has none."""
 
+_UNIONS = (Union, types.UnionType)
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _SETS = (set, frozenset, collections.abc.Set)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
@@ -63,7 +64,9 @@ def parameters_of(made: Callable[..., Any]) -> dict[str, Parameter]:
     """
     called = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
     hints = _hints(called, getattr(made, "__mro__", ()))
-    made_anew = _factories(made)
+    # The signature of a dataclass does not show the defaults that are made anew for each object.
+    fields = dataclasses.fields(made) if isinstance(made, type) and dataclasses.is_dataclass(made) else ()
+    made_anew = {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
     return {
         parameter.name: Parameter(
             parameter.name, hints.get(parameter.name, Any), made_anew.get(parameter.name, parameter.default)
@@ -75,23 +78,23 @@ def parameters_of(made: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def check_parameters(
-    given: Mapping[str, Any], known: Mapping[str, Parameter], *, report: Callable[[Path, str], None]
+    given: Mapping[str, Any], known: Mapping[str, Parameter], problems: list[tuple[Path, str]]
 ) -> dict[str, Any]:
-    """The values of `given` that fit; every one that does not, and every one that is missing, is reported."""
+    """The values of `given` that fit; those that do not, and those that are missing, are added to `problems`."""
     accepted: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
             takes = f"It takes: {', '.join(known)}." if known else "It takes no parameters."
-            report((name,), f"unknown parameter {name!r}.{did_you_mean(name, known)} {takes}")
+            problems.append(((name,), f"unknown parameter {name!r}.{did_you_mean(name, known)} {takes}"))
             continue
         try:
             accepted[name] = fit(value, known[name].annotation)
         except Mismatch as mismatch:
             place = "".join(f"[{step!r}]" for step in mismatch.path)
-            report((name, *mismatch.path), f"{name}{place}: {mismatch}")
-    missing = [parameter for parameter in known.values() if parameter.required and parameter.name not in given]
-    for parameter in missing:
-        report((), f"the parameter {parameter.name!r} is missing; it is {parameter.type_text}.")
+            problems.append(((name, *mismatch.path), f"{name}{place}: {mismatch}"))
+    for name, parameter in known.items():
+        if parameter.default is REQUIRED and name not in given:
+            problems.append(((), f"the parameter {name!r} is missing; it is {parameter.type_text}."))
     return accepted
 
 
@@ -104,7 +107,7 @@ def fit(value: Any, annotation: Any) -> Any:
     kind = _kind(annotation)
     if kind is Any or kind is object:
         return value
-    if _is_union(kind):
+    if get_origin(kind) in _UNIONS:
         return _fit_union(value, kind)
     origin = get_origin(kind) or kind
     if origin is Literal:
@@ -114,7 +117,15 @@ def fit(value: Any, annotation: Any) -> Any:
         hint = did_you_mean(value, [c for c in get_args(kind) if isinstance(c, str)]) if isinstance(value, str) else ""
         raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.{hint}")
     if origin in _WORDS:
-        return _fit_plain(value, origin)
+        wanted = int | float if origin is float else origin
+        if isinstance(value, wanted) and (origin is bool or not isinstance(value, bool)):
+            return value
+        hint = ""
+        if origin is str and isinstance(value, int | float):
+            hint = " Put it in quotes if it is meant as text."
+        elif origin is int and isinstance(value, float) and value.is_integer():
+            hint = f" Write {int(value)}."
+        raise Mismatch(f"expected {_WORDS[origin]}, found {_shown(value)}.{hint}")
     if origin in _MAPPINGS:
         return _fit_mapping(value, kind)
     if origin is tuple or origin in _LISTS or origin in _SETS:
@@ -134,7 +145,7 @@ def describe_type(annotation: Any) -> str:
     kind = _kind(annotation)
     if kind is Any or kind is object:
         return "any value"
-    if _is_union(kind):
+    if get_origin(kind) in _UNIONS:
         parts = [describe_type(part) for part in sorted(get_args(kind), key=lambda part: part is type(None))]
         useful = list(dict.fromkeys(part for part in parts if not part.startswith("a Python object")))
         return " or ".join(useful or parts)
@@ -158,14 +169,6 @@ def describe_type(annotation: Any) -> str:
         if _is_own_dataclass(origin):
             return "a mapping of " + ", ".join(parameters_of(origin))
     return f"a Python object ({getattr(kind, '__name__', kind)})"
-
-
-def _factories(made: Any) -> dict[str, Any]:
-    """The defaults that a dataclass makes anew for each object, which its signature does not show."""
-    if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
-        return {}
-    fields = dataclasses.fields(made)
-    return {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
 
 
 def _plural(words: str) -> str:
@@ -198,7 +201,7 @@ def _hints(called: Any, bases: Sequence[type] = ()) -> dict[str, Any]:
 def _kind(annotation: Any) -> Any:
     """The annotation without wrappers that say nothing about the value."""
     while True:
-        if get_origin(annotation) in (typing.Annotated, typing.Final, typing.ClassVar):
+        if get_origin(annotation) is typing.Annotated:
             annotation = get_args(annotation)[0]
         elif isinstance(annotation, TypeVar):
             annotation = annotation.__bound__ or (
@@ -214,10 +217,6 @@ def _kind(annotation: Any) -> Any:
             return annotation
 
 
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) in (Union, types.UnionType)
-
-
 def _fit_union(value: Any, kind: Any) -> Any:
     deepest: Mismatch | None = None
     for part in get_args(kind):
@@ -228,23 +227,6 @@ def _fit_union(value: Any, kind: Any) -> Any:
                 deepest = mismatch
     # A list that fails in one of its items is better explained by that item than by the whole union.
     raise deepest or Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
-
-
-def _fit_plain(value: Any, kind: Any) -> Any:
-    if kind is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-    elif kind is int:
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    else:
-        fits = isinstance(value, kind)
-    if fits:
-        return value
-    hint = ""
-    if kind is str and isinstance(value, int | float):
-        hint = " Put it in quotes if it is meant as text."
-    elif kind is int and isinstance(value, float) and value.is_integer():
-        hint = f" Write {int(value)}."
-    raise Mismatch(f"expected {_WORDS[kind]}, found {_shown(value)}.{hint}")
 
 
 def _fit_mapping(value: Any, kind: Any) -> Any:
@@ -286,14 +268,12 @@ def _fit_class(value: Any, kind: type[Any]) -> Any:
                 return member
         raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
     if issubclass(kind, pathlib.PurePath):
-        return kind(_fit_plain(value, str))
+        return kind(fit(value, str))
     if _is_own_dataclass(kind):
         if not isinstance(value, Mapping):
             raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
         problems: list[tuple[Path, str]] = []
-        accepted = check_parameters(
-            value, parameters_of(kind), report=lambda path, message: problems.append((path, message))
-        )
+        accepted = check_parameters(value, parameters_of(kind), problems)
         if problems:
             raise Mismatch(problems[0][1], problems[0][0])
         return kind(**accepted)

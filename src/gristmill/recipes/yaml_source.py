@@ -7,7 +7,6 @@ Scalars follow the core schema of YAML 1.2: only `true` and `false` are booleans
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,23 +49,14 @@ for _tag, _form, _first in _SCALAR_FORMS:
     _Dumper.add_implicit_resolver(_TAG + _tag, re.compile(_form), _first)
 
 
-def _integer(text: str) -> int:
-    plain = text.replace("_", "")
-    return int(plain, 0) if plain[:2] in ("0o", "0x") else int(plain)
-
-
-def _real(text: str) -> float:
+def _scalar(kind: str, text: str) -> Any:
+    """The value of a scalar whose tag says that it is of this kind."""
     plain = text.replace("_", "").lower()
-    return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
-
-
-_SCALARS: dict[str, Callable[[str], Any]] = {
-    _TAG + "null": lambda text: None,
-    _TAG + "bool": lambda text: text.lower() == "true",
-    _TAG + "int": _integer,
-    _TAG + "float": _real,
-    _TAG + "str": str,
-}
+    if kind == "int":
+        return int(plain, 0) if plain[:2] in ("0o", "0x") else int(plain)
+    if kind == "float":
+        return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
+    return {"null": None, "bool": plain == "true", "str": text}[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +111,6 @@ def parse_yaml(text: str, *, origin: str = "recipe") -> Source:
     return Source(value, origin, source.lines)
 
 
-def parse_scalar_text(text: str, *, origin: str) -> Any:
-    """The value of a short YAML text such as the one after `=` in `--set key=value`."""
-    return parse_yaml(text, origin=origin).value
-
-
 def dump_yaml(value: Any) -> str:
     r"""`value` as text that `parse_yaml` reads back to the same value.
 
@@ -147,44 +132,40 @@ def _refusal(message: str) -> RecipeError:
     return RecipeError(message, problems=[message])
 
 
+@dataclass(slots=True)
 class _Builder:
     """Turns nodes into values, once per place (an alias is built anew, so that no two places share a list)."""
 
-    def __init__(self, loader: _Loader, source: Source) -> None:
-        self._loader = loader
-        self._source = source
-        self._built = 0
-        self._open: list[yaml.Node] = []
+    loader: _Loader
+    source: Source
+    built: int = 0
+    around: list[yaml.Node] = field(default_factory=list)
+    """The nodes that the one in work lies in."""
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         line = node.start_mark.line + 1
-        self._source.lines.setdefault(path, line)
-        self._built += 1
-        if self._built > MAX_VALUES:
-            raise _refusal(
-                f"{self._source.origin}: the recipe has more than {MAX_VALUES} values; its aliases multiply."
-            )
-        if any(node is other for other in self._open):
-            raise _refusal(f"{self._source.origin}, line {line}: an alias refers to a value that contains it.")
+        self.source.lines.setdefault(path, line)
+        self.built += 1
+        if self.built > MAX_VALUES:
+            raise _refusal(f"{self.source.origin}: the recipe has more than {MAX_VALUES} values; its aliases multiply.")
+        if any(node is other for other in self.around):
+            raise _refusal(f"{self.source.origin}, line {line}: an alias refers to a value that contains it.")
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, line)
-        self._open.append(node)
+            try:
+                return _scalar(node.tag.removeprefix(_TAG), node.value)
+            except KeyError:
+                raise self._wrong_tag(node, line) from None
+            except ValueError as error:
+                raise _refusal(f"{self.source.origin}, line {line}: cannot read {node.value!r}: {error}.") from error
+        self.around.append(node)
         try:
             if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
                 return [self.value(item, (*path, place)) for place, item in enumerate(node.value)]
             if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
                 return self._mapping(node, path)
         finally:
-            self._open.pop()
+            self.around.pop()
         raise self._wrong_tag(node, line)
-
-    def _scalar(self, node: yaml.ScalarNode, line: int) -> Any:
-        if node.tag not in _SCALARS:
-            raise self._wrong_tag(node, line)
-        try:
-            return _SCALARS[node.tag](node.value)
-        except ValueError as error:
-            raise _refusal(f"{self._source.origin}, line {line}: cannot read {node.value!r}: {error}.") from error
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         first_line: dict[str, int] = {}
@@ -193,22 +174,22 @@ class _Builder:
                 continue
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _TAG + "str":
-                raise _refusal(f"{self._source.origin}, line {line}: a key must be text; put it in quotes.")
+                raise _refusal(f"{self.source.origin}, line {line}: a key must be text; put it in quotes.")
             if key_node.value in first_line:
                 raise _refusal(
-                    f"{self._source.origin}, line {line}: the key {key_node.value!r} is already on line "
+                    f"{self.source.origin}, line {line}: the key {key_node.value!r} is already on line "
                     f"{first_line[key_node.value]}. Remove one of them."
                 )
             first_line[key_node.value] = line
-        self._loader.flatten_mapping(node)
+        self.loader.flatten_mapping(node)
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             place = (*path, key_node.value)
-            self._source.lines[place] = key_node.start_mark.line + 1
+            self.source.lines[place] = key_node.start_mark.line + 1
             result[key_node.value] = self.value(value_node, place)
         return result
 
     def _wrong_tag(self, node: yaml.Node, line: int) -> RecipeError:
         return _refusal(
-            f"{self._source.origin}, line {line}: the tag {node.tag!r} is not allowed: a recipe holds plain values."
+            f"{self.source.origin}, line {line}: the tag {node.tag!r} is not allowed: a recipe holds plain values."
         )

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from gristmill.cli.demo import first_dropped, labelled_documents
 from gristmill.cli.main import cli
-from gristmill.recipes.shipped_recipes import sample_file
+from gristmill.recipes.loader import SAMPLE_FILE
 
 KINDS = {
     "c4": "web page", "cc_head": "web page", "dict_devil": "definition", "dict_jargon": "definition",
@@ -28,7 +28,7 @@ def test_demo(tmp_path: Path) -> None:
     output = tmp_path / "out"
     result = run("demo", output, "--workers", 0)
     assert result.exit_code == 0, result.output
-    documents = gzip.decompress(sample_file().read_bytes()).splitlines()
+    documents = gzip.decompress(SAMPLE_FILE.read_bytes()).splitlines()
     assert f"{len(documents):,} documents in" in result.stdout
     assert re.search(r"word_count +[\d,]+ +\d+ +\d+ +[\d.]+ % +too_few_words \d+", result.stdout)
     assert f"Files: {output}" in result.stdout

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.recipes.building import build_stage, recipe_parameters
-from gristmill.recipes.registry import registered
+from gristmill.recipes.registry import build_stage, recipe_parameters, registered
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.modifiers import Modify, Slicer
 

@@ -127,11 +127,7 @@ def test_parameters_of_a_class() -> None:
 
 def test_every_problem_is_reported() -> None:
     problems: list[tuple[Any, str]] = []
-    accepted = check_parameters(
-        {"nmae": "x", "name": 3},
-        parameters_of(Example),
-        report=lambda path, message: problems.append((path, message)),
-    )
+    accepted = check_parameters({"nmae": "x", "name": 3}, parameters_of(Example), problems)
     assert accepted == {}
     assert [path for path, _ in problems] == [("nmae",), ("name",), ()]
     texts = [message for _, message in problems]

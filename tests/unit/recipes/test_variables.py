@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.recipes.variables import substitute, used_variables
+from gristmill.recipes.loader import substitute, used_variables
 
 
 def replaced(value: Any, **variables: Any) -> Any:

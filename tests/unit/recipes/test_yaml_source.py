@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import RecipeError
-from gristmill.recipes.yaml_source import MAX_VALUES, dump_yaml, parse_scalar_text, parse_yaml
+from gristmill.recipes.yaml_source import MAX_VALUES, dump_yaml, parse_yaml
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ from gristmill.recipes.yaml_source import MAX_VALUES, dump_yaml, parse_scalar_te
     ],
 )
 def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
-    found = parse_scalar_text(text, origin="--set x")
+    found = parse_yaml(text, origin="--set x").value
     assert found == value
     assert type(found) is type(value)
 
