@@ -1,4 +1,4 @@
-"""The one decorator every compiled kernel uses.
+"""The decorators of compiled kernels and of their helpers.
 
 Kernels release the GIL and are cached on disk, so that a second process starts at once. The cache lies beside the
 source file or, where that folder is read-only, in the user's cache folder; numba keys it by processor and version.
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core.runtime import rtsys
+
+from gristmill.kernels.numba_internals import INLINE, UNCOUNTED, is_intrinsic, load_lightly, stamp_files
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -20,9 +21,14 @@ compile_listeners: list[Callable[[str], None]] = []
 """Called with the name of a kernel that is not in the cache, just before it is compiled."""
 
 
-def kernel(function: F) -> F:
+def kernel(function: F, **options: Any) -> F:
     """Compile `function` on its first call, without the GIL, and keep the result on disk."""
-    return _cached(function)
+    dispatcher = numba.njit(function, cache=True, nogil=True, error_model="numpy", **options)
+    files = _helper_files(function, set()) - {function.__code__.co_filename}
+    if files:
+        stamp_files(dispatcher, files)
+    load_lightly(dispatcher, _tell)
+    return cast(F, dispatcher)
 
 
 def float_kernel(function: F) -> F:
@@ -31,7 +37,7 @@ def float_kernel(function: F) -> F:
     The result is then a few last bits away from that of the written order, and the same on every run. Infinities and
     values that are not numbers keep their meaning.
     """
-    return _cached(function, fastmath={"reassoc", "contract", "nsz", "arcp"})
+    return kernel(function, fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
 def finite_leaf(function: F) -> F:
@@ -40,7 +46,7 @@ def finite_leaf(function: F) -> F:
     What it gives for others means nothing, and the kernel around it may take what it hands over for finite as well: a
     check by `isfinite` there is left out by the compiler. Have the caller of the kernel check.
     """
-    return cast(F, numba.njit(function, forceinline=True, nogil=True, error_model="numpy", fastmath=True, _nrt=False))
+    return cast(F, numba.njit(function, nogil=True, error_model="numpy", fastmath=True, **INLINE, **UNCOUNTED))
 
 
 def inlined(function: F) -> F:
@@ -49,57 +55,18 @@ def inlined(function: F) -> F:
 
 
 def leaf(function: F) -> F:
-    """Compile `function` into the kernels that call it, without counting references to the arrays it is given.
-
-    Counting costs more than a short helper does: four atomic operations per array and call. A leaf must not allocate.
-    """
-    return cast(F, numba.njit(function, forceinline=True, nogil=True, error_model="numpy", _nrt=False))
+    """Compile `function` into the kernels that call it, without counting references; it must not allocate."""
+    return cast(F, numba.njit(function, nogil=True, error_model="numpy", **INLINE, **UNCOUNTED))
 
 
 def routine(function: F) -> F:
     """Compile `function` once and call it from kernels, without counting references; the longer kind of leaf."""
-    return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy", _nrt=False))
+    return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy", **UNCOUNTED))
 
 
-def _cached(function: F, **options: Any) -> F:
-    dispatcher = numba.njit(function, cache=True, nogil=True, error_model="numpy", **options)
-    _watch_helpers(dispatcher, function)
-    _load_lightly(dispatcher)
-    return cast(F, dispatcher)
-
-
-def _load_lightly(dispatcher: Any) -> None:
-    """Have a compiled kernel loaded from the cache without the library that only compiling needs.
-
-    Before it looks into its cache numba imports everything it could ever compile, which takes longer than a small job.
-    Machine code needs none of it, only the runtime that counts references. When nothing is found in the cache, the
-    compiler imports the rest itself.
-    """
-    cache: Any = getattr(dispatcher, "_cache", None)
-    if not hasattr(cache, "_load_overload") or not hasattr(cache, "_guard_against_spurious_io_errors"):
-        return  # another version of numba: it loads in its own way
-
-    def load_overload(signature: Any, target_context: Any) -> Any:
-        rtsys.initialize(target_context)
-        found = None
-        with cache._guard_against_spurious_io_errors():
-            found = cache._load_overload(signature, target_context)
-        if found is None:
-            for listener in compile_listeners:
-                listener(dispatcher.py_func.__name__)
-        return found
-
-    cache.load_overload = load_overload
-
-
-def _watch_helpers(dispatcher: Any, function: Callable[..., object]) -> None:
-    """Make the kernel's cache stale when a file changes that its helpers come from; numba watches only its own file."""
-    files = _helper_files(function, set()) - {function.__code__.co_filename}
-    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if not files or cache_file is None:
-        return
-    stamps = [(os.path.basename(file), os.stat(file).st_mtime, os.stat(file).st_size) for file in sorted(files)]
-    cache_file._source_stamp = (cache_file._source_stamp, tuple(stamps))
+def _tell(name: str) -> None:
+    for listener in compile_listeners:
+        listener(name)
 
 
 def _helper_files(function: Callable[..., object], seen: set[int]) -> set[str]:
@@ -109,7 +76,7 @@ def _helper_files(function: Callable[..., object], seen: set[int]) -> set[str]:
         helper: Any = function.__globals__.get(name)
         module = sys.modules.get(getattr(helper, "__module__", None) or "")
         plain = getattr(helper, "py_func", None)
-        if (plain is None and type(helper).__name__ != "_Intrinsic") or id(helper) in seen:
+        if (plain is None and not is_intrinsic(helper)) or id(helper) in seen:
             continue
         seen.add(id(helper))
         file = getattr(module, "__file__", None)

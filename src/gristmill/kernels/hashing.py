@@ -153,8 +153,3 @@ def second_hashes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -
         state = _step(state, _D)
         hashes[row] = _step(state, _E)
     return hashes
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    content_hashes(*text_column(["a"])[:2])

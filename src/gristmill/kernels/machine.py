@@ -12,8 +12,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
+
+from gristmill.kernels.numba_internals import raw_memcpy
 
 WIDTH = 32
 
@@ -99,7 +100,7 @@ def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _BYTE.as_pointer()
         target, source = builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer)
-        cgutils.raw_memcpy(builder, target, source, args[2], 1)
+        raw_memcpy(builder, target, source, args[2], 1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate

@@ -13,7 +13,6 @@ from gristmill.kernels.compiler import kernel
 from gristmill.kernels.shingles import (
     BLOCK,
     STATE_SIZE,
-    WORDS,
     Codes,
     Hashes,
     Pages,
@@ -21,10 +20,9 @@ from gristmill.kernels.shingles import (
     mixed,
     roll_power,
     shingle_block,
-    word_tables,
     wordless_shingle,
 )
-from gristmill.kernels.text_column import Bytes, Integers, text_column
+from gristmill.kernels.text_column import Bytes, Integers
 
 Factors = npt.NDArray[np.uint32]
 
@@ -178,11 +176,3 @@ def signature_sets(values: Hashes, bounds: Integers, flips: Factors, factors: Fa
                 least = min(least, np.uint32((value ^ flips[number]) * factors[number]))
             result[sizes[row] + number] = (np.uint64(number) << np.uint64(32)) | np.uint64(least)
     return result, sizes
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    signature_sets(np.zeros(1, np.uint64), np.array([0, 1]), *hash_factors(2, 1))
-    data, offsets, _ = text_column(["a b"])
-    band_hashes(data, offsets, *word_tables(), 5, WORDS, *hash_factors(2, 1), 1, 2)
-    listed_shingles(data, offsets, *word_tables(), 5, WORDS)

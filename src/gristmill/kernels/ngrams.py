@@ -11,7 +11,7 @@ import numpy as np
 
 from gristmill.kernels.compiler import kernel, routine
 from gristmill.kernels.machine import load8
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, text_column
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.text_words import split_words
 from gristmill.kernels.utf8 import ONE, ZERO, count_points, load_part, same_bytes
 
@@ -425,8 +425,3 @@ def ngram_counts(
         out_duplicate,
     )
     return out_top, out_duplicate
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    ngram_counts(text_column(["a b"]), np.ones(1, dtype=np.bool_), top=(2,), duplicate=(2,))

@@ -10,7 +10,7 @@ import numpy as np
 
 from gristmill.kernels.compiler import kernel, routine
 from gristmill.kernels.machine import load8
-from gristmill.kernels.text_column import Integers, Mask, WordSpans, text_column, word_spans
+from gristmill.kernels.text_column import Integers, Mask, WordSpans
 from gristmill.kernels.text_lines import hash_and_count
 from gristmill.kernels.utf8 import ONE, ZERO, count_points, same_bytes
 
@@ -162,11 +162,3 @@ def joined_duplicates(words: WordSpans, alive: Mask, sizes: tuple[int, ...]) -> 
     out = np.zeros((len(words.bounds) - 1, len(sizes)), dtype=np.int64)
     _joined(*words, alive, np.array(sizes, dtype=np.int64), out)
     return out
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    column = text_column(["a"])
-    bounds = np.array([0, 1], dtype=np.int64)
-    spans = word_spans(column.data, bounds[:1], bounds[1:], bounds)
-    joined_duplicates(spans, np.ones(1, dtype=np.bool_), (2,))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined, kernel
-from gristmill.kernels.text_column import Bytes, Integers, text_column
+from gristmill.kernels.text_column import Bytes, Integers
 
 AT_SIGN = 0
 NUMBER = 1
@@ -178,9 +178,3 @@ def find_candidates(
                 found += 1
             i += 1
     return found
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    found = [np.empty(1, np.int64) for _ in range(3)]
-    find_candidates(*text_column(["a"])[:2], CLASSES, ACCOUNT_SIZES, *found)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Bytes, Integers, text_column
+from gristmill.kernels.text_column import Bytes, Integers
 from gristmill.kernels.unicode_classes import ALNUM, CODE_POINTS, PAGE, SPACE, class_tables
 from gristmill.kernels.utf8 import decode, flags_of
 
@@ -289,13 +289,3 @@ def jaccard_pairs(
             other += b <= a
         result[number] = shared / (total - shared) if total > shared else 0.0
     return result
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    data, offsets, _ = text_column(["a b"])
-    pages, codes = word_tables()
-    rows = np.zeros(1, np.int64)
-    values, bounds = shingle_sets(data, offsets, rows, pages, codes, 5, WORDS)
-    values.flags.writeable = bounds.flags.writeable = False
-    jaccard_pairs(values, bounds, values, bounds, rows, rows)

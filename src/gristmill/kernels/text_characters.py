@@ -8,8 +8,8 @@ import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.machine import load8
-from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn, text_column
-from gristmill.kernels.unicode_classes import ALPHABETIC, CODE_POINTS, class_tables
+from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
+from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
 from gristmill.kernels.utf8 import HIGH_BITS, byte_table, decode, flags_of
 
 # Columns of the result.
@@ -195,12 +195,3 @@ def count_sets(data: Bytes, offsets: Integers, starts: Integers, ends: Integers,
         counts[row, 0], counts[row, 1], counts[row, 2] = chars, first, second
         counts[row, 3], counts[row, 4] = lines, max(longest, line)
     return counts
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    character_counts(text_column(["a"]), np.ones(1, dtype=np.bool_))
-    data, offsets, alive = text_column(["a"])
-    sets = np.zeros(CODE_POINTS, np.uint8)
-    sets.flags.writeable = False
-    count_sets(data, offsets, offsets[:-1], offsets[1:], alive, sets)

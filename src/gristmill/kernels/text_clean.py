@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn, text_column
+from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
 from gristmill.kernels.text_phrases import compile_phrases, kelvin_folded, phrase_kinds
 from gristmill.kernels.text_tokens import sentences, tokenize
 from gristmill.kernels.unicode_classes import DECIMAL, class_tables
@@ -311,8 +311,3 @@ def clean_lines(
         lines,
     )
     return Cleaned(out[:size].copy(), offsets, outcome, found, lines)
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    clean_lines(text_column(["a"]), np.ones(1, dtype=np.bool_), policy_phrases=("ab",))

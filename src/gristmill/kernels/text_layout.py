@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
+from gristmill.kernels.text_column import Integers, Mask, TextColumn
 from gristmill.kernels.text_lines import hash_and_count, unique_pieces
 from gristmill.kernels.unicode_classes import TERMINAL, class_tables
 from gristmill.kernels.utf8 import (
@@ -189,8 +189,3 @@ def layout_counts(column: TextColumn, alive: Mask, *, short_line_chars: int = 30
     pages, flags = class_tables()
     _layout(column.data, column.offsets, alive, short_line_chars, pages, flags, out)
     return out
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    layout_counts(text_column(["a"]), np.ones(1, dtype=np.bool_))

@@ -9,7 +9,7 @@ import numpy as np
 
 from gristmill.kernels.compiler import kernel, routine
 from gristmill.kernels.machine import bit_count, load8
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
+from gristmill.kernels.text_column import Integers, Mask, TextColumn
 from gristmill.kernels.utf8 import (
     HIGH_BITS,
     LOW_SEVEN,
@@ -253,8 +253,3 @@ def line_counts(column: TextColumn, alive: Mask) -> Integers:
     out = np.zeros((len(column), WIDTH), dtype=np.int64)
     _lines(column.data, column.offsets, alive, out)
     return out
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    line_counts(text_column(["a\nb"]), np.ones(1, dtype=np.bool_))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
+from gristmill.kernels.text_column import Integers, Mask, TextColumn
 
 # Columns of the result.
 N_PARAGRAPHS = 0
@@ -203,8 +203,3 @@ def phrase_counts(column: TextColumn, alive: Mask, phrases: Phrases) -> Integers
     out = np.zeros((len(column), WIDTH), dtype=np.int64)
     _phrases(column.data, column.offsets, alive, *phrases, out)
     return out
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    phrase_counts(text_column(["a"]), np.ones(1, dtype=np.bool_), compile_phrases(("ab",), ("cd",)))

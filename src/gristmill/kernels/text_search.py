@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel
-from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn, text_column
+from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
 
 ANYWHERE = 0
 PREFIX = 1
@@ -85,9 +85,3 @@ def suspicious_rows(data: Bytes, offsets: Integers) -> Mask:
                 found[row] = True
                 break
     return found
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    contains(text_column(["a"]), np.ones(1, dtype=np.bool_), "a")
-    suspicious_rows(*text_column(["a"])[:2])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, text_column, word_spans
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
 from gristmill.kernels.unicode_classes import ALPHA, PUNCTUATION, TERMINAL, class_tables
 from gristmill.kernels.utf8 import SPACE, byte_table, count_points, decode, flags_of, load_part, space_width
 
@@ -225,9 +225,3 @@ def token_counts(words: WordSpans, alive: Mask, stop_words: tuple[str, ...]) -> 
     pages, flags = class_tables()
     _token_counts(*words, alive, pages, flags, keys, lengths, out)
     return out
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    one = np.ones(1, dtype=np.bool_)
-    token_counts(token_spans(text_column(["a b"]), one), one, ("a",))

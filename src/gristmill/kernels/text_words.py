@@ -11,7 +11,7 @@ import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.machine import load8, trailing_zeros
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, text_column, word_spans
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
 from gristmill.kernels.utf8 import (
     ALL,
@@ -308,12 +308,3 @@ def word_counts(column: TextColumn, alive: Mask, *, words: WordSpans | None = No
     else:
         _given_words(*words, alive, pages, flags, out)
     return out
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    column = text_column(["a"])
-    one = np.ones(1, dtype=np.bool_)
-    word_counts(column, one)
-    bounds = np.array([0, 1], dtype=np.int64)
-    word_counts(column, one, words=word_spans(column.data, bounds[:1], bounds[1:], bounds))

@@ -140,14 +140,3 @@ def limited_groups(documents: Integers, lengths: Integers, between: int, limit: 
             if joined <= limit:
                 heads[row], totals[row] = heads[row - 1], joined
     return heads, totals
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    ints = np.zeros(1, np.int64)
-    words = np.zeros(1, np.uint64)
-    join(ints.copy(), ints, ints)
-    settle(ints.copy())
-    leaders(ints.copy(), 0, np.zeros(2, np.int64), ints, np.ones(1))
-    group_pairs(words, words, words, 16)
-    limited_groups(ints, ints, 1, 1)

@@ -171,14 +171,3 @@ def chain_ends(parents: Integers) -> Integers:
             at = ends[at]
         ends[node] = at
     return ends
-
-
-def warm() -> None:
-    """Load or compile the kernels of this file."""
-    vectors = np.ones((1, 2), np.int16)
-    ones = np.ones(1, np.int64)
-    rounded_vectors(np.ones((1, 2)), 8.0)
-    add_vectors(vectors, np.zeros(1, np.int64), np.zeros((1, 2), np.int64), ones.copy())
-    visited_clusters(np.ones((1, 1), np.float32), vectors, 1, 1.0)
-    update_nearest(np.ones((1, 1), np.float32), 0, 0, squared_lengths(vectors), ones, 0.9, np.ones(1), ones.copy())
-    chain_ends(np.zeros(1, np.int64))
