@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gristmill.errors import UsageError
-from gristmill.ledger.ask.score_coverage import missing_scores
 from gristmill.ledger.ask.why import KEPT, Change, Fate, Score, Verdict, Why
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry, totals
-from gristmill.ledger.record.plan_record import read_plan
+from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
+from gristmill.ledger.record.plan_record import missing_scores, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
 from gristmill.storage.files import StorageOptions
@@ -69,7 +68,7 @@ class Ledger:
         query = str(document)
         # The hash that `kernels.hashing.hash_column` gives a row with this text, without loading the compiler.
         wanted = xxhash.xxh64_intdigest(query.encode("utf-8", "surrogatepass")) or 1
-        names = list(self.folder.walk(self.folder.index_folder))
+        names = list(self.folder.walk(self.folder.record_path("ids")))
         recorded = tuple(kind for kind in ("ids", "urls") if any(name.endswith(f".{kind}") for name in names))
         hits: dict[str, set[int]] = {}
         for name in names:
@@ -98,7 +97,7 @@ class Ledger:
         return entry if entry is not None and entry.state == COMMITTED else None
 
     def _hashes(self, name: str) -> Hashes:
-        path = f"{self.folder.index_folder}/{name}"
+        path = f"{self.folder.record_path('ids')}/{name}"
         try:
             if self.folder.local:
                 return np.fromfile(path, "<u8")
@@ -165,7 +164,7 @@ class Ledger:
         return found
 
     def _quarantine(self, entry: ManifestEntry, row: int) -> list[dict[str, Any]]:
-        data = self.folder.read(self.folder.quarantine_file(entry.partition))
+        data = self.folder.read(self.folder.record_path("quarantine", entry.partition))
         return [
             {
                 "stage": item.record.stage,
@@ -237,7 +236,7 @@ class Ledger:
         import polars as pl
 
         rows: list[tuple[str, str, str | None, int, int, int]] = []
-        for stage, count in totals(self.entries()).items():
+        for stage, count in self._manifest.totals().stages.items():
             endings: list[tuple[str, str | None, int]] = [
                 ("dropped", key, n) for key, n in sorted(count.dropped.items())
             ]
