@@ -166,7 +166,7 @@ def test_a_replay_that_can_do_nothing_says_what_can(tmp_path: Path) -> None:
     assert run("run", recipe, tmp_path / "in.jsonl", tmp_path / "out", "--workers", 0).exit_code == 3
     result = run("replay", tmp_path / "out")
     assert result.exit_code == 3
-    assert "1 of them cannot be read as JSON objects" in result.output
+    assert "1 of them cannot be read, and no stage can change that" in result.output
     assert "correct them in their input file" in result.output
 
 
