@@ -204,6 +204,23 @@ class Ledger:
 
         return self._frame("ledger", DECISIONS)
 
+    def documents(self) -> pl.DataFrame:
+        """Every document of the input in source order, with the last decision on it; `status` is `kept` without one."""
+        import polars as pl
+
+        entries = self.entries()
+        sizes = pl.DataFrame(
+            {"partition": list(entries), "size": [entry.row_numbers for entry in entries.values()]},
+            schema={"partition": pl.String, "size": pl.Int64},
+        )
+        rows = sizes.select("partition", pl.int_ranges("size").alias("row")).explode("row").drop_nulls("row")
+        last = self.frame().unique(["partition", "row"], keep="last", maintain_order=True)
+        last = last.rename({"outcome": "status"}).select(
+            "partition", "row", "id", "status", "stage", "reason", "score", "threshold"
+        )
+        found = rows.join(last, on=["partition", "row"], how="left", maintain_order="left")
+        return found.with_columns(pl.col("status").fill_null(KEPT))
+
     def changes(self) -> pl.DataFrame:
         """All changes of texts as a Polars frame."""
         from gristmill.ledger.record.tables import CHANGES

@@ -206,25 +206,16 @@ def _documents(
     """Every document with the last decision on it, the number of the stage it came to, and the scores with bounds."""
     import polars as pl
 
-    entries = ledger.entries()
-    sizes = pl.DataFrame(
-        {"partition": list(entries), "size": [entry.row_numbers for entry in entries.values()]},
-        schema={"partition": pl.String, "size": pl.Int64},
-    )
-    frame = sizes.select("partition", pl.int_ranges(pl.col("size")).alias("row")).explode("row").drop_nulls("row")
-    last = ledger.frame().unique(["partition", "row"], keep="last", maintain_order=True)
-    last = last.select("partition", "row", *(
-        pl.col(name).alias(f"{alias}_before")
-        for name, alias in (("outcome", "status"), ("stage", "stage"), ("score", "score"), ("threshold", "threshold"))
-    ))  # fmt: skip
-    frame = frame.join(last, on=["partition", "row"], how="left", maintain_order="left")
     order = {str(stage["name"]): number for number, stage in enumerate(stages)}
-    place = pl.col("stage_before").replace_strict(order, default=0, return_dtype=pl.Int64)
-    frame = frame.with_columns(
-        pl.col("status_before").fill_null(KEPT),
-        pl.when(pl.col("stage_before").is_null()).then(len(stages)).otherwise(place).alias("ended"),
-        *(pl.lit(None, kind).alias(name) for name, kind in (("status", pl.String), ("stage", pl.String))),
-        *(pl.lit(None, pl.Float64).alias(name) for name in ("score", "threshold")),
+    ended = pl.col("stage").replace_strict(order, default=0, return_dtype=pl.Int64)
+    decided = ("status", "stage", "score", "threshold")
+    documents = ledger.documents()
+    frame = documents.select(
+        "partition",
+        "row",
+        *(pl.col(name).alias(f"{name}_before") for name in decided),
+        pl.when(pl.col("stage").is_null()).then(len(stages)).otherwise(ended).alias("ended"),
+        *(pl.lit(None, documents.schema[name]).alias(name) for name in decided),
     )
     columns: dict[tuple[str, str], str] = {}
     for (stage, score), part in ledger.scores().partition_by("stage", "score", as_dict=True).items():
