@@ -173,7 +173,13 @@ class Manifest:
                 if isinstance(data, FileNotFoundError):
                     continue  # removed between listing and reading
                 try:
-                    entry = self._parse(path, data)
+                    if isinstance(data, Exception):
+                        raise ValueError(str(data))
+                    entry = ManifestEntry.from_bytes(data)
+                    if self.folder.record_path("manifest", entry.partition) != path:
+                        raise ValueError(f"it describes the partition {entry.partition!r}")
+                    for file in entry.all_files:
+                        self.folder.join(file.path)
                 except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
                     self.problems.append(f"{self.folder.relative(path)} is not a usable manifest entry: {error}.")
                     continue
@@ -181,16 +187,6 @@ class Manifest:
                     yield entry
                 else:
                     self.pending[entry.partition] = entry
-
-    def _parse(self, path: str, data: bytes | Exception) -> ManifestEntry:
-        if isinstance(data, Exception):
-            raise ValueError(str(data))
-        entry = ManifestEntry.from_bytes(data)
-        if self.folder.record_path("manifest", entry.partition) != path:
-            raise ValueError(f"it describes the partition {entry.partition!r}")
-        for file in entry.all_files:
-            self.folder.join(file.path)
-        return entry
 
     def load(self) -> dict[str, ManifestEntry]:
         """All committed entries by partition id, in source order."""

@@ -173,6 +173,10 @@ class RunRecorder:
             name: None if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
             for name, at in (("started", begin), ("finished", end))
         }
+        spans = {
+            name: None if begin is None or at is None else round(max(0.0, at - begin), 3)
+            for name, at in (("wall_seconds", end), ("time_to_first_output_seconds", self._first_output))
+        }
         record: dict[str, Any] = {
             "format": 1,
             "version": __version__,
@@ -181,8 +185,7 @@ class RunRecorder:
             "pipeline": started.pipeline if started else "",
             "executor": started.executor if started else "",
             **times,
-            "wall_seconds": _span(begin, end),
-            "time_to_first_output_seconds": _span(begin, self._first_output),
+            **spans,
             "peak_memory_bytes": self.peak_memory,
             "partitions": started.partitions if started else 0,
             "partitions_done_before": started.partitions_done_before if started else 0,
@@ -255,10 +258,6 @@ def _last_done(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return {key: record.get(key) for key in ("source_bytes", "partitions", "rows_read")}
     before = record.get("last_done")
     return dict(before) if isinstance(before, dict) else None
-
-
-def _span(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else round(max(0.0, end - start), 3)
 
 
 def find_alarms(

@@ -5,8 +5,7 @@ Rows are sorted by all that distinguishes them and the writer's settings are fix
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,36 +111,16 @@ def ledger_table(kind: str, trail: Trail, stage_order: Sequence[str]) -> pa.Tabl
         ]
     if not blocks:
         return schema.empty_table()
-    lengths = [len(block.rows) for block in blocks]
-    values: dict[str, npt.NDArray[Any]] = {}
-    missing: dict[str, npt.NDArray[np.bool_]] = {}
-    words: dict[str, list[str]] = {}
-    for field in schema:
-        given = [getattr(block, attributes[field.name]) for block in blocks if field.name in attributes]
-        if pa.types.is_dictionary(field.type):
-            words[field.name] = _ordered(given, stage_order if field.name == "stage" else ())
-            place = {word: number for number, word in enumerate(words[field.name])}
-            values[field.name] = np.repeat(np.array([place[word] for word in given], np.int32), lengths)
-        elif field.name in attributes:
-            kind_of = np.int64 if pa.types.is_int64(field.type) else np.float64
-            parts = [
-                np.broadcast_to(np.asarray(0 if v is None else v, kind_of), n)
-                for v, n in zip(given, lengths, strict=True)
-            ]
-            values[field.name] = np.concatenate(parts)
-            missing[field.name] = np.repeat([value is None for value in given], lengths)
-    missing["row"] = values["row"] < 0
-    for column in values.values():
-        if column.dtype == np.float64:
-            column[np.isnan(column)] = np.nan  # every NaN becomes the same NaN
+    values, missing, words = _columns(schema, attributes, blocks, stage_order)
     keys: list[npt.NDArray[Any]] = []
     for name in reversed(sorted_by):
         keys.append(values[name].view(np.int64) if values[name].dtype == np.float64 else values[name])
         if name != "row" and name in missing and missing[name].any():
             keys.append(missing[name])
     order = np.lexsort(keys)
-    survivors = _survivors(blocks) if kind == "ledger" else None
-    if survivors is not None:
+    survivors: list[str | None] | None = None
+    if kind == "ledger" and any(block.survivors is not None for block in blocks):
+        survivors = [text for block in blocks for text in block.survivors or [None] * len(block.rows)]
         order = _settle_ties(order, keys, survivors)
     columns = []
     for field in schema:
@@ -158,11 +137,37 @@ def ledger_table(kind: str, trail: Trail, stage_order: Sequence[str]) -> pa.Tabl
     return pa.table(columns, schema=schema)
 
 
-def _ordered(words: Sequence[str], order: Sequence[str]) -> list[str]:
-    """Each word once: those of `order` as they stand there, then the others alphabetically."""
-    used = set(words)
-    first = [word for word in dict.fromkeys(order) if word in used]
-    return [*first, *sorted(used.difference(first), key=_utf8)]
+def _columns(
+    schema: pa.Schema, attributes: Mapping[str, str], blocks: Sequence[Any], stage_order: Sequence[str]
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[np.bool_]], dict[str, list[str]]]:
+    """The values of all blocks by column, what is missing of numbers, and the words that the codes of others stand for.
+
+    Stages are numbered by their place in the plan, other words alphabetically.
+    """
+    values: dict[str, npt.NDArray[Any]] = {}
+    missing: dict[str, npt.NDArray[np.bool_]] = {}
+    words: dict[str, list[str]] = {}
+    lengths = [len(block.rows) for block in blocks]
+    for name, attribute in attributes.items():
+        given = [getattr(block, attribute) for block in blocks]
+        kind = schema.field(name).type
+        if pa.types.is_dictionary(kind):
+            used = set(given)
+            first = [word for word in dict.fromkeys(stage_order if name == "stage" else ()) if word in used]
+            words[name] = [*first, *sorted(used.difference(first), key=_utf8)]
+            codes = {word: number for number, word in enumerate(words[name])}
+            values[name] = np.repeat(np.array([codes[word] for word in given], np.int32), lengths)
+            continue
+        dtype = np.int64 if pa.types.is_int64(kind) else np.float64
+        parts = zip(given, lengths, strict=True)
+        values[name] = np.concatenate(
+            [np.broadcast_to(np.asarray(0 if part is None else part, dtype), length) for part, length in parts]
+        )
+        missing[name] = np.repeat([part is None for part in given], lengths)
+        if dtype is np.float64:
+            values[name][np.isnan(values[name])] = np.nan  # every NaN becomes the same NaN
+    missing["row"] = values["row"] < 0
+    return values, missing, words
 
 
 def _utf8(text: str) -> bytes:
@@ -172,13 +177,6 @@ def _utf8(text: str) -> bytes:
 def _clean(text: str) -> str:
     # Arrow holds valid UTF-8 only; file names and user code can bring lone surrogates.
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _survivors(blocks: Sequence[Decisions]) -> list[str | None] | None:
-    if all(block.survivors is None for block in blocks):
-        return None
-    parts = (block.survivors if block.survivors is not None else [None] * len(block.rows) for block in blocks)
-    return list(itertools.chain.from_iterable(parts))
 
 
 def _settle_ties(
