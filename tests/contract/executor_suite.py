@@ -210,8 +210,8 @@ class ExecutorSuite:
         assert (back.rows_in, back.created, back.rows_out) == (0, 8 * tenth + FILES, 8 * tenth + FILES)
         assert back.dropped == {}
         ledger = Ledger(str(tmp_path / "there"))
-        assert ledger.why("1-2").fates[0].verdicts[0].reason == "converted"
-        assert ledger.why("1-9").fates[0].verdicts[0].reason == "unwanted"
+        assert ledger.why("1-2").documents[0].decisions[0].reason == "converted"
+        assert ledger.why("1-9").documents[0].decisions[0].reason == "unwanted"
         assert self.run(source, middle(), tmp_path / "there").report.partitions_done_before == FILES
 
     def test_failed_task(self, source: Path, tmp_path: Path, notes: Path) -> None:

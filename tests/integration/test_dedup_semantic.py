@@ -132,10 +132,10 @@ def test_the_real_encoder_finds_what_was_said_again_in_other_words(sample_path: 
     assert not {"again-1", "twin"} & set(names)
     assert all(set(row) == {"id", "text"} for row in kept)
     assert facts["dimensions"] == 384
-    (fate,) = Ledger(str(tmp_path / "out")).why("twin").fates
-    assert (fate.verdicts[-1].survivor, fate.verdicts[-1].similarity) == (real[2]["id"], 1.0)
-    (fate,) = Ledger(str(tmp_path / "out")).why("again-1").fates
-    assert fate.verdicts[-1].survivor == real[1]["id"]
-    assert 0.9 <= (fate.verdicts[-1].similarity or 0) < 1
+    (document,) = Ledger(str(tmp_path / "out")).why("twin").documents
+    assert (document.decisions[-1].survivor, document.decisions[-1].similarity) == (real[2]["id"], 1.0)
+    (document,) = Ledger(str(tmp_path / "out")).why("again-1").documents
+    assert document.decisions[-1].survivor == real[1]["id"]
+    assert 0.9 <= (document.decisions[-1].similarity or 0) < 1
     fewer = workflow.with_eps(0.0001).run(executor=LocalExecutor({"num_cpus": 0}), progress=False).metadata
     assert 1 <= fewer["num_removed"] < facts["num_removed"]

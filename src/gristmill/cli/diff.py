@@ -56,10 +56,10 @@ def compare(before: str, after: str) -> LedgerDiff:
 def line(row: dict[str, Any]) -> str:
     """One document in a line."""
     name = row["id"] or f"{row['partition']}#{row['row']}"
-    return f"{row['change']}: {name}: {_fate(row, 'before')} → {_fate(row, 'after')}"
+    return f"{row['change']}: {name}: {_told(row, 'before')} → {_told(row, 'after')}"
 
 
-def _fate(row: dict[str, Any], when: str) -> str:
+def _told(row: dict[str, Any], when: str) -> str:
     status = row[f"status_{when}"]
     if status is None:
         return "not in the input"

@@ -50,8 +50,8 @@ def replay_recipe(output: str, recipe: str | None, cause: str | None, settings: 
         text = find_recipe(recipe).read_text(encoding="utf-8-sig")
         asks = "${output_path}" in text and not any(name.startswith("output_path=") for name in settings)
         loaded = read_recipe(recipe, read_settings(settings, None, output if asks else None))
-    elif folder.exists(folder.recipe_file):
-        loaded = parse_recipe(folder.read(folder.recipe_file).decode(), origin=folder.recipe_file)
+    elif folder.exists(kept := folder.record_path("recipe")):
+        loaded = parse_recipe(folder.read(kept).decode(), origin=kept)
     else:
         raise ResumeError(
             f"{output} was not made from a recipe, so it does not say what to run. Call replay() of the pipeline in "

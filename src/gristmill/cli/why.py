@@ -65,11 +65,11 @@ def ask(output: str, document: str) -> Why:
 
 def differences(output: str, answer: Why, text_field: str, *, changed: bool) -> list[TextDiff | None]:
     """For each document of the answer, its text against that of its survivor or, with `changed`, against the output."""
-    wanted = [changed or fate.status == DUPLICATE for fate in answer.fates]
+    wanted = [changed or history.status == DUPLICATE for history in answer.documents]
     if not any(wanted):
         return []
     from gristmill.ledger.ask.ledger import Ledger
 
     ledger = Ledger(output)
-    pairs = zip(answer.fates, wanted, strict=True)
-    return [ledger.text_diff(fate, text_field=text_field) if asked else None for fate, asked in pairs]
+    pairs = zip(answer.documents, wanted, strict=True)
+    return [ledger.text_diff(history, text_field=text_field) if asked else None for history, asked in pairs]

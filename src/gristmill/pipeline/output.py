@@ -1,28 +1,76 @@
-"""The output folder of a run: what earlier runs left there, and what of it still counts."""
+"""The output of a run: what earlier runs left in its folder, what of it still counts, and what the run gives back."""
 
 from __future__ import annotations
 
-import os
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.errors import OutputError, OutputExistsError, ResumeError, VerificationError
-from gristmill.ledger.record.alarms import AlarmLimits
+from gristmill.errors import OutputExistsError, ResumeError, VerificationError
+from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.commit import remove_partition
-from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.plan_record import UNCOMPARED_CODE, check_plan, has_uncompared_code, read_plan, write_plan
 from gristmill.ledger.record.resume import Resume, adopt_plan, decide, preview
-from gristmill.ledger.record.run_record import RunRecorder, read_run
-from gristmill.ledger.record.trail import StageCount
-from gristmill.pipeline.partition_perf import PartitionPerf
+from gristmill.ledger.record.run_record import AlarmLimits, RunRecorder, read_run
+from gristmill.observe.events import Event, TaskFinished
 from gristmill.stages.source_sink import SinkStage
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.file_group import FileGroupTask
+
+MOST_PARTITIONS = 10_000
+"""In runs of more partitions tasks carry no records: these would take more memory than all else in the driver."""
+
+
+class PartitionPerf:
+    """Adds up what each stage cost for each partition; a listener of the events of a run.
+
+    The tasks that a writer's pipeline returns stand for partitions, of which each passed the stages in many batches.
+
+    Args:
+        partitions: How many partitions the run has; above `MOST_PARTITIONS` nothing is kept.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self._kept = partitions <= MOST_PARTITIONS
+        self._stages: dict[str, tuple[array[float], array[int]]] = {}
+        self._custom: dict[tuple[int, str], dict[str, float]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        if not self._kept or not isinstance(event, TaskFinished):
+            return
+        at = event.partition
+        for name, spent in event.times.items():
+            seconds, items = self._stages.setdefault(name, (array("d"), array("q")))
+            missing = at + 1 - len(seconds)
+            if missing > 0:
+                seconds.extend([-1.0] * missing)
+                items.extend([0] * missing)
+            seconds[at] = max(seconds[at], 0.0) + spent.busy_s
+            items[at] += spent.items
+            if spent.custom:
+                custom = self._custom.setdefault((at, name), {})
+                for key, value in spent.custom.items():
+                    custom[key] = custom.get(key, 0.0) + value
+
+    def of(self, partition: int) -> list[StagePerfStats]:
+        """One record per stage, in the order in which stages were first called; empty if this run did not do it."""
+        return [
+            StagePerfStats(
+                name,
+                process_time=seconds[partition],
+                num_items_processed=items[partition],
+                custom_metrics=self._custom.get((partition, name), {}),
+            )
+            for name, (seconds, items) in self._stages.items()
+            if partition < len(seconds) and seconds[partition] >= 0
+        ]
 
 
 @dataclass(slots=True)
@@ -38,23 +86,14 @@ class OutputState:
 
     def files(self, perf: PartitionPerf) -> list[Task[Any]]:
         """A task for each committed partition, in source order; those of this run carry what their stages cost."""
-        found = []
-        for entry in Manifest(self.folder).scan():
+        found: list[tuple[int, str, Task[Any]]] = []
+        for entry in Manifest(self.folder).scan():  # one by one: there can be very many
             paths = [self.folder.join(file.path) for file in entry.files]
             metadata = {"partition_id": entry.partition, "rows": entry.rows_written}
             task = FileGroupTask(data=paths, _stage_perf=perf.of(entry.index), _metadata=metadata)
             task.task_id = entry.partition
             found.append((entry.index, entry.partition, task))
         return [task for _, _, task in sorted(found, key=itemgetter(0, 1))]
-
-    def totals(self) -> dict[str, StageCount]:
-        """The counts of all partitions that were committed when the run ended."""
-        committed = self.recorder.committed
-        return {} if committed is None else committed.stages
-
-    def alarms(self) -> list[str]:
-        """What in the counts deserves a look."""
-        return [str(alarm) for alarm in self.recorder.record().get("alarms", [])]
 
     def check_own(self) -> None:
         """Make sure that no other pipeline has written here meanwhile.
@@ -104,22 +143,22 @@ def open_output(
         OutputError: The folder cannot be written, or must be empty and is not.
         ResumeError: What lies there was made by another plan or from other inputs.
     """
-    folder = RunFolder(sink.path, storage_options=sink.storage_options)
-    check_apart(folder, partitions, searched)
-    check_writable(folder)
-    check_strangers(folder, sink, partitions)
+    folder, begun = _checked(sink, partitions, searched, write=True, fresh=fresh)
     manifest = Manifest(folder)
-    previous = _previous_run(folder)
+    try:
+        previous = read_run(folder)  # also when this run starts over: its input can be compared
+    except VerificationError:
+        previous = None
+    resume = Resume()
     if fresh or sink.mode == "overwrite":
         for name in [*[entry.partition for entry in manifest.scan()], *manifest.pending]:
             remove_partition(folder, name)
-        folder.remove(folder.plan_file)
-        folder.remove(folder.run_file)
-    else:
-        _check_mode(sink, manifest)
+        for kind in ("plan", "run"):
+            folder.remove(folder.record_path(kind))
+        begun = False
     folder.sweep()
     notes = plan.notes
-    if manifest.is_begun():
+    if begun:
         check_plan(folder, plan.description)
         if has_uncompared_code(read_plan(folder)):
             notes = (*notes, UNCOMPARED_CODE)
@@ -127,7 +166,6 @@ def open_output(
         resume = decide(manifest, partitions, digest)
     else:
         digest = write_plan(folder, plan.description)
-        resume = Resume()
     settings = replace(plan.settings, plan_digest=digest, staging=folder.new_staging())
     return OutputState(
         folder,
@@ -148,150 +186,23 @@ def preview_output(
         OutputError: As `open_output` does.
         ResumeError: As `open_output` does.
     """
+    folder, begun = _checked(sink, partitions, searched, write=False)
+    return preview(folder, partitions, plan.description) if begun and sink.mode != "overwrite" else Resume()
+
+
+def _checked(
+    sink: SinkStage, partitions: Sequence[Partition], searched: Sequence[str], *, write: bool, fresh: bool = False
+) -> tuple[RunFolder, bool]:
+    """The output folder, once it is clear that it may be written to, and whether it holds committed partitions."""
     folder = RunFolder(sink.path, storage_options=sink.storage_options)
-    check_apart(folder, partitions, searched)
-    check_is_folder(folder)
-    check_strangers(folder, sink, partitions)
-    manifest = Manifest(folder)
-    if sink.mode == "overwrite":
-        return Resume()
-    _check_mode(sink, manifest)
-    return preview(folder, partitions, plan.description) if manifest.is_begun() else Resume()
-
-
-def _check_mode(sink: SinkStage, manifest: Manifest) -> None:
-    """Refuse to go on with the output of a run where the writer wants none."""
-    if sink.mode == "error" and manifest.is_begun():
+    folder.check_apart(partitions, searched)
+    folder.check_usable(write=write)
+    folder.check_strangers(sink.mode, sink.extension, partitions)
+    begun = any(True for _ in Manifest(folder).scan())
+    if begun and sink.mode == "error" and not fresh:
         raise OutputExistsError(
             f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "
             "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
             path=sink.path,
         )
-
-
-def _previous_run(folder: RunFolder) -> dict[str, Any] | None:
-    """The record of the run before, also when this one starts over: its input can be compared."""
-    try:
-        return read_run(folder)
-    except VerificationError:
-        return None
-
-
-def _has_run_before(folder: RunFolder, manifest: Manifest) -> bool:
-    """Whether a run has begun here, even if it came to nothing: what lies here may then be of its making."""
-    return folder.exists(folder.plan_file) or folder.exists(folder.run_file) or manifest.is_begun()
-
-
-def check_strangers(folder: RunFolder, sink: SinkStage, partitions: Sequence[Partition]) -> None:
-    """Refuse to replace files that no run has written, unless the writer is told to.
-
-    Raises:
-        OutputExistsError: There are some.
-    """
-    if sink.mode == "overwrite" or _has_run_before(folder, Manifest(folder)):
-        return
-    there = [name for name in folder.walk() if not name.startswith(f"{RECORD_FOLDER}/")]
-    # Asked again: another process may have begun meanwhile, and it notes its plan before it writes anything.
-    if not there or _has_run_before(folder, Manifest(folder)):
-        return
-    if sink.mode == "error":
-        raise OutputExistsError(
-            f"The output folder {folder.path} is not empty (it holds {there[0]!r}), and the writer has mode='error'. "
-            "Write to another folder, or use mode='ignore' to write beside what is there.",
-            path=sink.path,
-        )
-    ours = {folder.relative(folder.data_file(partition.id, sink.extension)) for partition in partitions}
-    replaced = sorted(ours.intersection(there))
-    if replaced:
-        more = f" and {len(replaced) - 1} more" if len(replaced) > 1 else ""
-        raise OutputExistsError(
-            f"The output folder {folder.path} holds {replaced[0]!r}{more}, written by no run, and the output would "
-            "replace it. Write to another folder, move it away, or use the writer's mode='overwrite'.",
-            path=sink.path,
-        )
-
-
-def check_is_folder(folder: RunFolder) -> None:
-    """Refuse a path that is a file, or goes through one.
-
-    Raises:
-        OutputError: It is.
-    """
-    if not folder.local:
-        return
-    place = str(folder.path)
-    while not os.path.lexists(place) and os.path.dirname(place) != place:
-        place = os.path.dirname(place)
-    if not os.path.isdir(place):
-        raise OutputError(
-            f"The output folder {folder.path} cannot be made: {place} is a file. Check the output path.",
-            path=str(folder.path),
-        )
-
-
-def check_writable(folder: RunFolder) -> None:
-    """Fail now, and not after the first partition, if nothing can be written.
-
-    Raises:
-        OutputError: Nothing can.
-    """
-    check_is_folder(folder)
-    probe = folder.join("_gristmill/.probe")
-    try:
-        folder.write(probe, b"")
-        folder.remove(probe)
-    except OutputError as error:
-        raise OutputError(
-            f"The output folder {folder.path} cannot be used. {error}", path=str(folder.path), errno=error.errno
-        ) from error
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write to {folder.path}: {error.strerror or error}. Check the path and its permissions.",
-            path=str(folder.path),
-        ) from error
-
-
-def check_apart(folder: RunFolder, partitions: Sequence[Partition], searched: Sequence[str]) -> None:
-    """Make sure that an output and its input are not mixed up.
-
-    Args:
-        folder: The output.
-        partitions: The input.
-        searched: The folders in which input files are looked for.
-
-    Raises:
-        OutputError: The output holds files of the input, or lies where input files are looked for.
-    """
-    _check_not_an_input(folder, partitions)
-    _check_not_inside(folder, searched)
-
-
-def _check_not_an_input(folder: RunFolder, partitions: Sequence[Partition]) -> None:
-    """Refuse an output folder in which the input lies: it could be replaced, and nobody could prove the output."""
-    root = str(folder.path).rstrip("/") + "/"
-    for partition in partitions:
-        for piece in partition.ranges:
-            below = piece.path.removeprefix(root)
-            if below != piece.path and not _is_passed_over(below):
-                raise OutputError(
-                    f"The output folder {folder.path} holds the input file {piece.path}. Write to another folder.",
-                    path=str(folder.path),
-                )
-
-
-def _check_not_inside(folder: RunFolder, searched: Sequence[str]) -> None:
-    """Refuse an output below an input folder: the next run would take it for input."""
-    here = str(folder.path).rstrip("/")
-    for path in searched:
-        inside = here.removeprefix(path.rstrip("/") + "/")
-        if inside != here and not _is_passed_over(inside):
-            raise OutputError(
-                f"The output folder {here} lies inside the input folder {path}, so that the next run would read it as "
-                "input. Write beside the input, or name the input files by a pattern that leaves the output out.",
-                path=here,
-            )
-
-
-def _is_passed_over(path: str) -> bool:
-    """Whether a part of the path has a name that readers pass over in folders."""
-    return any(name.startswith(("_", ".")) for name in path.split("/"))
+    return folder, begun

@@ -208,7 +208,7 @@ def _partitions_to_redo(
 
 
 def _quarantined_rows(folder: RunFolder, entry: ManifestEntry) -> list[int]:
-    data = folder.read(folder.quarantine_file(entry.partition))
+    data = folder.read(folder.record_path("quarantine", entry.partition))
     return [item.record.row for item in parse_quarantine(data, partition=entry.partition)]
 
 

@@ -14,14 +14,13 @@ from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import ExecutionPlan, RunSettings
 from gristmill.errors import OutputError, PlanningError, UsageError
 from gristmill.execution.driver import ErrorBudget, Work
-from gristmill.ledger.ask.score_coverage import missing_scores_note
-from gristmill.ledger.record.alarms import AlarmLimits
 from gristmill.ledger.record.commit import source_rows
+from gristmill.ledger.record.plan_record import missing_scores_note
+from gristmill.ledger.record.run_record import AlarmLimits
 from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan, initial_ranges
-from gristmill.pipeline.output import OutputState, open_output
-from gristmill.pipeline.partition_perf import PartitionPerf
+from gristmill.pipeline.output import OutputState, PartitionPerf, open_output
 from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
 from gristmill.pipeline.result import RunReport, RunResult, StageReport
 from gristmill.storage.atomic import output_error
@@ -149,7 +148,8 @@ class Run:
     def result(self) -> RunResult:
         """What came of it, once it is done."""
         plan, work, state = self.plan, self.work, self.state
-        counts = dict(work.trail.counts) if state is None else state.totals()
+        committed = None if state is None else state.recorder.committed
+        counts = dict(work.trail.counts) if state is None else {} if committed is None else committed.stages
         stages = tuple(
             StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
             for name in plan.stage_names
@@ -167,7 +167,7 @@ class Run:
             partitions_done_before=done_before,
             output=plan.settings.output,
             notes=tuple(plan.notes),
-            alarms=() if state is None else tuple(state.alarms()),
+            alarms=() if state is None else tuple(state.recorder.record()["alarms"]),
         )
         if state is None:
             return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
@@ -209,7 +209,7 @@ def begun_run(
         events.listen(state.recorder)
         events.listen(perf)
         if "recipe" in pipeline.config:
-            state.folder.write(state.folder.recipe_file, str(pipeline.config["recipe"]).encode())
+            state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
         partitions = [partition for partition in partitions if partition.id not in state.done]
     work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget))
     del prepared, partitions  # the work lets go of each partition as it ends

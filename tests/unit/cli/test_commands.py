@@ -166,7 +166,7 @@ def test_a_replay_that_can_do_nothing_says_what_can(tmp_path: Path) -> None:
     assert run("run", recipe, tmp_path / "in.jsonl", tmp_path / "out", "--workers", 0).exit_code == 3
     result = run("replay", tmp_path / "out")
     assert result.exit_code == 3
-    assert "1 of them cannot be read as JSON objects" in result.output
+    assert "1 of them cannot be read, and no stage can change that" in result.output
     assert "correct them in their input file" in result.output
 
 
@@ -181,7 +181,7 @@ def test_an_output_that_cannot_be_made_is_explained_once(tmp_path: Path) -> None
     planned = run("plan", "english", tmp_path / "in.jsonl", tmp_path / "file" / "out", "--workers", 0)
     assert planned.output.endswith(result.output.replace("Error:", "A run would refuse:"))
     for command in (["verify", tmp_path / "file"], ["why", tmp_path / "file", "x"]):
-        assert f"{tmp_path / 'file'} is a file. Give the folder that a writer" in run(*command).output
+        assert f"{tmp_path / 'file'} is a file. Pass the output folder of a run" in run(*command).output
 
 
 def test_json_that_is_not_jsonl_is_recognised(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def make_run(path: Path | str, partitions: int = 2) -> RunFolder:
     write_plan(folder, PLAN)
     for index in range(partitions):
         commit(folder, make_partition(f"part-{index}", index))
-    folder.remove_tree(folder.staging_folder)
+    folder.remove_tree(folder.record_path("staging"))
     return folder
 
 

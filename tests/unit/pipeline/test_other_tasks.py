@@ -67,8 +67,8 @@ def test_documents_that_become_another_kind_of_task_end_there_and_those_made_of_
     assert (back.rows_in, back.rows_out, back.created, back.untracked, back.dropped) == (0, 20, 20, 0, {})
     assert verify(str(tmp_path / "out")).ok
     assert [row["n"] for row in read_rows(tmp_path / "out")] == list(range(19, -1, -1))
-    verdict = Ledger(str(tmp_path / "out")).why("d12").fates[0].verdicts[0]
-    assert (verdict.stage, verdict.reason) == ("put_away", "converted")
+    decision = Ledger(str(tmp_path / "out")).why("d12").documents[0].decisions[0]
+    assert (decision.stage, decision.reason) == ("put_away", "converted")
     assert not any("rarely meant" in alarm for alarm in result.report.alarms)
 
 
@@ -112,7 +112,7 @@ def test_a_stage_may_give_nothing_for_such_a_task(tmp_path: Path, nothing: Any) 
     result = run_lines(tmp_path, ROWS, [stages.PutAway(tmp_path / "away"), lose, stages.TakeOut()])
     by_name = {stage.name: stage for stage in result.report.stages}
     assert (by_name["put_away"].dropped, by_name["lose"].dropped) == ({"converted": 20}, {})
-    assert Ledger(str(tmp_path / "out")).why("d4").fates[0].verdicts[0].stage == "put_away"
+    assert Ledger(str(tmp_path / "out")).why("d4").documents[0].decisions[0].stage == "put_away"
     assert verify(str(tmp_path / "out")).ok
 
 
@@ -143,7 +143,7 @@ def test_documents_of_several_tasks_of_one_source_keep_their_own_rows(tmp_path: 
     frame = ledger.frame()
     assert sorted(frame["row"].to_list()) == [row for row in range(24) if row % 4 != 3]
     assert dict(zip(frame["row"].to_list(), frame["id"].to_list(), strict=True))[21] == "2-1-1"
-    assert ledger.why("2-1-3").fates[0].status == "kept"
+    assert ledger.why("2-1-3").documents[0].status == "kept"
     assert job.run(executor=here()).report.partitions_done_before == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.trail import StageTime
 from gristmill.observe.events import Notice, TaskFinished
-from gristmill.pipeline.partition_perf import MOST_PARTITIONS, PartitionPerf
+from gristmill.pipeline.output import MOST_PARTITIONS, PartitionPerf
 
 
 def finished(partition: int, **times: StageTime) -> TaskFinished:

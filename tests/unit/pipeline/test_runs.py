@@ -595,9 +595,9 @@ def test_changes_of_text_by_user_code_are_in_the_report_and_the_ledger(tmp_path:
     assert (report.stages[1].changed, report.dropped) == (5, 1)
     assert verify(str(tmp_path / "out")).ok
     ledger = Ledger(str(tmp_path / "out"))
-    changes = ledger.why("d4").fates[0].changes
+    changes = ledger.why("d4").documents[0].changes
     assert [(change.stage, change.field, change.characters) for change in changes] == [(kind, "text", 2)]
-    assert ledger.why("d5").fates[0].changes == []
+    assert ledger.why("d5").documents[0].changes == []
 
 
 def _counting(name: str, work: Any) -> Any:

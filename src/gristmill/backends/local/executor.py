@@ -226,9 +226,11 @@ def _spill_base(plan: ExecutionPlan) -> Any:
     import tempfile
     from pathlib import Path
 
+    from gristmill.ledger.record.layout import RunFolder
+
     output = plan.settings.output
     if output is not None and "://" not in output:
-        spill = Path(output) / "_gristmill" / "staging"
+        spill = Path(RunFolder(output).record_path("staging"))
         spill.mkdir(parents=True, exist_ok=True)
         return spill
     return Path(tempfile.gettempdir())

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gristmill.errors import UsageError
-from gristmill.ledger.ask.score_coverage import missing_scores
-from gristmill.ledger.ask.why import KEPT, Change, Fate, Score, Verdict, Why
+from gristmill.ledger.ask.why import KEPT, Change, Decision, DocumentHistory, Score, Why
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry, totals
-from gristmill.ledger.record.plan_record import read_plan
+from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
+from gristmill.ledger.record.plan_record import missing_scores, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
 from gristmill.storage.files import StorageOptions
@@ -69,7 +68,7 @@ class Ledger:
         query = str(document)
         # The hash that `kernels.hashing.hash_column` gives a row with this text, without loading the compiler.
         wanted = xxhash.xxh64_intdigest(query.encode("utf-8", "surrogatepass")) or 1
-        names = list(self.folder.walk(self.folder.index_folder))
+        names = list(self.folder.walk(self.folder.record_path("ids")))
         recorded = tuple(kind for kind in ("ids", "urls") if any(name.endswith(f".{kind}") for name in names))
         hits: dict[str, set[int]] = {}
         for name in names:
@@ -82,13 +81,13 @@ class Ledger:
             partition, _, number = query.rpartition("#")
             if partition and number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS:
                 hits[partition] = {int(number)}
-        fates: list[tuple[int, Fate]] = []
+        documents: list[tuple[int, DocumentHistory]] = []
         for partition, found in hits.items():
             entry = self._entry(partition)
             if entry is not None:
-                fates += [(entry.index, fate) for fate in self._fates(entry, sorted(found))]
-        fates.sort(key=lambda pair: (pair[0], pair[1].row))
-        return Why(query, [fate for _, fate in fates], recorded)
+                documents += [(entry.index, history) for history in self._histories(entry, sorted(found))]
+        documents.sort(key=lambda pair: (pair[0], pair[1].row))
+        return Why(query, [history for _, history in documents], recorded)
 
     def _entry(self, partition: str) -> ManifestEntry | None:
         try:
@@ -98,7 +97,7 @@ class Ledger:
         return entry if entry is not None and entry.state == COMMITTED else None
 
     def _hashes(self, name: str) -> Hashes:
-        path = f"{self.folder.index_folder}/{name}"
+        path = f"{self.folder.record_path('ids')}/{name}"
         try:
             if self.folder.local:
                 return np.fromfile(path, "<u8")
@@ -106,7 +105,7 @@ class Ledger:
         except (FileNotFoundError, ValueError):
             return np.array([], np.uint64)
 
-    def _fates(self, entry: ManifestEntry, rows: list[int]) -> Iterator[Fate]:
+    def _histories(self, entry: ManifestEntry, rows: list[int]) -> Iterator[DocumentHistory]:
         rows = [row for row in rows if row < entry.row_numbers]
         decisions = self._rows_of(entry, "ledger", rows)
         changes = self._rows_of(entry, "changes", rows)
@@ -114,16 +113,16 @@ class Ledger:
         order = {stage: number for number, stage in enumerate(entry.stages)}
         for row in rows:
             found = [item for item in decisions if item["row"] == row]
-            fate = Fate(
+            history = DocumentHistory(
                 status=found[-1]["outcome"] if found else KEPT,
                 partition=entry.partition,
                 row=row,
                 id=next((item["id"] for item in found if item["id"] is not None), None),
                 sources=list(dict.fromkeys(part["path"] for part in entry.source)),
                 files=[] if found else [file.path for file in entry.files],
-                verdicts=[
+                decisions=[
                     # Records of earlier versions have no clusters.
-                    Verdict(**{key: item[key] for key in Verdict.__slots__ if key in item})
+                    Decision(**{key: item[key] for key in Decision.__slots__ if key in item})
                     for item in found
                 ],
                 changes=[
@@ -133,12 +132,12 @@ class Ledger:
                 ],
                 scores=[Score(item["stage"], item["score"], item["value"]) for item in scores if item["row"] == row],
             )
-            if fate.status == QUARANTINED:
-                fate.quarantine = self._quarantine(entry, row)
-            fate.notes = _notes(entry, fate)
-            if fate.scores and fate.verdicts:
-                fate.notes += self._unscored(fate.verdicts[-1].stage)
-            yield fate
+            if history.status == QUARANTINED:
+                history.quarantine = self._quarantine(entry, row)
+            history.notes = _notes(entry, history)
+            if history.scores and history.decisions:
+                history.notes += self._unscored(history.decisions[-1].stage)
+            yield history
 
     def _unscored(self, stage: str) -> list[str]:
         """Which filters have no score for a document that `stage` dropped, and why."""
@@ -165,7 +164,7 @@ class Ledger:
         return found
 
     def _quarantine(self, entry: ManifestEntry, row: int) -> list[dict[str, Any]]:
-        data = self.folder.read(self.folder.quarantine_file(entry.partition))
+        data = self.folder.read(self.folder.record_path("quarantine", entry.partition))
         return [
             {
                 "stage": item.record.stage,
@@ -179,19 +178,19 @@ class Ledger:
             if item.record.row == row
         ]
 
-    def text_diff(self, fate: Fate, *, text_field: str = "text") -> TextDiff | None:
+    def text_diff(self, history: DocumentHistory, *, text_field: str = "text") -> TextDiff | None:
         """What differs between a duplicate and its survivor, or between a changed document and what came out of it.
 
         Reads the removed text from its input file and the other one from the output; None where there is nothing to
         compare with.
 
         Args:
-            fate: One of `why(…).fates`.
+            history: One of `why(…).documents`.
             text_field: The field with the text.
         """
         from gristmill.ledger.ask.text_diff import text_diff
 
-        return text_diff(self, fate, text_field=text_field)
+        return text_diff(self, history, text_field=text_field)
 
     # --- all documents ---
 
@@ -204,6 +203,23 @@ class Ledger:
         from gristmill.ledger.record.tables import DECISIONS
 
         return self._frame("ledger", DECISIONS)
+
+    def documents(self) -> pl.DataFrame:
+        """Every document of the input in source order, with the last decision on it; `status` is `kept` without one."""
+        import polars as pl
+
+        entries = self.entries()
+        sizes = pl.DataFrame(
+            {"partition": list(entries), "size": [entry.row_numbers for entry in entries.values()]},
+            schema={"partition": pl.String, "size": pl.Int64},
+        )
+        rows = sizes.select("partition", pl.int_ranges("size").alias("row")).explode("row").drop_nulls("row")
+        last = self.frame().unique(["partition", "row"], keep="last", maintain_order=True)
+        last = last.rename({"outcome": "status"}).select(
+            "partition", "row", "id", "status", "stage", "reason", "score", "threshold"
+        )
+        found = rows.join(last, on=["partition", "row"], how="left", maintain_order="left")
+        return found.with_columns(pl.col("status").fill_null(KEPT))
 
     def changes(self) -> pl.DataFrame:
         """All changes of texts as a Polars frame."""
@@ -237,7 +253,7 @@ class Ledger:
         import polars as pl
 
         rows: list[tuple[str, str, str | None, int, int, int]] = []
-        for stage, count in totals(self.entries()).items():
+        for stage, count in self._manifest.totals().stages.items():
             endings: list[tuple[str, str | None, int]] = [
                 ("dropped", key, n) for key, n in sorted(count.dropped.items())
             ]
@@ -300,19 +316,19 @@ def _places(column: pa.ChunkedArray, rows: list[int]) -> list[int]:
     return places
 
 
-def _notes(entry: ManifestEntry, fate: Fate) -> list[str]:
+def _notes(entry: ManifestEntry, history: DocumentHistory) -> list[str]:
     """What keeps the answer from being certain: rows that stages split, or that were lost to sight."""
     notes = []
     source = next((stage for stage, count in entry.stages.items() if count.created), None)
-    for verdict in fate.verdicts:
-        count = entry.stages.get(verdict.stage)
-        if verdict.reason == UNTRACKED and count is not None:
+    for decision in history.decisions:
+        count = entry.stages.get(decision.stage)
+        if decision.reason == UNTRACKED and count is not None:
             notes.append(
-                f"stage {verdict.stage!r} returned {count.untracked} rows of this partition that could not be matched "
+                f"stage {decision.stage!r} returned {count.untracked} rows of this partition that could not be matched "
                 "with their input; this document may be one of them"
             )
     splitting = [stage for stage, count in entry.stages.items() if stage != source and count.created > count.untracked]
-    if splitting and fate.verdicts:
+    if splitting and history.decisions:
         notes.append(
             f"stage {splitting[0]!r} makes several rows of one document; other pieces of this one may be in the output"
         )

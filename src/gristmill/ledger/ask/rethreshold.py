@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from gristmill.errors import UnknownNameError, UsageError, did_you_mean
 from gristmill.ledger.ask.why import KEPT
 from gristmill.ledger.record.plan_record import read_plan
+from gristmill.ledger.record.trail import QUARANTINED
 
 if TYPE_CHECKING:
     import polars as pl
@@ -20,9 +18,6 @@ if TYPE_CHECKING:
 
 UNDECIDED = "undecided"
 """The status of a document that now passes a stage which dropped it, and that a later stage has never seen."""
-
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +28,24 @@ class Bounds:
     upper: float | None = None
     invert: bool = False
 
-    def keep(self, scores: Floats) -> Mask:
+    def keep(self, score: pl.Expr) -> pl.Expr:
         """Which scores pass, as filters decide it: one that is not a number passes no bound."""
-        kept = np.ones(len(scores), bool)
+        import polars as pl
+
+        kept = pl.lit(True)
         if self.lower is not None:
-            kept &= scores >= self.lower
+            kept &= (score >= self.lower) & score.is_not_nan()
         if self.upper is not None:
-            kept &= scores <= self.upper
+            kept &= score <= self.upper  # to Polars, NaN is above all numbers
         return ~kept if self.invert else kept
 
-    def broken(self, score: Floats) -> Floats:
+    def broken(self, score: pl.Expr) -> pl.Expr:
         """The bound that each failing score broke."""
-        none = float("nan")
+        import polars as pl
+
         if self.lower is None or self.upper is None or self.invert:
-            bound = self.upper if self.lower is None else self.lower
-            return np.full(len(score), none if bound is None else bound)
-        return np.where(score < self.lower, self.lower, self.upper)
+            return pl.lit(self.upper if self.lower is None else self.lower, pl.Float64)
+        return pl.when(score < self.lower).then(pl.lit(self.lower, pl.Float64)).otherwise(self.upper)
 
 
 @dataclass(slots=True)
@@ -93,8 +90,6 @@ class Recut:
 
 def rethreshold(ledger: Ledger, thresholds: Mapping[str, Any]) -> Recut:
     """See `Ledger.rethreshold`."""
-    import polars as pl
-
     plan = read_plan(ledger.folder) or {}
     settings = plan.get("settings") or {}
     if settings.get("scores") != "all":
@@ -103,15 +98,7 @@ def rethreshold(ledger: Ledger, thresholds: Mapping[str, Any]) -> Recut:
             "recorded. Run once with scores='all' (--scores all) to decide again without reading a text."
         )
     bounds = _bounds(plan, thresholds)
-    stages: list[Mapping[str, Any]] = list(plan.get("stages") or ())
-    frames = []
-    for name, arrays in _partitions(ledger):
-        frames.append(_decide(name, arrays, stages, bounds))
-    schema = {
-        "partition": pl.String, "row": pl.Int64, "status": pl.String, "stage": pl.String, "score": pl.Float64,
-        "threshold": pl.Float64, "status_before": pl.String, "stage_before": pl.String,
-    }  # fmt: skip
-    return Recut(pl.concat([pl.DataFrame(schema=schema), *frames]), bounds)
+    return Recut(_decided(ledger, plan.get("stages") or (), bounds), bounds)
 
 
 def _bounds(plan: Mapping[str, Any], thresholds: Mapping[str, Any]) -> dict[tuple[str, str], Bounds]:
@@ -167,96 +154,74 @@ def _asked(name: str, asked: Any, before: Bounds) -> Bounds:
     return Bounds(None, float(asked), before.invert)
 
 
-@dataclass(slots=True)
-class _Arrays:
-    """One partition: the last verdict on every row, and its scores by stage and name."""
-
-    rows: npt.NDArray[np.int64]
-    status: list[str]
-    stage: list[str | None]
-    score: Floats
-    threshold: Floats
-    scores: dict[tuple[str, str], tuple[Floats, Mask]]
-
-
-def _partitions(ledger: Ledger) -> Iterator[tuple[str, _Arrays]]:
-    import polars as pl
-
-    decisions = ledger.frame().filter(pl.col("row").is_not_null()).partition_by("partition", as_dict=True)
-    scores = ledger.scores().filter(pl.col("row").is_not_null()).partition_by("partition", as_dict=True)
-    for name, entry in ledger.entries().items():
-        size = entry.row_numbers
-        arrays = _Arrays(
-            np.arange(size), [KEPT] * size, [None] * size, np.full(size, np.nan), np.full(size, np.nan), {}
-        )
-        mine = decisions.get((name,))
-        if mine is not None:
-            for row, stage, outcome, score, bound in mine.select(
-                "row", "stage", "outcome", "score", "threshold"
-            ).iter_rows():
-                arrays.status[row], arrays.stage[row] = outcome, stage
-                arrays.score[row] = np.nan if score is None else score
-                arrays.threshold[row] = np.nan if bound is None else bound
-        found = scores.get((name,))
-        if found is not None:
-            for (stage, score_name), part in found.partition_by(["stage", "score"], as_dict=True).items():
-                values, there = np.full(size, np.nan), np.zeros(size, bool)
-                at = part["row"].to_numpy()
-                values[at], there[at] = part["value"].to_numpy(), True
-                arrays.scores[str(stage), str(score_name)] = (values, there)
-        yield name, arrays
-
-
-def _decide(
-    name: str,
-    arrays: _Arrays,
-    stages: Sequence[Mapping[str, Any]],
-    bounds: Mapping[tuple[str, str], Bounds],
+def _decided(
+    ledger: Ledger, stages: Sequence[Mapping[str, Any]], bounds: Mapping[tuple[str, str], Bounds]
 ) -> pl.DataFrame:
+    """The frame of a `Recut`: every document goes through the stages until one of them ends it."""
     import polars as pl
 
-    size = len(arrays.rows)
-    order = {str(stage["name"]): number for number, stage in enumerate(stages)}
-    ended = np.array([len(stages) if stage is None else order.get(stage, 0) for stage in arrays.stage], np.int64)
-    status = np.array([KEPT] * size, object)
-    where = np.array([None] * size, object)
-    score, threshold = np.full(size, np.nan), np.full(size, np.nan)
-    alive = np.ones(size, bool)
-    before = np.array(arrays.status, object)
+    frame, columns = _documents(ledger, stages, bounds)
+    alive, ended = pl.col("status").is_null(), pl.col("ended")
+
+    def end(where: pl.Expr, status: pl.Expr, stage: str, score: pl.Expr, threshold: pl.Expr) -> pl.DataFrame:
+        """The frame in which the documents `where` have come to an end."""
+        found = {"status": status, "stage": pl.lit(stage), "score": score, "threshold": threshold}
+        return frame.with_columns(
+            pl.when(where).then(value).otherwise(pl.col(name)).alias(name) for name, value in found.items()
+        )
+
+    nothing = pl.lit(None, pl.Float64)
     for number, stage in enumerate(stages):
-        stage_name = str(stage["name"])
-        mine = [key for key in bounds if key[0] == stage_name and key in arrays.scores]
-        if mine:
-            for key in mine:
-                values, there = arrays.scores[key]
-                fails = alive & there & ~bounds[key].keep(values)
-                status[fails], where[fails] = "dropped", stage_name
-                score[fails] = values[fails]
-                threshold[fails] = bounds[key].broken(values[fails])
-                alive &= ~fails
-            seen = np.logical_and.reduce([arrays.scores[key][1] for key in mine])
-        else:
-            seen = ended >= number
-        ends_here = alive & (ended == number)
-        if mine:
-            # It failed an old bound of this stage and passes the new one; what was quarantined stays so.
-            ends_here &= before == "quarantined"
-        status[ends_here], where[ends_here] = before[ends_here], stage_name
-        score[ends_here], threshold[ends_here] = arrays.score[ends_here], arrays.threshold[ends_here]
-        alive &= ~ends_here
+        name = str(stage["name"])
+        mine = {key: pl.col(column) for key, column in columns.items() if key[0] == name}
+        for key, value in mine.items():
+            fails = alive & value.is_not_null() & ~bounds[key].keep(value)
+            frame = end(fails, pl.lit("dropped"), name, value, bounds[key].broken(value))
+        # A partition in which the stage has scored nothing is decided as the run decided it.
+        recorded = [value.is_not_null().any().over("partition") for value in mine.values()]
+        scored = pl.any_horizontal(pl.lit(False), *recorded)
+        complete = pl.all_horizontal(
+            pl.lit(True), *(value.is_not_null() | ~there for value, there in zip(mine.values(), recorded, strict=True))
+        )
+        seen = pl.when(scored).then(complete).otherwise(ended >= number)
+        # It failed an old bound of a scoring stage and passes the new one; what was quarantined stays so.
+        ends_here = alive & (ended == number) & (~scored | (pl.col("status_before") == QUARANTINED))
+        frame = end(ends_here, pl.col("status_before"), name, pl.col("score_before"), pl.col("threshold_before"))
         if not stage.get("never_drops"):
-            unseen = alive & ~seen & (ended < number)
-            status[unseen], where[unseen] = UNDECIDED, stage_name
-            alive &= ~unseen
-    return pl.DataFrame(
-        {
-            "partition": pl.Series([name] * size, dtype=pl.String),
-            "row": arrays.rows,
-            "status": pl.Series(status.tolist(), dtype=pl.String),
-            "stage": pl.Series(where.tolist(), dtype=pl.String),
-            "score": pl.Series(score).fill_nan(None),
-            "threshold": pl.Series(threshold).fill_nan(None),
-            "status_before": pl.Series(before.tolist(), dtype=pl.String),
-            "stage_before": pl.Series(arrays.stage, dtype=pl.String),
-        }
+            frame = end(alive & ~seen & (ended < number), pl.lit(UNDECIDED), name, nothing, nothing)
+    return frame.select(
+        "partition",
+        "row",
+        pl.col("status").fill_null(KEPT),
+        "stage",
+        pl.col("score", "threshold").fill_nan(None),
+        "status_before",
+        "stage_before",
     )
+
+
+def _documents(
+    ledger: Ledger, stages: Sequence[Mapping[str, Any]], bounds: Mapping[tuple[str, str], Bounds]
+) -> tuple[pl.DataFrame, dict[tuple[str, str], str]]:
+    """Every document with the last decision on it, the number of the stage it came to, and the scores with bounds."""
+    import polars as pl
+
+    order = {str(stage["name"]): number for number, stage in enumerate(stages)}
+    ended = pl.col("stage").replace_strict(order, default=0, return_dtype=pl.Int64)
+    decided = ("status", "stage", "score", "threshold")
+    documents = ledger.documents()
+    frame = documents.select(
+        "partition",
+        "row",
+        *(pl.col(name).alias(f"{name}_before") for name in decided),
+        pl.when(pl.col("stage").is_null()).then(len(stages)).otherwise(ended).alias("ended"),
+        *(pl.lit(None, documents.schema[name]).alias(name) for name in decided),
+    )
+    columns: dict[tuple[str, str], str] = {}
+    for (stage, score), part in ledger.scores().partition_by("stage", "score", as_dict=True).items():
+        if (stage, score) in bounds:
+            columns[stage, score] = column = f"value_{len(columns)}"
+            values = part.select("partition", "row", pl.col("value").alias(column))
+            values = values.unique(["partition", "row"], keep="last", maintain_order=True)
+            frame = frame.join(values, on=["partition", "row"], how="left", maintain_order="left")
+    return frame, {key: columns[key] for key in bounds if key in columns}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.errors import GristmillError
-from gristmill.ledger.ask.why import KEPT, Fate
+from gristmill.ledger.ask.why import KEPT, DocumentHistory
 from gristmill.ledger.record.plan_record import read_plan
 from gristmill.ledger.record.trail import DUPLICATE
 from gristmill.storage.jsonl_blocks import read_blocks
@@ -51,36 +51,36 @@ class TextDiff:
         return "\n".join(self.lines)
 
 
-def text_diff(ledger: Ledger, fate: Fate, *, text_field: str = "text") -> TextDiff | None:
+def text_diff(ledger: Ledger, history: DocumentHistory, *, text_field: str = "text") -> TextDiff | None:
     """What differs between a document and its survivor, or between a changed document and what came out of it.
 
     A document that was removed is looked up in its input file, by partition and row; a survivor in the output.
 
     Args:
-        ledger: The ledger that told the fate.
-        fate: A duplicate, or a kept document that stages changed; others have nothing to compare with.
+        ledger: The ledger that was asked.
+        history: A duplicate, or a kept document that stages changed; others have nothing to compare with.
         text_field: The field with the text.
     """
-    survivor = next((verdict.survivor for verdict in fate.verdicts if verdict.outcome == DUPLICATE), None)
-    here = f"{fate.partition}#{fate.row} in the input"
+    survivor = next((decision.survivor for decision in history.decisions if decision.outcome == DUPLICATE), None)
+    here = f"{history.partition}#{history.row} in the input"
     if survivor is not None:
         diff = TextDiff(here, f"survivor {survivor}")
         other = _survivor_text(ledger, survivor, text_field, diff)
-    elif fate.status == KEPT and fate.changes:
+    elif history.status == KEPT and history.changes:
         diff = TextDiff(here, "the output")
-        record = _output_record(ledger, fate)
+        record = _output_record(ledger, history)
         other = None if record is None else _text(record, text_field, diff, diff.after)
         if record is None:
             diff.notes.append("The document was not found in the output: it needs an id to be looked up there.")
     else:
         return None
-    entry = ledger.entries().get(fate.partition)
+    entry = ledger.entries().get(history.partition)
     own = None
     if entry is not None:
         try:
-            found = source_record(entry, fate.row)
+            found = source_record(entry, history.row)
             if found is None:
-                diff.notes.append(f"Row {fate.row} of partition {fate.partition} is not in the input any more.")
+                diff.notes.append(f"Row {history.row} of partition {history.partition} is not in the input any more.")
             else:
                 own = _text(found, text_field, diff, diff.before)
         except (OSError, GristmillError) as error:
@@ -130,8 +130,8 @@ def _object(data: bytes) -> Record | None:
 
 
 def _survivor_text(ledger: Ledger, survivor: str, text_field: str, diff: TextDiff) -> str | None:
-    fates = ledger.why(survivor).fates
-    kept = [fate for fate in fates if fate.status == KEPT] or fates
+    documents = ledger.why(survivor).documents
+    kept = [history for history in documents if history.status == KEPT] or documents
     if not kept:
         diff.notes.append(f"The survivor {survivor!r} is not a document of this run, so its text cannot be found.")
         return None
@@ -151,16 +151,16 @@ def _survivor_text(ledger: Ledger, survivor: str, text_field: str, diff: TextDif
     return _text(record, text_field, diff, diff.after)
 
 
-def _output_record(ledger: Ledger, fate: Fate, *, name: str | None = None) -> Record | None:
+def _output_record(ledger: Ledger, history: DocumentHistory, *, name: str | None = None) -> Record | None:
     """The record of a kept document in the output files of its partition, found by its id."""
     plan = read_plan(ledger.folder) or {}
     id_field = (plan.get("settings") or {}).get("id_field") or "id"
-    entry = ledger.entries().get(fate.partition)
+    entry = ledger.entries().get(history.partition)
     if entry is None:
         return None
-    wanted = fate.id or name
+    wanted = history.id or name
     if wanted is None or "#" in wanted:
-        original = source_record(entry, fate.row)
+        original = source_record(entry, history.row)
         wanted = None if original is None or original.get(id_field) is None else str(original[id_field])
     if wanted is None:
         return None

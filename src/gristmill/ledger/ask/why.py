@@ -10,7 +10,7 @@ _MAX_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """One decision on a document."""
 
     stage: str
@@ -60,7 +60,7 @@ class Score:
 
 
 @dataclass(slots=True)
-class Fate:
+class DocumentHistory:
     """What became of one document.
 
     Attributes:
@@ -70,7 +70,7 @@ class Fate:
         id: Its id, where the ledger has the text.
         sources: The input files of the partition.
         files: The output files it is in, when kept.
-        verdicts: The decisions on it, in the order of the stages.
+        decisions: The decisions on it, in the order of the stages.
         changes: What stages did to it before that.
         scores: All its scores, where they were recorded.
         quarantine: Cause and detail of each record of it in the quarantine.
@@ -83,21 +83,21 @@ class Fate:
     id: str | None = None
     sources: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """The fate in sentences."""
+        """What happened, in sentences."""
         where = f"row {self.row} of partition {self.partition}"
         if self.sources:
             where += f" ({', '.join(self.sources[:3])}{', …' if len(self.sources) > 3 else ''})"
         if self.status == KEPT:
             found = [f"kept, in {', '.join(self.files)}" if self.files else "kept"]
         else:
-            found = [str(verdict) for verdict in self.verdicts]
+            found = [str(decision) for decision in self.decisions]
         found.append(f"read as {where}")
         found += [str(change) for change in self.changes]
         found += [f"quarantined because: {item['detail']}" for item in self.quarantine if item.get("detail")]
@@ -111,34 +111,34 @@ class Why:
 
     Attributes:
         query: What was asked.
-        fates: One for every document that answers to it; empty means that none was ever seen.
+        documents: One for every document that answers to it; empty means that none was ever seen.
         recorded: What the ledger can be asked for: `ids`, `urls`.
     """
 
     query: str
-    fates: list[Fate] = field(default_factory=list)
+    documents: list[DocumentHistory] = field(default_factory=list)
     recorded: tuple[str, ...] = ()
 
     @property
     def seen(self) -> bool:
         """Whether any document of the input answers to the query."""
-        return bool(self.fates)
+        return bool(self.documents)
 
     @property
     def kept(self) -> bool:
         """Whether at least one such document is in the output."""
-        return any(fate.status == KEPT for fate in self.fates)
+        return any(history.status == KEPT for history in self.documents)
 
     @property
     def status(self) -> str:
         """`kept`, `never seen`, or the outcome for the first document."""
-        if not self.fates:
+        if not self.documents:
             return "never seen"
-        return KEPT if self.kept else self.fates[0].status
+        return KEPT if self.kept else self.documents[0].status
 
     def __str__(self) -> str:
         asked = _shown(self.query)
-        if not self.fates:
+        if not self.documents:
             if not self.recorded:
                 return (
                     f"{asked}: unknown. This run recorded neither ids nor URLs, because the documents had none in "
@@ -146,12 +146,12 @@ class Why:
                 )
             kinds = " or ".join({"ids": "id", "urls": "URL"}[kind] for kind in self.recorded)
             return f"{asked}: never seen. No document of the input has this {kinds}."
-        if len(self.fates) == 1:
-            first, *rest = self.fates[0].lines()
+        if len(self.documents) == 1:
+            first, *rest = self.documents[0].lines()
             return "\n".join([f"{asked}: {first}", *(f"  {line}" for line in rest)])
-        text = [f"{asked}: {len(self.fates)} documents"]
-        for number, fate in enumerate(self.fates, start=1):
-            first, *rest = fate.lines()
+        text = [f"{asked}: {len(self.documents)} documents"]
+        for number, history in enumerate(self.documents, start=1):
+            first, *rest = history.lines()
             text += [f" {number}. {first}", *(f"    {line}" for line in rest)]
         return "\n".join(text)
 

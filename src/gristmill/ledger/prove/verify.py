@@ -15,11 +15,11 @@ import xxhash
 
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.ledger.record.commit import find_imbalance, source_rows
-from gristmill.ledger.record.layout import KNOWN_RECORDS, RECORD_FOLDER, RunFolder
-from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry, totals
+from gristmill.ledger.record.layout import RECORD_FILES, RECORD_FOLDER, RunFolder
+from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
-from gristmill.ledger.record.run_record import read_run, seal_of, sealed_files
+from gristmill.ledger.record.run_record import checksum, file_hashes, read_run
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
 from gristmill.observe.figures import plural
@@ -101,7 +101,7 @@ def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: Stora
         report.problems += _check_entry(folder, entry, listing)
         report.partitions += 1
         report.files += len(entry.files)
-        report.bytes += entry.bytes_written
+        report.bytes += sum(file.size for file in entry.files)
         report.rows_read += entry.rows_read
         gone = entry.rows_dropped + entry.quarantined
         report.rows_created += entry.rows_written + gone - entry.rows_read
@@ -311,7 +311,7 @@ def _check_indexes(entries: Mapping[str, ManifestEntry]) -> list[str]:
 
 def _check_entries(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
     """Entries are written in one way only, so that even another space in one has been put there by somebody else."""
-    paths = {folder.manifest_file(key): entry for key, entry in entries.items()}
+    paths = {folder.record_path("manifest", key): entry for key, entry in entries.items()}
     return [
         f"{folder.relative(path)} says the same as the entry that was written, but not in the same bytes."
         for path, data in folder.read_many(list(paths)).items()
@@ -358,7 +358,7 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
         if claimed != found:
             problems.append(f"{name} says {claimed} {what}, the manifest has {found}.")
     recorded = {stage.get("stage"): stage for stage in run.get("stages") or ()}
-    for stage, count in totals(entries).items():
+    for stage, count in Manifest(folder).totals(entries.values()).stages.items():
         told, here = recorded.get(stage, {}), count.to_dict()
         problems += [
             f"{name} says {key}={told.get(key)} for stage {stage!r}, the manifest has {here[key]}."
@@ -372,11 +372,11 @@ def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
     """The record of the run, and the files whose hashes it has, are as they were when the run ended."""
     problems = []
     name = f"{RECORD_FOLDER}/run.json"
-    if run.get("seal") != seal_of(run):
-        problems.append(f"{name} was edited or damaged: its content does not match its seal.")
-    elif folder.read(folder.run_file) != json_bytes(run):
+    if run.get("seal") != checksum(run):
+        problems.append(f"{name} was edited or damaged: its content does not match its checksum.")
+    elif folder.read(folder.record_path("run")) != json_bytes(run):
         problems.append(f"{name} says the same as the record that was written, but not in the same bytes.")
-    was, now = run.get("sealed"), sealed_files(folder)
+    was, now = run.get("sealed"), file_hashes(folder)
     was = was if isinstance(was, dict) else {}
     problems += [
         f"{RECORD_FOLDER}/{file} " + ("is missing." if file not in now else "is not the one that the run has left.")
@@ -387,9 +387,9 @@ def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
 
 
 def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int]) -> list[str]:
-    expected = {f"{RECORD_FOLDER}/{name}" for name in KNOWN_RECORDS}
+    expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()}
     for entry in entries.values():
-        expected.add(folder.relative(folder.manifest_file(entry.partition)))
+        expected.add(folder.relative(folder.record_path("manifest", entry.partition)))
         expected.update(file.path for file in entry.all_files)
     # What lies in the manifest and cannot be read as an entry has been named already.
     named = f"{RECORD_FOLDER}/manifest/"

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.errors import MissingColumnError
@@ -25,24 +24,20 @@ def make_identity(batch: DocumentBatch, *, id_field: str | None, url_field: str 
         id_field: The column with ids; None, or a column that is not there, means there are none.
         url_field: The same for URLs.
     """
-    ids = _texts(batch, id_field)
-    urls = _texts(batch, url_field)
+    texts: list[pa.Array | None] = []
+    for field in (id_field, url_field):
+        try:
+            found = None if field is None else batch.text(field)
+        except MissingColumnError:
+            found = None
+        texts.append(None if found is None or found.null_count == len(found) else found)
+    ids, urls = texts
     return Identity(
         rows=batch.rows,
         id_hashes=None if ids is None else hash_column(ids),
         url_hashes=None if urls is None else hash_column(urls),
         ids=ids,
     )
-
-
-def _texts(batch: DocumentBatch, field: str | None) -> pa.Array | None:
-    if field is None:
-        return None
-    try:
-        texts = batch.text(field)
-    except MissingColumnError:
-        return None
-    return None if texts.null_count == len(texts) else texts
 
 
 def index_hashes(identities: Iterable[Identity], rows: int) -> tuple[Hashes | None, Hashes | None]:
@@ -60,24 +55,15 @@ def index_hashes(identities: Iterable[Identity], rows: int) -> tuple[Hashes | No
     return found[0], found[1]
 
 
-class IdLookup:
-    """Finds the ids of rows among the identities of a partition."""
-
-    def __init__(self, identities: Iterable[Identity]) -> None:
-        known = [identity for identity in identities if identity.ids is not None]
-        self._ids: pa.ChunkedArray | None = None
-        if known:
-            rows = np.concatenate([identity.rows for identity in known])
-            self._order = np.argsort(rows, kind="stable")
-            self._rows = rows[self._order]
-            arrays = [identity.ids.cast(pa.large_string()) for identity in known]
-            self._ids = pa.chunked_array(arrays, pa.large_string())
-
-    def take(self, rows: Rows) -> pa.Array:
-        """The id of each row, null where it has none."""
-        if self._ids is None or not len(self._rows):
-            return pa.nulls(len(rows), pa.large_string())
-        at = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
-        missing: npt.NDArray[np.bool_] = (self._rows[at] != rows) | (rows < 0)
-        taken = self._ids.take(pa.array(self._order[at], mask=missing))
-        return pa.concat_arrays(taken.chunks) if taken.num_chunks != 1 else taken.chunk(0)
+def ids_of_rows(identities: Iterable[Identity], rows: Rows) -> pa.Array:
+    """The id of each row among the identities of a partition, null where it has none."""
+    known = [identity for identity in identities if identity.ids is not None and len(identity.rows)]
+    if not known:
+        return pa.nulls(len(rows), pa.large_string())
+    there = np.concatenate([identity.rows for identity in known])
+    order = np.argsort(there, kind="stable")
+    there = there[order]
+    ids = pa.chunked_array([identity.ids.cast(pa.large_string()) for identity in known], pa.large_string())
+    at = np.minimum(np.searchsorted(there, rows), len(there) - 1)
+    taken = ids.take(pa.array(order[at], mask=(there[at] != rows) | (rows < 0)))
+    return pa.concat_arrays(taken.chunks) if taken.num_chunks != 1 else taken.chunk(0)

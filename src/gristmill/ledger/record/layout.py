@@ -1,6 +1,7 @@
-"""The folder of a run: where its data, manifest, ledger, index and quarantine lie, on any fsspec store.
+"""The output folder of a run, on any fsspec store: which file lies where, and what may be there already.
 
-Data files lie in the output folder itself, everything else below `_gristmill/`, which readers pass over.
+Data files lie in the output folder itself, everything else below `_gristmill/`, which readers skip. Nothing else in the
+package knows these names.
 """
 
 from __future__ import annotations
@@ -12,27 +13,46 @@ import re
 import shutil
 import socket
 import uuid
+from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
 
 import psutil
 
-from gristmill.errors import InputNotFoundError, UsageError, VerificationError
+from gristmill.errors import InputNotFoundError, OutputError, OutputExistsError, UsageError, VerificationError
 from gristmill.storage.atomic import output_errors, sweep_temporaries, temporary_path, write_bytes_atomic
 from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.partitions import Partition
 
 RECORD_FOLDER = "_gristmill"
-KNOWN_RECORDS = ("run.json", "plan.json", "recipe.yaml", "report.html", "deduplication.json")
-"""Files directly in the record folder that belong to a run."""
+RECORD_FILES = {
+    "run": "run.json",
+    "plan": "plan.json",
+    "recipe": "recipe.yaml",
+    "report": "report.html",
+    "workflow": "deduplication.json",
+}
+"""Files in the record folder that belong to a run as a whole."""
+PARTITION_FILES = {
+    "ledger": "ledger/{}.parquet",
+    "changes": "ledger/{}.changes.parquet",
+    "scores": "ledger/{}.scores.parquet",
+    "ids": "index/{}.ids",
+    "urls": "index/{}.urls",
+    "quarantine": "quarantine/{}.jsonl",
+}
+"""Files that the record of a partition may consist of, besides its manifest entry."""
 STEPS_FOLDER = "steps"
 """The folder in the record folder where a workflow keeps the runs of its earlier steps, each with its own record."""
 
+_PLACES = {**RECORD_FILES, **PARTITION_FILES, "manifest": "manifest/{}.json", "staging": "staging/{}"}
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
-_MAX_NAME_BYTES = 230  # leaves room for the endings below within the 255 of most file systems
+_MAX_NAME_BYTES = 230  # leaves room for the endings above within the 255 of most file systems
 _STAGING = re.compile(r"(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]+")
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 class RunFolder:
-    """The paths of one output folder and the few file operations the record of a run needs.
+    """One output folder: its paths, the file operations that a record needs, and the rules for what may lie there.
 
     Nothing is created until something is written.
 
@@ -41,7 +61,7 @@ class RunFolder:
         storage_options: Handed to fsspec for URLs.
 
     Example:
-        >>> RunFolder("memory://out").ledger_file("part-0")
+        >>> RunFolder("memory://out").record_path("ledger", "part-0")
         'memory://out/_gristmill/ledger/part-0.parquet'
     """
 
@@ -80,109 +100,51 @@ class RunFolder:
         """The path below the output folder of a full path that this object gave."""
         return path[len(self.path) + 1 :]
 
-    @property
-    def run_file(self) -> str:
-        """`run.json`: the record of the last run."""
-        return self.join(f"{RECORD_FOLDER}/run.json")
+    def record_path(self, kind: str, partition: str | None = None) -> str:
+        """The path of a file in the record.
 
-    @property
-    def plan_file(self) -> str:
-        """`plan.json`: the plan that made this output."""
-        return self.join(f"{RECORD_FOLDER}/plan.json")
+        Args:
+            kind: A key of `RECORD_FILES` or `PARTITION_FILES`, `manifest` or `staging`.
+            partition: The id of the partition; without it, what every partition has is the folder of these files.
+        """
+        place = _PLACES[kind]
+        if partition is not None:
+            place = place.format(safe_name(partition))
+        elif "/" in place:
+            place = place.partition("/")[0]
+        return f"{self.path}/{RECORD_FOLDER}/{place}"
 
-    @property
-    def recipe_file(self) -> str:
-        """The recipe that was run, for runs that were made from one."""
-        return self.join(f"{RECORD_FOLDER}/recipe.yaml")
-
-    @property
-    def manifest_folder(self) -> str:
-        """The folder of the manifest entries."""
-        return self.join(f"{RECORD_FOLDER}/manifest")
-
-    @property
-    def index_folder(self) -> str:
-        """The folder of the index files."""
-        return self.join(f"{RECORD_FOLDER}/index")
-
-    @property
-    def staging_folder(self) -> str:
-        """The folder of work in progress."""
-        return self.join(f"{RECORD_FOLDER}/staging")
-
-    def data_file(self, partition_id: str, extension: str) -> str:
+    def data_path(self, partition_id: str, extension: str) -> str:
         """The output file of a partition; `extension` with its dot."""
         if _UNSAFE.search(extension) or (extension and not extension.startswith(".")):
             raise UsageError(f"The extension {extension!r} must begin with a dot and hold no folder.", value=extension)
-        return self.join(safe_name(partition_id) + extension)
-
-    def manifest_file(self, partition_id: str) -> str:
-        """The manifest entry of a partition."""
-        return self._record("manifest", partition_id, ".json")
-
-    def ledger_file(self, partition_id: str) -> str:
-        """The decisions on the rows of a partition."""
-        return self._record("ledger", partition_id, ".parquet")
-
-    def changes_file(self, partition_id: str) -> str:
-        """The changes of the texts of a partition."""
-        return self._record("ledger", partition_id, ".changes.parquet")
-
-    def scores_file(self, partition_id: str) -> str:
-        """All scores of the rows of a partition."""
-        return self._record("ledger", partition_id, ".scores.parquet")
-
-    def ids_file(self, partition_id: str) -> str:
-        """The hashes of the ids of a partition's rows."""
-        return self._record("index", partition_id, ".ids")
-
-    def urls_file(self, partition_id: str) -> str:
-        """The hashes of the URLs of a partition's rows."""
-        return self._record("index", partition_id, ".urls")
-
-    def quarantine_file(self, partition_id: str) -> str:
-        """The quarantined records of a partition."""
-        return self._record("quarantine", partition_id, ".jsonl")
-
-    def record_files(self, partition_id: str) -> list[str]:
-        """Every file that the record of a partition may consist of, the manifest entry excepted."""
-        makers = (
-            self.ledger_file, self.changes_file, self.scores_file, self.ids_file, self.urls_file, self.quarantine_file,
-        )  # fmt: skip
-        return [make(partition_id) for make in makers]
-
-    def _record(self, kind: str, partition_id: str, ending: str) -> str:
-        return self.join(f"{RECORD_FOLDER}/{kind}/{safe_name(partition_id)}{ending}")
+        return f"{self.path}/{safe_name(partition_id)}{extension}"
 
     # --- work in progress ---
 
     def new_staging(self) -> str:
         """A name for a folder of work in progress that only this process uses; made by whoever writes into it."""
         start = int(psutil.Process().create_time() * 1000)
-        return f"{self.staging_folder}/{_host()}-{os.getpid()}-{start}-{uuid.uuid4().hex[:8]}"
+        return self.record_path("staging", f"{_HOST}-{os.getpid()}-{start}-{uuid.uuid4().hex[:8]}")
 
-    def sweep(self) -> None:
-        """Remove what dead processes of this machine left behind: staging folders and temporary files."""
-        self.sweep_staging()
-        if self.local:
-            # Other stores publish on completion and have no temporaries. Data files lie in the folder itself.
-            sweep_temporaries(self.path, recursive=False)
-            sweep_temporaries(self.join(RECORD_FOLDER))
-
-    def sweep_staging(self) -> list[str]:
-        """Remove the staging folders of processes of this machine that have ended; returns their names.
+    def sweep(self) -> list[str]:
+        """Remove temporary files and staging folders of ended processes of this machine; returns the folders' names.
 
         What another machine stages is left alone: nothing tells whether it is still at work.
         """
-        names = {name.split("/", 1)[0] for name in self.walk(self.staging_folder)}
-        if self.local and os.path.isdir(self.staging_folder):
-            names |= set(os.listdir(self.staging_folder))
+        staging = self.record_path("staging")
+        names = {name.split("/", 1)[0] for name in self.walk(staging)}
+        if self.local and os.path.isdir(staging):
+            names |= set(os.listdir(staging))
         gone = [name for name in sorted(names) if _abandoned(name)]
         for name in gone:
-            self.remove_tree(f"{self.staging_folder}/{name}")
+            self.remove_tree(f"{staging}/{name}")
         if self.local:
             with contextlib.suppress(OSError):
-                os.rmdir(self.staging_folder)
+                os.rmdir(staging)
+            # Other stores publish on completion and have no temporaries. Data files lie in the folder itself.
+            sweep_temporaries(self.path, recursive=False)
+            sweep_temporaries(f"{self.path}/{RECORD_FOLDER}")
         return gone
 
     # --- file operations ---
@@ -221,9 +183,9 @@ class RunFolder:
             got = {self.inner(paths[0]): got}
         return {path: got.get(self.inner(path), FileNotFoundError(path)) for path in paths}
 
-    def write(self, path: str, data: bytes, *, fsync: bool = False) -> None:
+    def write(self, path: str, data: bytes) -> None:
         """Put `data` at `path` in one step."""
-        write_bytes_atomic(path, data, fsync=fsync, storage_options=self.storage_options)
+        write_bytes_atomic(path, data, storage_options=self.storage_options)
 
     def open(self, path: str) -> BinaryIO:
         """A seekable file to read from."""
@@ -314,18 +276,26 @@ class RunFolder:
                     found[name[len(inner) :].lstrip("/")] = int(info.get("size") or 0)
         return dict(sorted(found.items()))
 
+    # --- what may be there ---
+
+    def has_run(self) -> bool:
+        """Whether a run has begun here, even if it came to nothing."""
+        if self.exists(self.record_path("plan")) or self.exists(self.record_path("run")):
+            return True
+        return bool(self.walk(self.record_path("manifest")))
+
     def require_run(self) -> None:
         """Make sure that a run has written here.
 
         Raises:
             InputNotFoundError: There is no record of a run.
         """
-        if is_local(self.path) and not os.path.isdir(local_path(self.path)):
-            found = f"{self.path} is a file" if os.path.exists(local_path(self.path)) else f"There is no {self.path}"
-            raise InputNotFoundError(f"{found}. Give the folder that a writer was told to write to.", path=self.path)
-        if self.exists(self.run_file) or self.exists(self.plan_file) or self.walk(self.manifest_folder):
+        if self.local and not os.path.isdir(self.path):
+            found = f"{self.path} is a file" if os.path.exists(self.path) else f"There is no {self.path}"
+            raise InputNotFoundError(f"{found}. Pass the output folder of a run.", path=self.path)
+        if self.has_run():
             return
-        if self.exists(self.join(f"{RECORD_FOLDER}/deduplication.json")):
+        if self.exists(self.record_path("workflow")):
             raise InputNotFoundError(
                 f"{self.path} holds a list of duplicates, and no documents that a run has written. Run the "
                 "deduplication without --list-only (perform_removal=True), or remove what is listed "
@@ -333,10 +303,108 @@ class RunFolder:
                 path=self.path,
             )
         raise InputNotFoundError(
-            f"{self.path} is not the output of a run: there is no {RECORD_FOLDER}/ in it. Give the folder that a "
-            "writer was told to write to.",
+            f"{self.path} is not the output of a run: there is no {RECORD_FOLDER}/ in it. Pass the output folder of a "
+            "run.",
             path=self.path,
         )
+
+    def check_usable(self, *, write: bool = True) -> None:
+        """Fail now, and not after the first partition, if this cannot be an output folder.
+
+        Args:
+            write: Also try to write a file.
+
+        Raises:
+            OutputError: The path is a file or goes through one, or nothing can be written.
+        """
+        place = self.path
+        while self.local and not os.path.lexists(place) and os.path.dirname(place) != place:
+            place = os.path.dirname(place)
+        if self.local and not os.path.isdir(place):
+            raise OutputError(
+                f"The output folder {self.path} cannot be made: {place} is a file. Check the output path.",
+                path=self.path,
+            )
+        if not write:
+            return
+        probe = f"{self.path}/{RECORD_FOLDER}/.probe"
+        try:
+            self.write(probe, b"")
+            self.remove(probe)
+        except OutputError as error:
+            raise OutputError(
+                f"The output folder {self.path} cannot be used. {error}", path=self.path, errno=error.errno
+            ) from error
+        except OSError as error:
+            raise OutputError(
+                f"Cannot write to {self.path}: {error.strerror or error}. Check the path and its permissions.",
+                path=self.path,
+            ) from error
+
+    def check_apart(self, partitions: Sequence[Partition], searched: Sequence[str]) -> None:
+        """Make sure that an output and its input are not mixed up.
+
+        Args:
+            partitions: The input.
+            searched: The folders in which input files are looked for.
+
+        Raises:
+            OutputError: The output holds files of the input, which it could replace, or lies where input files are
+                looked for, so that the next run would take it for input.
+        """
+        root = self.path.rstrip("/")
+        for path in (piece.path for partition in partitions for piece in partition.ranges):
+            if _is_read_below(path, root):
+                raise OutputError(
+                    f"The output folder {root} holds the input file {path}. Write to another folder.", path=root
+                )
+        for path in searched:
+            if _is_read_below(root, path.rstrip("/")):
+                raise OutputError(
+                    f"The output folder {root} lies inside the input folder {path}, so that the next run would read "
+                    "it as input. Write beside the input, or name the input files by a pattern that leaves the output "
+                    "out.",
+                    path=root,
+                )
+
+    def check_strangers(self, mode: str, extension: str, partitions: Sequence[Partition]) -> None:
+        """Refuse to replace files that no run has written, unless the writer is told to.
+
+        Args:
+            mode: That of the writer.
+            extension: The end of its file names.
+            partitions: What will be written.
+
+        Raises:
+            OutputExistsError: There are some.
+        """
+        if mode == "overwrite" or self.has_run():
+            return
+        there = [name for name in self.walk() if not name.startswith(f"{RECORD_FOLDER}/")]
+        # Asked again: another process may have begun meanwhile, and it notes its plan before it writes anything.
+        if not there or self.has_run():
+            return
+        if mode == "error":
+            raise OutputExistsError(
+                f"The output folder {self.path} is not empty (it holds {there[0]!r}), and the writer has mode='error'. "
+                "Write to another folder, or use mode='ignore' to write beside what is there.",
+                path=self.path,
+            )
+        ours = {self.relative(self.data_path(partition.id, extension)) for partition in partitions}
+        replaced = sorted(ours.intersection(there))
+        if replaced:
+            more = f" and {len(replaced) - 1} more" if len(replaced) > 1 else ""
+            raise OutputExistsError(
+                f"The output folder {self.path} holds {replaced[0]!r}{more}, written by no run, and the output would "
+                "replace it. Write to another folder, move it away, or use the writer's mode='overwrite'.",
+                path=self.path,
+            )
+
+
+def _is_read_below(path: str, folder: str) -> bool:
+    """Whether a reader of `folder` would read `path`: it lies there, and no name on the way is one that it skips."""
+    below = path.removeprefix(f"{folder}/")
+    return below != path and not any(name.startswith(("_", ".")) for name in below.split("/"))
 
 
 def safe_name(partition_id: str) -> str:
@@ -360,13 +428,9 @@ def safe_name(partition_id: str) -> str:
     return partition_id
 
 
-def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-
-
 def _abandoned(name: str) -> bool:
     match = _STAGING.fullmatch(name)
-    if match is None or match["host"] != _host():
+    if match is None or match["host"] != _HOST:
         return False
     try:
         return int(psutil.Process(int(match["pid"])).create_time() * 1000) != int(match["start"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import orjson
@@ -14,7 +14,6 @@ from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.trail import StageCount
 from gristmill.storage.atomic import TEMPORARY_PREFIX
-from gristmill.storage.partitions import Partition
 
 COMMITTED = "committed"
 PENDING = "pending"
@@ -34,10 +33,6 @@ class FileEntry:
     size: int
     hash: str
     rows: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"path": self.path, "size": self.size, "hash": self.hash, "rows": self.rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,56 +73,27 @@ class ManifestEntry:
     state: str = COMMITTED
 
     @property
-    def bytes_written(self) -> int:
-        """The size of the data files."""
-        return sum(file.size for file in self.files)
-
-    @property
-    def bytes_read(self) -> int:
-        """About how much was read; Parquet is cut by row groups, whose bytes the entry does not know."""
-        total = 0
-        for part in self.source:
-            byte_range = not part["whole"] and 0 <= part["start"] <= part["end"] <= part["size"]
-            is_bytes = byte_range and ".parquet" not in part["relative"].lower()
-            total += part["end"] - part["start"] if is_bytes else part["size"] if part["whole"] else 0
-        return total
-
-    @property
     def all_files(self) -> list[FileEntry]:
         """Data files and records."""
         return [*self.files, *self.records.values()]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with a seal over all others that shows edits."""
-        values: dict[str, Any] = {
-            "format": 1,
-            "state": self.state,
-            "partition": self.partition,
-            "index": self.index,
-            "source": list(self.source),
-            "fingerprint": self.fingerprint,
-            "plan": self.plan,
-            "files": [file.to_dict() for file in self.files],
-            "records": {kind: file.to_dict() for kind, file in sorted(self.records.items())},
-            "stages": [{"stage": name, **_compared(counts)} for name, counts in self.stages.items()],
-            "rows_read": self.rows_read,
-            "rows_written": self.rows_written,
-            "rows_dropped": self.rows_dropped,
-            "quarantined": self.quarantined,
-            "row_numbers": self.row_numbers,
-        }
-        if self.batches is not None:
-            values["batches"] = list(self.batches)
-        values["seal"] = _seal(values)
-        return values
-
     def to_bytes(self) -> bytes:
-        """The JSON text that lies in the manifest."""
-        return _dump(self.to_dict(), orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        """The JSON text that lies in the manifest, with a checksum over all other values that shows edits."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {"format": 1, "files": [asdict(file) for file in self.files]}
+        values["records"] = {kind: asdict(file) for kind, file in sorted(self.records.items())}
+        values["stages"] = [
+            {"stage": name, **{key: value for key, value in counts.to_dict().items() if key not in _NOT_COMPARED}}
+            for name, counts in self.stages.items()
+        ]
+        if self.batches is None:
+            del values["batches"]
+        values["seal"] = xxhash.xxh3_64_hexdigest(_dump(values, orjson.OPT_SORT_KEYS))
+        return _dump(values, orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     def comparable(self) -> dict[str, Any]:
         """The values without what differs between two copies of the same input: paths and stamps."""
-        values = self.to_dict()
+        values: dict[str, Any] = json.loads(self.to_bytes())
         for part in values["source"]:
             part.pop("stamp", None)
             part.pop("path", None)
@@ -148,30 +114,16 @@ class ManifestEntry:
             values = json.loads(data)
         if not isinstance(values, dict) or values.get("format") != 1 or "partition" not in values:
             raise ValueError("it is not a manifest entry of this format")
-        seal = values.pop("seal", None)
-        if seal != _seal(values):
-            raise ValueError("its content does not match its seal, so it was edited or damaged")
-        stages = {}
-        for item in values["stages"]:
-            name = item.pop("stage")
-            stages[name] = StageCount(**item)
-        return cls(
-            partition=values["partition"],
-            index=values["index"],
-            source=tuple(values["source"]),
-            fingerprint=values["fingerprint"],
-            plan=values["plan"],
-            files=tuple(FileEntry(**file) for file in values["files"]),
-            records={kind: FileEntry(**file) for kind, file in values["records"].items()},
-            stages=stages,
-            rows_read=values["rows_read"],
-            rows_written=values["rows_written"],
-            rows_dropped=values["rows_dropped"],
-            quarantined=values["quarantined"],
-            row_numbers=values["row_numbers"],
-            batches=tuple(values["batches"]) if "batches" in values else None,
-            state=values["state"],
-        )
+        if values.pop("seal", None) != xxhash.xxh3_64_hexdigest(_dump(values, orjson.OPT_SORT_KEYS)):
+            raise ValueError("its content does not match its checksum, so it was edited or damaged")
+        del values["format"]
+        values["source"] = tuple(values["source"])
+        values["files"] = tuple(FileEntry(**file) for file in values["files"])
+        values["records"] = {kind: FileEntry(**file) for kind, file in values["records"].items()}
+        values["stages"] = {stage.pop("stage"): StageCount(**stage) for stage in values["stages"]}
+        if "batches" in values:
+            values["batches"] = tuple(values["batches"])
+        return cls(**values)
 
 
 @dataclass(slots=True)
@@ -186,31 +138,6 @@ class ManifestTotals:
     quarantined: int = 0
     source_bytes: int = 0
     output_bytes: int = 0
-
-    def add(self, entry: ManifestEntry) -> None:
-        """Count one more partition."""
-        self.partitions += 1
-        for stage, counts in entry.stages.items():
-            self.stages.setdefault(stage, StageCount()).add(counts)
-        self.rows_read += entry.rows_read
-        self.rows_written += entry.rows_written
-        self.rows_dropped += entry.rows_dropped
-        self.quarantined += entry.quarantined
-        self.source_bytes += entry.bytes_read
-        self.output_bytes += entry.bytes_written
-
-
-def source_of(partition: Partition) -> tuple[dict[str, Any], ...]:
-    """The ranges of a partition as plain values."""
-    return tuple(partition.to_dict()["ranges"])
-
-
-def _compared(counts: StageCount) -> dict[str, Any]:
-    return {key: value for key, value in counts.to_dict().items() if key not in _NOT_COMPARED}
-
-
-def _seal(values: dict[str, Any]) -> str:
-    return xxhash.xxh3_64_hexdigest(_dump(values, orjson.OPT_SORT_KEYS))
 
 
 def _dump(values: dict[str, Any], option: int) -> bytes:
@@ -238,51 +165,51 @@ class Manifest:
         """All committed entries one by one, in the order of their names, for outputs of very many partitions."""
         self.problems = []
         self.pending = {}
-        folder = self.folder
-        names = [name for name in folder.walk(folder.manifest_folder) if not name.startswith(TEMPORARY_PREFIX)]
+        root = self.folder.record_path("manifest")
+        names = [name for name in self.folder.walk(root) if not name.startswith(TEMPORARY_PREFIX)]
         for first in range(0, len(names), _READ_AT_ONCE):
-            paths = [f"{folder.manifest_folder}/{name}" for name in names[first : first + _READ_AT_ONCE]]
-            for path, data in folder.read_many(paths).items():
-                entry = self._parse(path, data)
-                if entry is None:
+            paths = [f"{root}/{name}" for name in names[first : first + _READ_AT_ONCE]]
+            for path, data in self.folder.read_many(paths).items():
+                if isinstance(data, FileNotFoundError):
+                    continue  # removed between listing and reading
+                try:
+                    if isinstance(data, Exception):
+                        raise ValueError(str(data))
+                    entry = ManifestEntry.from_bytes(data)
+                    if self.folder.record_path("manifest", entry.partition) != path:
+                        raise ValueError(f"it describes the partition {entry.partition!r}")
+                    for file in entry.all_files:
+                        self.folder.join(file.path)
+                except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
+                    self.problems.append(f"{self.folder.relative(path)} is not a usable manifest entry: {error}.")
                     continue
                 if entry.state == COMMITTED:
                     yield entry
                 else:
                     self.pending[entry.partition] = entry
 
-    def _parse(self, path: str, data: bytes | Exception) -> ManifestEntry | None:
-        """The entry at `path`; what is no entry becomes a problem, unless it is gone."""
-        folder = self.folder
-        if isinstance(data, FileNotFoundError):
-            return None  # removed between listing and reading
-        try:
-            if isinstance(data, Exception):
-                raise ValueError(str(data))
-            entry = ManifestEntry.from_bytes(data)
-            if folder.manifest_file(entry.partition) != path:
-                raise ValueError(f"it describes the partition {entry.partition!r}")
-            for file in entry.all_files:
-                folder.join(file.path)
-        except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
-            self.problems.append(f"{folder.relative(path)} is not a usable manifest entry: {error}.")
-            return None
-        return entry
-
     def load(self) -> dict[str, ManifestEntry]:
         """All committed entries by partition id, in source order."""
         found = sorted(self.scan(), key=lambda entry: (entry.index, entry.partition))
         return {entry.partition: entry for entry in found}
 
-    def is_begun(self) -> bool:
-        """Whether any partition is committed."""
-        return next(self.scan(), None) is not None
-
-    def totals(self) -> ManifestTotals:
-        """What all committed entries come to."""
+    def totals(self, entries: Iterable[ManifestEntry] | None = None) -> ManifestTotals:
+        """What all committed entries come to, or those that are given."""
         found = ManifestTotals()
-        for entry in self.scan():
-            found.add(entry)
+        for entry in self.scan() if entries is None else entries:
+            found.partitions += 1
+            for stage, counts in entry.stages.items():
+                found.stages.setdefault(stage, StageCount()).add(counts)
+            found.rows_read += entry.rows_read
+            found.rows_written += entry.rows_written
+            found.rows_dropped += entry.rows_dropped
+            found.quarantined += entry.quarantined
+            found.output_bytes += sum(file.size for file in entry.files)
+            for part in entry.source:
+                if part["whole"]:
+                    found.source_bytes += part["size"]
+                elif 0 <= part["start"] <= part["end"] <= part["size"] and ".parquet" not in part["relative"].lower():
+                    found.source_bytes += part["end"] - part["start"]  # Parquet is cut by row groups, not by bytes
         return found
 
     def ordered(self) -> list[ManifestEntry]:
@@ -292,13 +219,13 @@ class Manifest:
     def get(self, partition_id: str) -> ManifestEntry | None:
         """The entry of one partition, committed or pending; None if there is none that can be read."""
         try:
-            return ManifestEntry.from_bytes(self.folder.read(self.folder.manifest_file(partition_id)))
+            return ManifestEntry.from_bytes(self.folder.read(self.folder.record_path("manifest", partition_id)))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def add(self, entry: ManifestEntry, *, fsync: bool = False) -> None:
+    def add(self, entry: ManifestEntry) -> None:
         """Write an entry in one step; if it is a committed one, this is the commit."""
-        self.folder.write(self.folder.manifest_file(entry.partition), entry.to_bytes(), fsync=fsync)
+        self.folder.write(self.folder.record_path("manifest", entry.partition), entry.to_bytes())
 
     def settle(self) -> list[str]:
         """Commit the pending entries of which every file is in place, byte for byte; returns their partitions.
@@ -330,21 +257,3 @@ class Manifest:
             index = partitions.get(entry.partition, entry.index)
             if index != entry.index:
                 self.add(replace(entry, index=index))
-
-
-def totals(entries: Mapping[str, ManifestEntry]) -> dict[str, StageCount]:
-    """The counts of every stage over all entries, in the order of the plan."""
-    whole: dict[str, StageCount] = {}
-    for entry in entries.values():
-        for stage, counts in entry.stages.items():
-            whole.setdefault(stage, StageCount()).add(counts)
-    return whole
-
-
-def __getattr__(name: str) -> Any:
-    # The commit lives in a file of its own; both names are part of the manifest's interface.
-    if name in ("commit_partition", "remove_partition"):
-        from gristmill.ledger.record import commit
-
-        return getattr(commit, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,23 +41,19 @@ UNCOMPARED_CODE = (
 
 def plan_digest(description: Mapping[str, Any]) -> str:
     """A hash of all in a plan that can change its output."""
-    text = json.dumps(_effective(description), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _effective(description: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: value for key, value in description.items() if key not in _NO_EFFECT}
-    if "stages" in found:
-        found["stages"] = [
-            {key: value for key, value in stage.items() if key not in _OF_ITSELF} for stage in found["stages"]
+    effective = {key: value for key, value in description.items() if key not in _NO_EFFECT}
+    if "stages" in effective:
+        effective["stages"] = [
+            {key: value for key, value in stage.items() if key not in _OF_ITSELF} for stage in effective["stages"]
         ]
-    return found
+    text = json.dumps(effective, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def write_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
     """Keep `description` beside the output; returns its digest."""
     plain = json.loads(json.dumps(dict(description), default=str))
-    write_json_atomic(folder.plan_file, plain, storage_options=folder.storage_options)
+    write_json_atomic(folder.record_path("plan"), plain, storage_options=folder.storage_options)
     return plan_digest(plain)
 
 
@@ -67,18 +63,19 @@ def read_plan(folder: RunFolder) -> dict[str, Any] | None:
     Raises:
         VerificationError: The file is damaged.
     """
+    place = folder.record_path("plan")
     try:
-        plan = json.loads(folder.read(folder.plan_file))
+        plan = json.loads(folder.read(place))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise VerificationError(
-            f"{folder.plan_file} is damaged ({error}), so it cannot be told which plan made this output. "
+            f"{place} is damaged ({error}), so it cannot be told which plan made this output. "
             "Start over with --fresh (fresh=True).",
-            path=folder.plan_file,
+            path=place,
         ) from error
     if not isinstance(plan, dict):
-        raise VerificationError(f"{folder.plan_file} does not describe a plan. Start over with --fresh (fresh=True).")
+        raise VerificationError(f"{place} does not describe a plan. Start over with --fresh (fresh=True).")
     return plan if "format" in plan else _of_version_0_1(plan)
 
 
@@ -313,3 +310,45 @@ def _some(names: Sequence[str]) -> str:
     if len(names) > _NAMED:
         return f"{names[0]!r} to {names[-1]!r} ({len(names)} stages)"
     return ", ".join(map(repr, names))
+
+
+def missing_scores(stages: Sequence[Mapping[str, Any]], *, after: str | None = None) -> dict[str, list[str]]:
+    """Which scores a run with `scores="all"` leaves out: of stages at which dropped documents end, the scorers behind.
+
+    Dropped documents go on through filters and modifiers, so that every filter scores them. They end at a stage of user
+    code that has not said what to do with them: it might not take each document by itself.
+
+    Args:
+        stages: As a plan describes them.
+        after: Only for documents that this stage has dropped; by default for those of any stage.
+    """
+    found: dict[str, list[str]] = {}
+    dropped = False
+    for number, stage in enumerate(stages):
+        name, way = str(stage.get("name")), stage.get("for_dropped")
+        if dropped and way == "stop":
+            behind = [str(one.get("name")) for one in stages[number + 1 :] if one.get("for_dropped") == "score"]
+            found |= {name: behind} if behind else {}
+            if after is not None:
+                break
+        may_drop = way in ("score", "stop") and not stage.get("never_drops")
+        dropped = dropped or (may_drop if after is None else name == after)
+    return found
+
+
+def missing_scores_note(stages: Sequence[Mapping[str, Any]]) -> str | None:
+    """One sentence for the report of a run that was asked for all scores; None if it has them all."""
+    missing = missing_scores(stages)
+    if not missing:
+        return None
+    scoring = max(missing.values(), key=len)
+    return (
+        f"scores='all': {_listed(scoring)} cannot score what was dropped before {_listed(list(missing))}, because "
+        "stages of your own are not given dropped documents. If they take each document by itself, set "
+        "for_dropped = 'run' in their classes ('pass' where they only add columns that no filter reads)."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:3]))
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -110,7 +110,7 @@ def read_quarantine(
     folder.require_run()
     for entry in Manifest(folder).ordered():
         if entry.quarantined:
-            data = folder.read(folder.quarantine_file(entry.partition))
+            data = folder.read(folder.record_path("quarantine", entry.partition))
             for item in parse_quarantine(data, partition=entry.partition):
                 if cause in (None, item.record.cause) and stage in (None, item.record.stage):
                     yield item

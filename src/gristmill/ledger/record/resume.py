@@ -10,7 +10,7 @@ from typing import Any
 from gristmill.errors import ResumeError
 from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.ledger.record.manifest import Manifest, ManifestEntry, source_of
+from gristmill.ledger.record.manifest import Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import check_plan, read_plan, write_plan
 from gristmill.ledger.record.plan_record import plan_digest as digest_of
 from gristmill.storage.files import is_local, local_path
@@ -164,7 +164,7 @@ def adopt_plan(manifest: Manifest, description: Mapping[str, Any]) -> str:
 
 def _what_changed(entry: ManifestEntry, partition: Partition) -> str:
     was = {part["relative"]: part for part in entry.source}
-    now = {part["relative"]: part for part in source_of(partition)}
+    now = {part["relative"]: part for part in partition.to_dict()["ranges"]}
     for name in now:
         if name not in was:
             return f"{name} is new in it"

@@ -6,18 +6,17 @@ import contextlib
 import datetime as dt
 import json
 import math
-import posixpath
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import xxhash
 
 from gristmill import __version__
 from gristmill.errors import VerificationError
-from gristmill.ledger.record.alarms import AlarmLimits, find_alarms
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import RECORD_FILES, RunFolder
 from gristmill.ledger.record.manifest import Manifest, ManifestTotals
-from gristmill.ledger.record.trail import StageCount, StageTime
+from gristmill.ledger.record.trail import CONVERTED, StageCount, StageTime
 from gristmill.observe.events import (
     Event,
     Notice,
@@ -41,15 +40,31 @@ def read_run(folder: RunFolder) -> dict[str, Any] | None:
     Raises:
         VerificationError: The file is damaged.
     """
+    place = folder.record_path("run")
     try:
-        record = json.loads(folder.read(folder.run_file))
+        record = json.loads(folder.read(place))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise VerificationError(f"{folder.run_file} is damaged: {error}.", path=folder.run_file) from error
+        raise VerificationError(f"{place} is damaged: {error}.", path=place) from error
     if not isinstance(record, dict):
-        raise VerificationError(f"{folder.run_file} is not the record of a run.", path=folder.run_file)
+        raise VerificationError(f"{place} is not the record of a run.", path=place)
     return record
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmLimits:
+    """When to speak up.
+
+    Attributes:
+        max_dropped_share: A stage that drops more than this share of its rows; None is off.
+        no_effect_rows: A stage that leaves at least this many rows exactly as they were; None is off.
+        min_rows: Shares of fewer rows than this say nothing.
+    """
+
+    max_dropped_share: float | None = 0.9
+    no_effect_rows: int | None = 10_000
+    min_rows: int = 100
 
 
 class RunRecorder:
@@ -101,7 +116,7 @@ class RunRecorder:
                 self._counts.setdefault(stage, StageCount()).add(counts)
             for stage, times in event.times.items():
                 self._times.setdefault(stage, StageTime()).add(times)
-            self._saw_workers(event.segment, 1)
+            self._most_workers.setdefault(event.segment, 1)
         elif isinstance(event, PartitionCommitted):
             self._committed += 1
             if self._first_output is None and event.files:
@@ -109,11 +124,11 @@ class RunRecorder:
         elif isinstance(event, Sample):
             self.peak_memory = max(self.peak_memory, event.memory_bytes)
             for segment, workers in enumerate(event.workers):
-                self._saw_workers(segment, workers)
+                self._most_workers[segment] = max(self._most_workers.get(segment, 0), workers)
         elif isinstance(event, WorkerStarted):
             alive = self._alive.setdefault(event.segment, set())
             alive.add(event.worker)
-            self._saw_workers(event.segment, len(alive))
+            self._most_workers[event.segment] = max(self._most_workers.get(event.segment, 0), len(alive))
         elif isinstance(event, WorkerStopped):
             self._alive.setdefault(event.segment, set()).discard(event.worker)
             if not event.expected:
@@ -122,44 +137,28 @@ class RunRecorder:
             if event.level != "info" and len(self._notices) < _MAX_NOTICES:
                 self._notices.append({"level": event.level, "message": event.message})
         elif isinstance(event, RunStarted):
-            self._begin(event)
+            self._started = event
+            if self.folder is not None and self._previous is None:
+                with contextlib.suppress(VerificationError):  # a damaged record is replaced now
+                    self._previous = read_run(self.folder)
+            self._write()
         elif isinstance(event, RunFinished):
             self._finished = event
-            self._end(event)
-
-    def _begin(self, event: RunStarted) -> None:
-        self._started = event
-        if self.folder is not None:
-            if self._previous is None:
-                # A damaged record is replaced now.
-                with contextlib.suppress(VerificationError):
-                    self._previous = read_run(self.folder)
-            self.write()
-
-    def _end(self, event: RunFinished) -> None:
-        if event.status == "done":
-            if self.folder is not None:
-                manifest = Manifest(self.folder)
-                self.committed = manifest.totals()
-                if manifest.pending and manifest.settle():
+            # What ended the run is the error to show, also where the record cannot be written any more (a full disk).
+            with contextlib.suppress(*(() if event.status == "done" else (OSError,))):
+                if self.folder is not None:
+                    manifest = Manifest(self.folder)
                     self.committed = manifest.totals()
-            self.write()
-            return
-        # What ended the run is the error to show, also where the record cannot be written any more (a full disk).
-        with contextlib.suppress(OSError):
-            if self.folder is not None:
-                self.committed = Manifest(self.folder).totals()
-            self.write()
+                    if event.status == "done" and manifest.pending and manifest.settle():
+                        self.committed = manifest.totals()
+                self._write()
 
-    def _saw_workers(self, segment: int, workers: int) -> None:
-        self._most_workers[segment] = max(self._most_workers.get(segment, 0), workers)
-
-    def write(self) -> None:
-        """Put the record as it stands at `run.json`, sealed, with the hashes of the files beside it."""
+    def _write(self) -> None:
+        """Put the record as it stands at `run.json`, with the hashes of the files beside it and its own checksum."""
         if self.folder is not None:
-            record = {**self.record(), "sealed": sealed_files(self.folder)}
-            record["seal"] = seal_of(record)
-            write_json_atomic(self.folder.run_file, record, storage_options=self.folder.storage_options)
+            record = {**self.record(), "sealed": file_hashes(self.folder)}
+            record["seal"] = checksum(record)
+            write_json_atomic(self.folder.record_path("run"), record, storage_options=self.folder.storage_options)
 
     def record(self) -> dict[str, Any]:
         """The record as plain values."""
@@ -169,7 +168,15 @@ class RunRecorder:
         order = [name for name in (started.stages if started else ()) if name in rows or name in self._times]
         order += [name for name in rows if name not in order]
         counts = {name: rows.get(name, StageCount()) for name in order}
-        begin = started.at if started else None
+        begin, end = started.at if started else None, finished.at if finished else None
+        times = {
+            name: None if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
+            for name, at in (("started", begin), ("finished", end))
+        }
+        spans = {
+            name: None if begin is None or at is None else round(max(0.0, at - begin), 3)
+            for name, at in (("wall_seconds", end), ("time_to_first_output_seconds", self._first_output))
+        }
         record: dict[str, Any] = {
             "format": 1,
             "version": __version__,
@@ -177,10 +184,8 @@ class RunRecorder:
             "error": finished.error if finished else None,
             "pipeline": started.pipeline if started else "",
             "executor": started.executor if started else "",
-            "started": _time(begin),
-            "finished": _time(finished.at if finished else None),
-            "wall_seconds": _span(begin, finished.at if finished else None),
-            "time_to_first_output_seconds": _span(begin, self._first_output),
+            **times,
+            **spans,
             "peak_memory_bytes": self.peak_memory,
             "partitions": started.partitions if started else 0,
             "partitions_done_before": started.partitions_done_before if started else 0,
@@ -188,11 +193,19 @@ class RunRecorder:
             "input_bytes": started.input_bytes if started else 0,
             "source_bytes": committed.source_bytes,
             "output_bytes": committed.output_bytes,
-            **_row_totals(committed, counts),
+            "rows_read": committed.rows_read,
+            "rows_written": committed.rows_written,
+            "rows_dropped": committed.rows_dropped,
+            "rows_quarantined": committed.quarantined,
             "stages": [self._stage(name, counts[name]) for name in order],
             "worker_deaths": dict(sorted(self._deaths.items())),
             "notices": list(self._notices),
         }
+        if not committed.partitions:  # a run without a writer, or one that has committed nothing
+            record["rows_read"] = next((count.created for count in counts.values() if count.created), 0)
+            record["rows_written"] = counts[order[-1]].rows_out if order else 0
+            record["rows_dropped"] = sum(sum(count.dropped.values()) for count in counts.values())
+            record["rows_quarantined"] = sum(sum(count.quarantined.values()) for count in counts.values())
         complete = finished is not None and finished.status == "done"
         # The sizes of the last run that came to an end, handed on by those that did not.
         record["last_done"] = _last_done(record if complete else self._previous)
@@ -222,17 +235,18 @@ class RunRecorder:
         }
 
 
-def sealed_files(folder: RunFolder) -> dict[str, str]:
+def file_hashes(folder: RunFolder) -> dict[str, str]:
     """The hashes of the files of a run that neither belong to a partition nor are this record: plan and recipe."""
     found = {}
-    for path in (folder.plan_file, folder.recipe_file):
+    for kind in ("plan", "recipe"):
         with contextlib.suppress(FileNotFoundError):
-            found[posixpath.basename(path)] = "xxh3:" + xxhash.xxh3_128_hexdigest(folder.read(path))
+            data = folder.read(folder.record_path(kind))
+            found[RECORD_FILES[kind]] = "xxh3:" + xxhash.xxh3_128_hexdigest(data)
     return found
 
 
-def seal_of(record: Mapping[str, Any]) -> str:
-    """A hash of everything in a record but its seal."""
+def checksum(record: Mapping[str, Any]) -> str:
+    """A hash of everything in a record but `seal`, under which it is kept there."""
     values = {key: value for key, value in record.items() if key != "seal"}
     return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
 
@@ -246,26 +260,51 @@ def _last_done(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return dict(before) if isinstance(before, dict) else None
 
 
-def _row_totals(committed: ManifestTotals, counts: Mapping[str, StageCount]) -> dict[str, int]:
-    if committed.partitions:
-        return {
-            "rows_read": committed.rows_read,
-            "rows_written": committed.rows_written,
-            "rows_dropped": committed.rows_dropped,
-            "rows_quarantined": committed.quarantined,
-        }
-    last = list(counts.values())[-1:] or [StageCount()]
-    return {
-        "rows_read": next((count.created for count in counts.values() if count.created), 0),
-        "rows_written": last[0].rows_out,
-        "rows_dropped": sum(sum(count.dropped.values()) for count in counts.values()),
-        "rows_quarantined": sum(sum(count.quarantined.values()) for count in counts.values()),
-    }
+def find_alarms(
+    stages: Mapping[str, StageCount],
+    *,
+    limits: AlarmLimits | None = None,
+    quiet_stages: frozenset[str] = frozenset(),
+    run: Mapping[str, Any] | None = None,
+    previous: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """What deserves a look.
 
-
-def _time(at: float | None) -> str | None:
-    return None if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
-
-
-def _span(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else round(max(0.0, end - start), 3)
+    Args:
+        stages: Counts in the order of the plan; the first and the last one are the ends and may have no effect.
+        limits: When to speak up.
+        quiet_stages: Stages that are not meant to drop or change anything (they only add columns).
+        run: `partitions`, `source_bytes` and `rows_read` of this run.
+        previous: The same of the run before.
+    """
+    limits = limits or AlarmLimits()
+    found: list[str] = []
+    idle_stages: list[str] = []
+    names = list(stages)
+    if names and stages[names[0]].quarantined and not stages[names[0]].rows_out:
+        records = sum(stages[names[0]].quarantined.values())
+        found.append(f"Stage {names[0]!r} could read nothing: all {records} records are in quarantine.")
+    for name, count in stages.items():
+        gone = sum(count.dropped.values())
+        if limits.max_dropped_share is not None and count.rows_in >= limits.min_rows:
+            share = (gone - count.dropped.get(CONVERTED, 0)) / count.rows_in
+            if share > limits.max_dropped_share:
+                reason = max(count.dropped, key=lambda key: count.dropped[key])
+                found.append(
+                    f"Stage {name!r} dropped {share:.1%} of {count.rows_in} rows, mostly as {reason!r} "
+                    f"({count.dropped[reason]}); more than {limits.max_dropped_share:.0%} is rarely meant."
+                )
+        ends = name in (names[0], names[-1]) or name in quiet_stages
+        effect = gone or count.created or count.changed or count.touched or count.quarantined
+        idle = not effect
+        if limits.no_effect_rows is not None and not ends and idle and count.rows_in >= limits.no_effect_rows:
+            idle_stages.append(f"Stage {name!r} had no effect on {count.rows_in} rows")
+    if idle_stages:
+        # One note for all: in a long cascade some filters rarely find anything.
+        found.append(", ".join(idle_stages).replace(", Stage", ", stage") + ". Check their fields and thresholds.")
+    for key, what in (("source_bytes", "bytes"), ("partitions", "partitions"), ("rows_read", "rows")):
+        now, before = (run or {}).get(key), (previous or {}).get(key)
+        if isinstance(now, int) and isinstance(before, int) and now < before:
+            found.append(f"The input shrank since the last run: {now} {what} instead of {before}.")
+            break
+    return found

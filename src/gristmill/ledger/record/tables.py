@@ -5,8 +5,7 @@ Rows are sorted by all that distinguishes them and the writer's settings are fix
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gristmill.ledger.record.identity import IdLookup
+from gristmill.ledger.record.identity import ids_of_rows
 from gristmill.ledger.record.trail import QUARANTINED, Decisions, Trail
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
@@ -49,8 +48,27 @@ _ENCODINGS = {
     "cluster": "DELTA_BINARY_PACKED",
 }
 
-Codes = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
+# Of each table its columns, the attributes of a block that fill them, and what it is sorted by.
+_TABLES: dict[str, tuple[pa.Schema, dict[str, str], tuple[str, ...]]] = {
+    "ledger": (
+        DECISIONS,
+        {
+            "row": "rows", "stage": "stage", "outcome": "outcome", "reason": "reason", "score": "scores",
+            "threshold": "threshold", "similarity": "similarities", "cluster": "clusters",
+        },
+        ("row", "stage", "outcome", "reason", "score", "threshold", "similarity"),
+    ),
+    "changes": (
+        CHANGES,
+        {"row": "rows", "stage": "stage", "field": "field", "characters": "characters"},
+        ("row", "stage", "field", "characters"),
+    ),
+    "scores": (
+        SCORES,
+        {"row": "rows", "stage": "stage", "score": "score", "value": "values"},
+        ("stage", "score", "row", "value"),
+    ),
+}  # fmt: skip
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
@@ -74,23 +92,82 @@ def parquet_bytes(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-class _Words:
-    """Numbers the names of stages by their place in the plan, and other words alphabetically."""
+def ledger_table(kind: str, trail: Trail, stage_order: Sequence[str]) -> pa.Table:
+    """One table of the ledger of a partition.
 
-    def __init__(self, words: Sequence[str], order: Sequence[str] = ()) -> None:
-        used = set(words)
-        first = [word for word in dict.fromkeys(order) if word in used]
-        self.words = [*first, *sorted(used.difference(first), key=_utf8)]
-        self._codes = {word: code for code, word in enumerate(self.words)}
+    Args:
+        kind: `ledger` (decisions, also on quarantined records) or `changes`, both sorted by row and then by stage; or
+            `scores`, one stage and score after the other, each sorted by row, because equal neighbours compress best.
+        trail: Everything recorded about the partition.
+        stage_order: The stages in the order of the plan, by which they are sorted.
+    """
+    schema, attributes, sorted_by = _TABLES[kind]
+    blocks = [block for block in getattr(trail, "decisions" if kind == "ledger" else kind) if len(block.rows)]
+    if kind == "ledger":
+        blocks = [block for block in blocks if block.outcome != QUARANTINED]
+        blocks += [
+            Decisions(record.stage, QUARANTINED, record.cause, np.array([record.row], np.int64))
+            for record in trail.quarantine
+        ]
+    if not blocks:
+        return schema.empty_table()
+    values, missing, words = _columns(schema, attributes, blocks, stage_order)
+    keys: list[npt.NDArray[Any]] = []
+    for name in reversed(sorted_by):
+        keys.append(values[name].view(np.int64) if values[name].dtype == np.float64 else values[name])
+        if name != "row" and name in missing and missing[name].any():
+            keys.append(missing[name])
+    order = np.lexsort(keys)
+    survivors: list[str | None] | None = None
+    if kind == "ledger" and any(block.survivors is not None for block in blocks):
+        survivors = [text for block in blocks for text in block.survivors or [None] * len(block.rows)]
+        order = _settle_ties(order, keys, survivors)
+    columns = []
+    for field in schema:
+        if field.name == "id":
+            columns.append(ids_of_rows(trail.identities, values["row"][order]))
+        elif field.name == "survivor":
+            texts = None if survivors is None else [None if (t := survivors[i]) is None else _clean(t) for i in order]
+            columns.append(pa.nulls(len(order), field.type) if texts is None else pa.array(texts, field.type))
+        elif field.name in words:
+            dictionary = pa.array([_clean(word) for word in words[field.name]], pa.string())
+            columns.append(pa.DictionaryArray.from_arrays(pa.array(values[field.name][order]), dictionary))
+        else:
+            columns.append(pa.array(values[field.name][order], mask=missing[field.name][order]))
+    return pa.table(columns, schema=schema)
 
-    def codes(self, words: Sequence[str], lengths: Sequence[int]) -> Codes:
-        """One code per row, where each word stands for a block of rows."""
-        return np.repeat(np.array([self._codes[word] for word in words], np.int32), lengths)
 
-    def array(self, codes: Codes) -> pa.Array:
-        """The words of `codes` as a dictionary array."""
-        words = pa.array([_clean(word) for word in self.words], pa.string())
-        return pa.DictionaryArray.from_arrays(pa.array(codes), words)
+def _columns(
+    schema: pa.Schema, attributes: Mapping[str, str], blocks: Sequence[Any], stage_order: Sequence[str]
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[np.bool_]], dict[str, list[str]]]:
+    """The values of all blocks by column, what is missing of numbers, and the words that the codes of others stand for.
+
+    Stages are numbered by their place in the plan, other words alphabetically.
+    """
+    values: dict[str, npt.NDArray[Any]] = {}
+    missing: dict[str, npt.NDArray[np.bool_]] = {}
+    words: dict[str, list[str]] = {}
+    lengths = [len(block.rows) for block in blocks]
+    for name, attribute in attributes.items():
+        given = [getattr(block, attribute) for block in blocks]
+        kind = schema.field(name).type
+        if pa.types.is_dictionary(kind):
+            used = set(given)
+            first = [word for word in dict.fromkeys(stage_order if name == "stage" else ()) if word in used]
+            words[name] = [*first, *sorted(used.difference(first), key=_utf8)]
+            codes = {word: number for number, word in enumerate(words[name])}
+            values[name] = np.repeat(np.array([codes[word] for word in given], np.int32), lengths)
+            continue
+        dtype = np.int64 if pa.types.is_int64(kind) else np.float64
+        parts = zip(given, lengths, strict=True)
+        values[name] = np.concatenate(
+            [np.broadcast_to(np.asarray(0 if part is None else part, dtype), length) for part, length in parts]
+        )
+        missing[name] = np.repeat([part is None for part in given], lengths)
+        if dtype is np.float64:
+            values[name][np.isnan(values[name])] = np.nan  # every NaN becomes the same NaN
+    missing["row"] = values["row"] < 0
+    return values, missing, words
 
 
 def _utf8(text: str) -> bytes:
@@ -100,83 +177,6 @@ def _utf8(text: str) -> bytes:
 def _clean(text: str) -> str:
     # Arrow holds valid UTF-8 only; file names and user code can bring lone surrogates.
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def decision_table(trail: Trail, stage_order: Sequence[str]) -> pa.Table:
-    """All decisions of `trail`, quarantined records among them, sorted by row and then by stage."""
-    blocks = [block for block in trail.decisions if len(block.rows) and block.outcome != QUARANTINED]
-    blocks += [
-        Decisions(record.stage, QUARANTINED, record.cause, np.array([record.row], np.int64))
-        for record in trail.quarantine
-    ]
-    if not blocks:
-        return DECISIONS.empty_table()
-    lengths = [len(block.rows) for block in blocks]
-    rows = np.concatenate([block.rows for block in blocks]).astype(np.int64, copy=False)
-    stages = _Words([block.stage for block in blocks], stage_order)
-    outcomes = _Words([block.outcome for block in blocks])
-    reasons = _Words([block.reason for block in blocks])
-    stage = stages.codes([block.stage for block in blocks], lengths)
-    outcome = outcomes.codes([block.outcome for block in blocks], lengths)
-    reason = reasons.codes([block.reason for block in blocks], lengths)
-    score, no_score = _optional([block.scores for block in blocks], lengths)
-    threshold, no_threshold = _optional(
-        [None if block.threshold is None else np.full(len(block.rows), block.threshold) for block in blocks], lengths
-    )
-    similarity, no_similarity = _optional([block.similarities for block in blocks], lengths)
-    survivors = _survivors(blocks)
-    cluster, no_cluster = _clusters(blocks, lengths)
-    keys: list[npt.NDArray[Any]] = [
-        similarity.view(np.int64), no_similarity, threshold.view(np.int64), no_threshold, score.view(np.int64),
-        no_score, reason, outcome, stage, rows,
-    ]  # fmt: skip
-    order = np.lexsort(keys)
-    if survivors is not None:
-        order = _settle_ties(order, keys, survivors)
-    sorted_rows = rows[order]
-    untracked = sorted_rows < 0
-    columns = [
-        pa.array(sorted_rows, mask=untracked),
-        IdLookup(trail.identities).take(sorted_rows),
-        stages.array(stage[order]),
-        outcomes.array(outcome[order]),
-        reasons.array(reason[order]),
-        pa.array(score[order], mask=no_score[order]),
-        pa.array(threshold[order], mask=no_threshold[order]),
-        pa.nulls(len(rows), pa.large_string())
-        if survivors is None
-        else pa.array([None if (text := survivors[i]) is None else _clean(text) for i in order], pa.large_string()),
-        pa.array(similarity[order], mask=no_similarity[order]),
-        pa.array(cluster[order], mask=no_cluster[order]),
-    ]
-    return pa.table(columns, schema=DECISIONS)
-
-
-def _optional(values: Sequence[Floats | None], lengths: Sequence[int]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """The values of all blocks, and a mask of those that are not there. Every NaN becomes the same NaN."""
-    pairs = zip(values, lengths, strict=True)
-    present = [np.zeros(n) if value is None else np.asarray(value, np.float64) for value, n in pairs]
-    whole: Floats = np.concatenate(present)
-    whole[np.isnan(whole)] = np.nan
-    missing = np.repeat(np.array([value is None for value in values]), lengths)
-    return whole, missing
-
-
-def _survivors(blocks: Sequence[Decisions]) -> list[str | None] | None:
-    if all(block.survivors is None for block in blocks):
-        return None
-    parts = (block.survivors if block.survivors is not None else [None] * len(block.rows) for block in blocks)
-    return list(itertools.chain.from_iterable(parts))
-
-
-def _clusters(
-    blocks: Sequence[Decisions], lengths: Sequence[int]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The clusters of all blocks, and a mask of those that are not there."""
-    pairs = zip(blocks, lengths, strict=True)
-    present = [np.zeros(n, np.int64) if block.clusters is None else block.clusters for block, n in pairs]
-    missing = np.repeat(np.array([block.clusters is None for block in blocks]), lengths)
-    return np.concatenate(present).astype(np.int64, copy=False), missing
 
 
 def _settle_ties(
@@ -192,47 +192,3 @@ def _settle_ties(
     group = np.concatenate([[0], np.cumsum(~same)])
     ranked = sorted(range(len(order)), key=lambda at: (group[at], _utf8(survivors[int(order[at])] or "")))
     return order[np.array(ranked, np.int64)]
-
-
-def changes_table(trail: Trail, stage_order: Sequence[str]) -> pa.Table:
-    """All changes of texts, sorted by row and then by stage."""
-    blocks = [block for block in trail.changes if len(block.rows)]
-    if not blocks:
-        return CHANGES.empty_table()
-    lengths = [len(block.rows) for block in blocks]
-    rows = np.concatenate([block.rows for block in blocks]).astype(np.int64, copy=False)
-    characters = np.concatenate([block.characters for block in blocks]).astype(np.int64, copy=False)
-    stages = _Words([block.stage for block in blocks], stage_order)
-    fields = _Words([block.field for block in blocks])
-    stage = stages.codes([block.stage for block in blocks], lengths)
-    field = fields.codes([block.field for block in blocks], lengths)
-    order = np.lexsort((characters, field, stage, rows))
-    columns = [
-        pa.array(rows[order], mask=rows[order] < 0),
-        stages.array(stage[order]),
-        fields.array(field[order]),
-        pa.array(characters[order]),
-    ]
-    return pa.table(columns, schema=CHANGES)
-
-
-def scores_table(trail: Trail, stage_order: Sequence[str]) -> pa.Table:
-    """All scores, one stage and score after the other, each sorted by row (equal neighbours compress best)."""
-    blocks = [block for block in trail.scores if len(block.rows)]
-    if not blocks:
-        return SCORES.empty_table()
-    lengths = [len(block.rows) for block in blocks]
-    rows = np.concatenate([block.rows for block in blocks]).astype(np.int64, copy=False)
-    values, _ = _optional([block.values for block in blocks], lengths)
-    stages = _Words([block.stage for block in blocks], stage_order)
-    names = _Words([block.score for block in blocks])
-    stage = stages.codes([block.stage for block in blocks], lengths)
-    name = names.codes([block.score for block in blocks], lengths)
-    order = np.lexsort((values.view(np.int64), rows, name, stage))
-    columns = [
-        pa.array(rows[order], mask=rows[order] < 0),
-        stages.array(stage[order]),
-        names.array(name[order]),
-        pa.array(values[order]),
-    ]
-    return pa.table(columns, schema=SCORES)

@@ -14,7 +14,7 @@ import xxhash
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.ledger.record.run_record import seal_of
+from gristmill.ledger.record.run_record import checksum
 from gristmill.storage.atomic import json_bytes
 from gristmill.storage.files import is_local, local_path
 
@@ -54,7 +54,7 @@ def write_workflow_record(
         "listed": listed,
         "files": {name: _hash_of(folder.read(place)) for name in files if folder.exists(place := folder.join(name))},
     }
-    record["seal"] = seal_of(record)
+    record["seal"] = checksum(record)
     folder.write(folder.join(WORKFLOW_FILE), json_bytes(record))
 
 
@@ -73,9 +73,9 @@ def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
         record = json.loads(data)
     except ValueError as error:
         raise VerificationError(f"{WORKFLOW_FILE} is damaged: {error}.", path=place) from error
-    if not isinstance(record, dict) or record.get("seal") != seal_of(record):
+    if not isinstance(record, dict) or record.get("seal") != checksum(record):
         raise VerificationError(
-            f"{WORKFLOW_FILE} was edited or damaged: its content does not match its seal.", path=place
+            f"{WORKFLOW_FILE} was edited or damaged: its content does not match its checksum.", path=place
         )
     if data != json_bytes(record):
         raise VerificationError(
@@ -95,9 +95,7 @@ def contents_digest(folder: RunFolder) -> str:
 
 def is_list_only(folder: RunFolder) -> bool:
     """Whether a workflow has left its record here but no run, because it has only listed what is to go."""
-    return folder.exists(folder.join(WORKFLOW_FILE)) and not (
-        folder.exists(folder.run_file) or folder.exists(folder.plan_file)
-    )
+    return folder.exists(folder.join(WORKFLOW_FILE)) and not folder.has_run()
 
 
 Verify = Callable[[RunFolder], "VerifyReport"]

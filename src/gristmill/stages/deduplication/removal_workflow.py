@@ -18,7 +18,6 @@ from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.trail import DUPLICATE
-from gristmill.pipeline.output import check_apart
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import ProcessingStage, Spec
@@ -223,7 +222,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         if not nothing:
             list_files(self.ids_to_remove_path, extensions=EXTENSIONS["parquet"], storage_options=storage)
         source, placed = self._source()
-        check_apart(RunFolder(self.output_path, storage), source.partitions(), source.searched_folders())
+        RunFolder(self.output_path, storage).check_apart(source.partitions(), source.searched_folders())
         steps = f"{self.output_path.rstrip('/')}/{RECORD_FOLDER}/{STEPS_FOLDER}/ids"
         listed = RunFiles(())
         if not nothing:

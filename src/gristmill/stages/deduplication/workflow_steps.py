@@ -12,7 +12,6 @@ from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.workflow_record import CHOICE
-from gristmill.pipeline.output import check_apart, check_is_folder, check_strangers, check_writable
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.result import RunResult
 from gristmill.pipeline.workflow import WorkflowRunResult
@@ -64,11 +63,11 @@ class Steps:
         self.check_apart()
         output = RunFolder(self.workflow.output_path, self.workflow.storage_options)
         root = RunFolder(self._root, storage_options=self.workflow.storage_options)
-        for folder in (output, root):
-            check_is_folder(folder)
-        check_writable(output)
+        root.check_usable(write=False)
+        output.check_usable()
         if self.workflow.perform_removal:  # said now, and not after the whole search
-            check_strangers(output, self.workflow._writer(self.source), self.partitions)
+            writer = self.workflow._writer(self.source)
+            output.check_strangers(writer.mode, writer.extension, self.partitions)
         plans = [name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
         if self.fresh:
             for step in plans:
@@ -80,7 +79,7 @@ class Steps:
     def check_apart(self) -> None:
         """Refuse an output that is mixed up with the input, before anything is written there."""
         output = RunFolder(self.workflow.output_path, self.workflow.storage_options)
-        check_apart(output, self.partitions, self.source.searched_folders())
+        output.check_apart(self.partitions, self.source.searched_folders())
 
     def check_input(self) -> None:
         """Refuse to go on with an input that is not what the first step has read."""
@@ -98,7 +97,7 @@ class Steps:
             manifest = Manifest(folder)
             for name in [*manifest.load(), *manifest.pending]:
                 remove_partition(folder, name)
-            folder.remove(folder.plan_file)
+            folder.remove(folder.record_path("plan"))
         folder.write(place, choice)
 
     def run(self, step: str, stages: Sequence[Stage], *, output: str | None = None, **options: Any) -> RunResult:

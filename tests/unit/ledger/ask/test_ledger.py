@@ -32,32 +32,32 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def test_why_a_document_was_dropped(ledger: Ledger) -> None:
     why = ledger.why("part-1-2")
-    assert (why.status, why.kept, why.seen, len(why.fates)) == ("dropped", False, True, 1)
-    fate = why.fates[0]
-    assert (fate.partition, fate.row, fate.id, fate.files) == ("part-1", 2, "part-1-2", [])
-    assert fate.sources == ["/data/part-1.jsonl"]
+    assert (why.status, why.kept, why.seen, len(why.documents)) == ("dropped", False, True, 1)
+    document = why.documents[0]
+    assert (document.partition, document.row, document.id, document.files) == ("part-1", 2, "part-1-2", [])
+    assert document.sources == ["/data/part-1.jsonl"]
     assert str(why).splitlines()[0] == "part-1-2: dropped by stage 'words': too_few_words (score 1, threshold 50)"
 
 
 def test_why_a_document_was_kept_and_how_it_was_changed(ledger: Ledger) -> None:
     why = ledger.why("part-0-6")
-    assert (why.status, why.fates[0].files) == ("kept", ["part-0.jsonl"])
+    assert (why.status, why.documents[0].files) == ("kept", ["part-0.jsonl"])
     assert "stage 'clean' removed 4 characters in 'text'" in str(why)
 
 
 def test_why_of_a_duplicate_names_its_survivor(ledger: Ledger) -> None:
     why = ledger.why("part-0-4")
-    verdict = why.fates[0].verdicts[0]
-    assert (why.status, verdict.survivor, verdict.similarity) == ("duplicate", "part-0-5", 0.93)
+    decision = why.documents[0].decisions[0]
+    assert (why.status, decision.survivor, decision.similarity) == ("duplicate", "part-0-5", 0.93)
     assert "dropped as a duplicate by stage 'dedup'" in str(why)
     assert "the survivor is 'part-0-5', similarity 0.93" in str(why)
 
 
 def test_why_by_url_and_by_place(ledger: Ledger) -> None:
-    assert ledger.why("http://x/part-1/3").fates[0].verdicts[0].reason == "too_few_words"
+    assert ledger.why("http://x/part-1/3").documents[0].decisions[0].reason == "too_few_words"
     why = ledger.why("part-1#0")
     assert why.status == "quarantined"
-    assert why.fates[0].quarantine[0]["raw"] == b'{"x\xff'
+    assert why.documents[0].quarantine[0]["raw"] == b'{"x\xff'
     assert "quarantined because: unexpected end" in str(why)
 
 
@@ -73,7 +73,7 @@ def test_several_documents_with_one_id_are_all_listed(tmp_path: Path) -> None:
     for index in range(2):
         commit(folder, make_partition(f"p{index}", index), make_trail(prefix="same"))
     why = Ledger(folder).why("same-8")
-    assert [(fate.partition, fate.row) for fate in why.fates] == [("p0", 8), ("p1", 8)]
+    assert [(document.partition, document.row) for document in why.documents] == [("p0", 8), ("p1", 8)]
     assert str(why).startswith("same-8: 2 documents")
 
 
@@ -106,7 +106,7 @@ def test_rows_that_were_split_or_lost_to_sight_are_noted(tmp_path: Path) -> None
     trail.output_rows = 9
     trail.decisions.append(Decisions("clean", "dropped", "untracked", np.array([9])))
     commit(folder, make_partition(), trail)
-    notes = Ledger(folder).why("d-9").fates[0].notes
+    notes = Ledger(folder).why("d-9").documents[0].notes
     assert "1 rows of this partition that could not be matched" in notes[0]
     assert "other pieces of this one may be in the output" in notes[1]
 
@@ -117,7 +117,7 @@ def test_all_scores_are_shown_where_they_were_recorded(tmp_path: Path) -> None:
     trail.scores.append(Scores("words", "word_count", np.arange(12), np.arange(12) * 2.0))
     commit(folder, make_partition(), trail)
     ledger = Ledger(folder)
-    assert ledger.why("d-7").fates[0].scores[0].value == 14.0
+    assert ledger.why("d-7").documents[0].scores[0].value == 14.0
     assert ledger.scores()["value"].to_list() == [row * 2.0 for row in range(12)]
 
 
@@ -252,8 +252,8 @@ def test_documents_are_found_by_ids_of_every_kind(tmp_path: Path) -> None:
             if query == "a#3" and number == 3:
                 continue  # here an id comes before a place
             expected = [0, 1] if query == "twice" else [number]
-            assert [fate.row for fate in answer.fates] == expected, query
-            statuses = [fate.status for fate in answer.fates]
+            assert [document.row for document in answer.documents] == expected, query
+            statuses = [document.status for document in answer.documents]
             assert statuses == [["dropped", "kept"][row % 2] for row in expected], query
             assert len(str(answer)) < 1000
             assert str(answer).strip()
@@ -271,5 +271,5 @@ def _query(name: Any) -> str | int:
 def test_what_is_no_document_was_never_seen(tmp_path: Path, query: str) -> None:
     run_lines(tmp_path, [{"id": "1", "text": "word"}])
     answer = Ledger(tmp_path / "out").why(query)
-    assert (answer.status, answer.fates) == ("never seen", [])
+    assert (answer.status, answer.documents) == ("never seen", [])
     assert "never seen" in str(answer)

@@ -73,7 +73,7 @@ def _run(
     return Ledger(output)
 
 
-def _fates(ledger: Ledger) -> pl.DataFrame:
+def _decided(ledger: Ledger) -> pl.DataFrame:
     """What a real run decided, as the frame of a recut."""
     frame = ledger.frame().select("partition", "row", "outcome", "stage", "score", "threshold")
     return frame.sort("partition", "row")
@@ -123,7 +123,7 @@ def test_stricter_thresholds_equal_a_run(
     assert "undecided" not in recut.counts()
     assert len(recut.changed) > 0
     gone = recut.frame.filter(pl.col("status") != "kept").sort("partition", "row")
-    expected = _fates(real)
+    expected = _decided(real)
     assert gone.select("partition", "row", "stage", "score").equals(
         expected.select("partition", "row", "stage", "score")
     )
@@ -134,7 +134,7 @@ def test_stricter_thresholds_equal_a_run(
 def test_looser_thresholds_equal_a_run(ledger: Ledger, source: Path, tmp_path: Path) -> None:
     """A document that passes now was scored by the later filters too, built in or written in Python."""
     recut = ledger.rethreshold({"word_count": {"lower": 10}, "vowels": {"lower": 0.2}})
-    real = _fates(_run(source, tmp_path / "out", **{**FIRST, "words": 10}))  # type: ignore[arg-type]
+    real = _decided(_run(source, tmp_path / "out", **{**FIRST, "words": 10}))  # type: ignore[arg-type]
     assert set(recut.counts()) == {"kept", "dropped"}
     gone = recut.frame.filter(pl.col("status") == "dropped").sort("partition", "row")
     assert gone.select("partition", "row", "stage", "score").equals(real.select("partition", "row", "stage", "score"))
@@ -151,7 +151,7 @@ def test_built_in_filters_alone_can_be_recut_both_ways(source: Path, tmp_path: P
     recut = run("a", 50, 4.5, scores="all").rethreshold(
         {"word_count": {"lower": 5}, "mean_word_length": {"lower": 4.0}}
     )
-    real = _fates(run("b", 5, 4.0))
+    real = _decided(run("b", 5, 4.0))
     assert set(recut.counts()) == {"kept", "dropped"}
     gone = recut.frame.filter(pl.col("status") == "dropped").sort("partition", "row")
     assert gone.select("partition", "row", "stage", "score").equals(real.select("partition", "row", "stage", "score"))
@@ -213,8 +213,8 @@ def test_a_duplicate_is_shown_beside_its_survivor(tmp_path: Path, writer: Any) -
     ledger = Ledger(tmp_path / "out")
     answer = ledger.why("b")
     assert answer.status == "duplicate"
-    assert answer.fates[0].verdicts[0].survivor == "a"
-    diff = ledger.text_diff(answer.fates[0])
+    assert answer.documents[0].decisions[0].survivor == "a"
+    diff = ledger.text_diff(answer.documents[0])
     assert diff is not None
     assert [line for line in diff.lines if line[0] in "+-"][2:] == ["-And another end.", "+And the first end."]
     shown = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b"])
@@ -233,7 +233,7 @@ def test_a_duplicate_is_shown_beside_its_survivor(tmp_path: Path, writer: Any) -
     assert "+And the first end." in changed.output
     told = json.loads(CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b", "--diff", "--json"]).stdout)
     assert told["diffs"][0]["equal"] is False
-    assert ledger.text_diff(ledger.why("c").fates[0]) is None
+    assert ledger.text_diff(ledger.why("c").documents[0]) is None
     (tmp_path / "in" / "a.jsonl").unlink()
     gone = CliRunner().invoke(cli, ["why", str(tmp_path / "out"), "b"])
     assert gone.exit_code == 0
@@ -272,9 +272,9 @@ def test_a_text_is_shown_as_it_is_beside_records_of_other_kinds(tmp_path: Path, 
         ("a", ["-And the first end.!!", "+And the first end."]),
         ('"q"', ["-ends so!", "+ends so"]),
     ):
-        (fate,) = ledger.why(name).fates
-        assert [(change.stage, change.field) for change in fate.changes] == [(clean.name, "text")]
-        diff = ledger.text_diff(fate)
+        (document,) = ledger.why(name).documents
+        assert [(change.stage, change.field) for change in document.changes] == [(clean.name, "text")]
+        diff = ledger.text_diff(document)
         assert diff is not None
         assert not diff.notes
         assert [line for line in diff.lines if line[0] in "+-"][2:] == expected

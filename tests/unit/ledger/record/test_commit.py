@@ -115,24 +115,6 @@ def test_files_with_other_rows_than_counted_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_stages_before_the_source_count_files_and_are_left_out(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    trail = make_trail()
-    trail.counts["list"] = StageCount(created=1, rows_out=1)
-    staged = make_file(folder, make_partition(), trail.output_rows)
-    entry = commit_partition(
-        folder,
-        make_partition(),
-        staged_files=[staged],
-        trail=trail,
-        plan_digest="p",
-        stage_order=["list", *STAGES],
-        source_stage="read",
-    )
-    assert list(entry.stages) == list(STAGES)
-    assert entry.rows_read == 12
-
-
 def test_an_empty_partition_commits_without_files(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     commit_partition(folder, make_partition(), staged_files=[], trail=Trail(), plan_digest="p", stage_order=STAGES)
@@ -187,7 +169,7 @@ def test_a_crash_between_any_two_steps_leaves_no_output_and_the_next_run_complet
             else:
                 assert entries == {}
             commit(folder, make_partition())
-            folder.remove_tree(folder.staging_folder)
+            folder.remove_tree(folder.record_path("staging"))
             assert {name: folder.read(folder.join(name)) for name in folder.walk()} == expected
         else:
             break
@@ -204,7 +186,7 @@ def test_records_that_are_no_longer_needed_go(tmp_path: Path) -> None:
         output_rows=2,
     )
     entry = commit(folder, make_partition(stamp="1"), bare)
-    folder.remove_tree(folder.staging_folder)
+    folder.remove_tree(folder.record_path("staging"))
     assert list(folder.walk()) == ["_gristmill/manifest/part-0.json", "part-0.jsonl"]
     assert entry.records == {}
 
@@ -235,7 +217,7 @@ def test_two_writers_of_one_partition_leave_one_sound_output(tmp_path: Path) -> 
     expected = {name: folder.read(folder.join(name)) for name in folder.walk()}
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: commit(RunFolder(tmp_path), make_partition()), range(40)))
-    folder.remove_tree(folder.staging_folder)
+    folder.remove_tree(folder.record_path("staging"))
     assert {name: folder.read(folder.join(name)) for name in folder.walk()} == expected
 
 
@@ -245,7 +227,7 @@ def test_a_row_without_a_number_is_not_indexed(tmp_path: Path) -> None:
     commit(folder, make_partition("a"), trail)
     trail.identities.append(Identity(np.array([-1]), hash_column(["stray"]), None, None))
     commit(folder, make_partition("b"), trail)
-    assert folder.read(folder.ids_file("a")) == folder.read(folder.ids_file("b"))
+    assert folder.read(folder.record_path("ids", "a")) == folder.read(folder.record_path("ids", "b"))
 
 
 def test_a_staged_file_that_is_gone_is_an_error_and_no_commit(tmp_path: Path) -> None:
@@ -261,14 +243,14 @@ def test_a_staged_file_that_is_gone_is_an_error_and_no_commit(tmp_path: Path) ->
 
 def test_foreign_and_half_written_files_in_the_manifest_are_named(tmp_path: Path) -> None:
     folder = make_run(tmp_path, 2)
-    entry = folder.read(folder.manifest_file("part-0"))
+    entry = folder.read(folder.record_path("manifest", "part-0"))
     for name, data in (("half", entry[:100]), ("note", b"[]"), ("copy", entry), ("bytes", b"\xff\x00")):
-        folder.write(folder.manifest_file(name), data)
-    folder.write(folder.manifest_file("part-1"), entry.replace(b'"rows_written": 7', b'"rows_written": 8'))
+        folder.write(folder.record_path("manifest", name), data)
+    folder.write(folder.record_path("manifest", "part-1"), entry.replace(b'"rows_written": 7', b'"rows_written": 8'))
     manifest = Manifest(folder)
     assert list(manifest.load()) == ["part-0"]
     assert len(manifest.problems) == 5
-    assert "does not match its seal" in next(text for text in manifest.problems if "part-1" in text)
+    assert "does not match its checksum" in next(text for text in manifest.problems if "part-1" in text)
     assert all("is not a usable manifest entry" in text for text in manifest.problems)
 
 

@@ -15,9 +15,9 @@ from gristmill.ledger.record.layout import RunFolder
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a\\b", "a\0b", "a\nb", "_gristmill", "x" * 231])
 def test_a_partition_id_never_leaves_the_folder(tmp_path: Path, name: str) -> None:
     folder = RunFolder(tmp_path)
-    for make in (folder.manifest_file, folder.ledger_file, folder.ids_file, folder.quarantine_file):
+    for kind in ("manifest", "ledger", "ids", "quarantine"):
         with pytest.raises(UsageError, match="cannot name a file"):
-            make(name)
+            folder.record_path(kind, name)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a//b", "a/../../x", "", ".", "a\\..\\b"])
@@ -28,7 +28,7 @@ def test_a_path_from_a_record_never_leaves_the_folder(tmp_path: Path, name: str)
 
 def test_an_extension_is_no_way_out_either(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="begin with a dot"):
-        RunFolder(tmp_path).data_file("part", "/../x")
+        RunFolder(tmp_path).data_path("part", "/../x")
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -65,11 +65,12 @@ def test_only_staging_of_ended_processes_is_swept(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     mine = folder.new_staging()
     host, pid, start, _ = os.path.basename(mine).split("-")
+    staging = folder.record_path("staging")
     free = next(number for number in range(2**22, 2**21, -1) if not psutil.pid_exists(number))
-    dead = f"{folder.staging_folder}/{host}-{free}-{start}-aa"
-    reused = f"{folder.staging_folder}/{host}-{pid}-{int(start) - 5000}-bb"
-    elsewhere = f"{folder.staging_folder}/{'0' * 8}-{free}-{start}-cc"
+    dead = f"{staging}/{host}-{free}-{start}-aa"
+    reused = f"{staging}/{host}-{pid}-{int(start) - 5000}-bb"
+    elsewhere = f"{staging}/{'0' * 8}-{free}-{start}-cc"
     for path in (mine, dead, reused, elsewhere):
         folder.write(f"{path}/piece", b"x")
-    assert folder.sweep_staging() == sorted(map(os.path.basename, (dead, reused)))
-    assert sorted(os.listdir(folder.staging_folder)) == sorted(map(os.path.basename, (mine, elsewhere)))
+    assert folder.sweep() == sorted(map(os.path.basename, (dead, reused)))
+    assert sorted(os.listdir(folder.record_path("staging"))) == sorted(map(os.path.basename, (mine, elsewhere)))

@@ -73,7 +73,7 @@ def test_another_plan_in_the_output_is_an_error(tmp_path: Path) -> None:
 
 def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.write(folder.plan_file, b"{")
+    folder.write(folder.record_path("plan"), b"{")
     with pytest.raises(VerificationError, match="damaged"):
         check_plan(folder, plan("a"))
 

@@ -48,7 +48,7 @@ def test_a_moved_input_root_is_not_a_change(tmp_path: Path) -> None:
 def test_missing_or_cut_outputs_are_done_again(tmp_path: Path) -> None:
     folder = make_run(tmp_path, 3)
     (tmp_path / "part-0.jsonl").unlink()
-    Path(folder.ids_file("part-1")).write_bytes(b"")
+    Path(folder.record_path("ids", "part-1")).write_bytes(b"")
     result = decide(Manifest(folder), [make_partition(f"part-{n}", n) for n in range(3)], DIGEST)
     assert (result.done, result.damaged) == ({"part-2"}, ["part-0", "part-1"])
     assert result.reasons["part-0"] == "part-0.jsonl is missing from the output"

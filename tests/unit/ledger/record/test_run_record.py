@@ -6,9 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from gristmill.ledger.record.alarms import AlarmLimits, find_alarms
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.ledger.record.run_record import RunRecorder, read_run
+from gristmill.ledger.record.run_record import AlarmLimits, RunRecorder, find_alarms, read_run
 from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import (
     Notice,

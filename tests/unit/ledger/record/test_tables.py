@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gristmill.kernels.hashing import hash_column
 from gristmill.ledger.record.quarantine import parse_quarantine, quarantine_lines
-from gristmill.ledger.record.tables import changes_table, decision_table, parquet_bytes, scores_table
+from gristmill.ledger.record.tables import ledger_table, parquet_bytes
 from gristmill.ledger.record.trail import Changes, Decisions, Identity, QuarantinedRecord, Scores, Trail
 from tests.unit.ledger.making import STAGES, make_trail
 
@@ -55,7 +55,7 @@ def pieces(draw: Any) -> Trail:
 def test_the_order_of_merging_never_shows(parts: list[Trail], chance: random.Random) -> None:
     def files(given_parts: list[Trail]) -> list[bytes]:
         trail = Trail.merged(given_parts)
-        tables = [make(trail, STAGES) for make in (decision_table, changes_table, scores_table)]
+        tables = [ledger_table(kind, trail, STAGES) for kind in ("ledger", "changes", "scores")]
         return [*map(parquet_bytes, tables), quarantine_lines(trail.quarantine, stage_order=STAGES)]
 
     shuffled = list(parts)
@@ -66,7 +66,7 @@ def test_the_order_of_merging_never_shows(parts: list[Trail], chance: random.Ran
 def test_rows_are_sorted_and_carry_ids_and_nulls() -> None:
     trail = make_trail(prefix="d")
     trail.decisions.append(Decisions("clean", "dropped", "untracked", np.array([-1, 2])))
-    table = pq.read_table(pa.BufferReader(parquet_bytes(decision_table(trail, STAGES)))).to_pylist()
+    table = pq.read_table(pa.BufferReader(parquet_bytes(ledger_table("ledger", trail, STAGES)))).to_pylist()
     assert [(row["row"], row["stage"]) for row in table] == [
         (None, "clean"), (0, "read"), (1, "words"), (2, "clean"), (2, "words"), (3, "words"), (4, "dedup"),
     ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_dropped_document_takes_at_most_forty_bytes(shared_data: Path) -> None
             for n in range(5)
         ],
     )
-    size = len(parquet_bytes(decision_table(trail, [])))
+    size = len(parquet_bytes(ledger_table("ledger", trail, [])))
     assert len(dropped) > 1000
     assert size / len(dropped) + 8 <= 40  # the entry in the index included
 

@@ -11,7 +11,7 @@ import pytest
 from gristmill.errors import InputNotFoundError
 from gristmill.ledger.prove.verify import verify
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.ledger.record.run_record import seal_of
+from gristmill.ledger.record.run_record import checksum
 from gristmill.ledger.record.workflow_record import WORKFLOW_FILE
 from gristmill.storage.atomic import json_bytes
 from tests.unit.stages.deduplication.jobs import deduplicate, documents, write_files
@@ -64,8 +64,8 @@ def test_an_edited_record_is_found_even_with_a_new_seal(outputs: dict[str, Path]
     record = json.loads((output / WORKFLOW_FILE).read_text())
     record["num_removed"] += 1
     (output / WORKFLOW_FILE).write_bytes(json_bytes(record))
-    assert any("does not match its seal" in problem for problem in verify(output).problems)
-    record["seal"] = seal_of(record)
+    assert any("does not match its checksum" in problem for problem in verify(output).problems)
+    record["seal"] = checksum(record)
     (output / WORKFLOW_FILE).write_bytes(json_bytes(record))
     assert verify(output).problems == [
         f"{WORKFLOW_FILE} says {record['num_removed']} documents removed, the manifest has {record['num_removed'] - 1}."

@@ -39,7 +39,7 @@ def kept_ids(folder: Path) -> list[str]:
 
 def survivor_of(folder: Path, document: str) -> tuple[str | None, float | None]:
     """For whom a document was removed, and how alike they are."""
-    (fate,) = Ledger(str(folder / "out")).why(document).fates
-    verdict = fate.verdicts[-1]
-    assert verdict.outcome == "duplicate"
-    return verdict.survivor, verdict.similarity
+    (found,) = Ledger(str(folder / "out")).why(document).documents
+    decision = found.decisions[-1]
+    assert decision.outcome == "duplicate"
+    return decision.survivor, decision.similarity

@@ -31,8 +31,8 @@ def test_assigned_ids_find_their_documents_again(tmp_path: Path) -> None:
     assert [row["id"] for row in read_rows(tmp_path / "clean")] == ["d0", "d1", "d4"]
     assert all("_curator_dedup_id" not in row for row in read_rows(tmp_path / "clean"))
     assert result.get_metadata("num_duplicates_removed") == 2
-    (fate,) = Ledger(str(tmp_path / "clean")).why("d3").fates
-    assert (fate.verdicts[0].outcome, fate.verdicts[0].survivor) == ("duplicate", "d1")
+    (document,) = Ledger(str(tmp_path / "clean")).why("d3").documents
+    assert (document.decisions[0].outcome, document.decisions[0].survivor) == ("duplicate", "d1")
 
 
 def test_assigned_ids_are_refused_for_other_documents(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.ledger.ask.score_coverage import missing_scores, missing_scores_note
+from gristmill.ledger.record.plan_record import missing_scores, missing_scores_note
 
 
 def plan(*ways: str) -> list[dict[str, Any]]:
