@@ -24,16 +24,16 @@ pytestmark = [
 class _Worker:
     """Hands parcels on, and writes down what happens."""
 
-    def __init__(self, order: Any) -> None:
-        self.order = order
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
         self.is_old = False
         self.history: list[str] = []
 
-    def start(self, allocation: Any) -> None:
+    def start(self, gpus: Any) -> None:
         self.history.append("start")
 
-    def may_retire(self, interval_s: float) -> bool:
-        return True
+    def may_be_replaced(self, interval_s: float) -> bool:
+        return self.is_old
 
     def run(self, parcels: Sequence[Parcel], *, careful: bool) -> Iterator[Parcel]:
         for parcel in parcels:
@@ -54,16 +54,16 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> SegmentActor:
         raise _Exit
 
     monkeypatch.setattr(calls, "SegmentWorker", _Worker)
-    monkeypatch.setattr(calls, "_attempt", lambda: 0)
+    monkeypatch.setattr(calls, "task_attempt", lambda: 0)
     monkeypatch.setattr(calls, "_HANDED_ON_S", 0.0)
     monkeypatch.setattr(calls.ray, "get_gpu_ids", list)
     monkeypatch.setattr(calls.os, "_exit", leave)
-    order: Any = SimpleNamespace(last=False)
-    return SegmentActor(order, restart_interval_s=0.0)
+    spec: Any = SimpleNamespace(last=False)
+    return SegmentActor(spec, restart_interval_s=0.0)
 
 
 def _frame(*bodies: str) -> Any:
-    return block([Parcel(1, body) for body in bodies])
+    return block([Parcel(body) for body in bodies])
 
 
 def _bodies(frames: Iterator[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The executor on actor pools: one stage after the other over all data, each on a pool of Ray actors."""
+"""Runs pipelines stage by stage: one stage after the other over all data, each on a pool of Ray actors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from gristmill.backends.base import Capacity
 from gristmill.backends.config import parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray.cluster import Cluster
-from gristmill.backends.ray.driver import Run
-from gristmill.backends.ray_data import RayDataExecutor
-from gristmill.backends.ray_data.config import RayDataConfig
+from gristmill.backends.ray.driver import RayRun
+from gristmill.backends.ray_data.executor import RayDataConfig, RayDataExecutor
 from gristmill.errors import UsageError
 from gristmill.execution.driver import Work
 
@@ -84,7 +83,7 @@ class RayActorPoolExecutor(RayDataExecutor):
             largest_node_gpus=min(found.largest_node_gpus, gpus),
         )
 
-    def _stream(self, plan: ExecutionPlan, work: Work, run: Run) -> None:
+    def _stream(self, plan: ExecutionPlan, work: Work, run: RayRun) -> None:
         run.all_stay = True
         run.cluster = self._unreserved(run.cluster)
         super()._stream(plan, work, run)
