@@ -8,12 +8,9 @@ from typing import Any, ClassVar
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.config import parse_config
-from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray.cluster import Cluster
-from gristmill.backends.ray.driver import RayRun
 from gristmill.backends.ray_data.executor import RayDataConfig, RayDataExecutor
 from gristmill.errors import UsageError
-from gristmill.execution.driver import Work
 
 
 @dataclass(frozen=True)
@@ -30,9 +27,7 @@ class ActorPoolConfig(RayDataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("reserved_cpus", "reserved_gpus"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"RayActorPoolExecutor: {name}={getattr(self, name)!r} is negative.", key=name)
+        self.check_least("RayActorPoolExecutor", 0, "reserved_cpus", "reserved_gpus")
 
 
 class RayActorPoolExecutor(RayDataExecutor):
@@ -83,13 +78,5 @@ class RayActorPoolExecutor(RayDataExecutor):
             largest_node_gpus=min(found.largest_node_gpus, gpus),
         )
 
-    def _stream(self, plan: ExecutionPlan, work: Work, run: RayRun) -> None:
-        run.all_stay = True
-        run.cluster = self._unreserved(run.cluster)
-        super()._stream(plan, work, run)
-
-    def _present(self, cluster: Cluster) -> Cluster:
-        return self._unreserved(super()._present(cluster))
-
-    def _unreserved(self, cluster: Cluster) -> Cluster:
+    def _usable(self, cluster: Cluster) -> Cluster:
         return cluster.without(self.settings.reserved_cpus, self.settings.reserved_gpus)

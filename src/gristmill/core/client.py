@@ -12,7 +12,6 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from gristmill.errors import OutputError, WorkerError
@@ -114,9 +113,9 @@ class RayClient:
         if process is not None:
             self._disconnect()
             for kind, limit in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, _STOP_S)):
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                     os.killpg(process.pid, kind)
-                if _has_ended(process, limit):
+                    process.wait(limit)
                     break
         for name, value in self._before.items():
             if value is None:
@@ -137,9 +136,7 @@ class RayClient:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _options(self) -> list[str]:
@@ -220,11 +217,3 @@ def _free_port(wanted: int, taken: set[int]) -> int:
                 taken.add(found)
                 return found
     raise WorkerError(f"No free port was found in place of {wanted}.")
-
-
-def _has_ended(process: subprocess.Popen[bytes], limit_s: float) -> bool:
-    try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True

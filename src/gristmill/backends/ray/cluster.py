@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from gristmill.backends.base import Capacity
 from gristmill.backends.ray import ray_internals
 from gristmill.errors import UsageError, WorkerError
+from gristmill.observe.memory import cpu_count
 
 _LOGGERS = ("ray", "ray.data", "ray.util", "ray._private")
 _UNKNOWN_GPU_GB = 24.0
@@ -50,6 +51,17 @@ class ClusterConfig:
     runtime_env: dict[str, Any] | None = None
     log_to_driver: bool = False
 
+    def check_least(self, owner: str, least: float, *names: str) -> None:
+        """Refuse settings that are below `least`.
+
+        Raises:
+            UsageError: One of them is.
+        """
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{owner}: {name}={value!r} must be at least {least:g}.", key=name, value=value)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -70,12 +82,14 @@ class Cluster:
         nodes: Those that can be given work.
         dashboard_url: Where Ray shows what it does, if it does.
         connected_before: Whether the connection is the caller's own.
+        ignore_head_node: Whether the head is left out.
         avoided: The id of the node that work is kept off; None: all are used.
     """
 
     nodes: tuple[Node, ...]
     dashboard_url: str | None
     connected_before: bool
+    ignore_head_node: bool = False
     avoided: str | None = None
 
     @property
@@ -108,11 +122,6 @@ class Cluster:
         )
 
 
-def address_of(config: ClusterConfig) -> str | None:
-    """Where the running cluster is that shall be used; None: there is none."""
-    return config.address or os.environ.get("RAY_ADDRESS") or None
-
-
 @contextlib.contextmanager
 def connected(
     config: ClusterConfig, *, ignore_head_node: bool = False, environment: Mapping[str, str] | None = None
@@ -132,22 +141,21 @@ def connected(
         _check_sendable(config)
         yield _look(ignore_head_node=ignore_head_node, connected_before=True)
         return
-    address = address_of(config)
-    _connect(config, address, environment or {})
+    _connect(config, config.address or os.environ.get("RAY_ADDRESS"), environment or {})
     try:
         yield _look(ignore_head_node=ignore_head_node, connected_before=False)
     finally:
         ray.shutdown()
 
 
-def present(cluster: Cluster, *, ignore_head_node: bool = False) -> Cluster:
+def present(cluster: Cluster) -> Cluster:
     """The cluster as it is now."""
-    return _look(ignore_head_node=ignore_head_node, connected_before=cluster.connected_before)
+    return _look(ignore_head_node=cluster.ignore_head_node, connected_before=cluster.connected_before)
 
 
 def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capacity:
     """What the cluster has; where one would be started here, what this machine has, without starting it."""
-    if ray.is_initialized() or address_of(config) is not None:
+    if ray.is_initialized() or config.address or os.environ.get("RAY_ADDRESS"):
         with connected(config, ignore_head_node=ignore_head_node) as cluster:
             return cluster.capacity(config.gpu_memory_gb)
     if ignore_head_node:
@@ -155,8 +163,8 @@ def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capaci
             "ignore_head_node=True leaves no node to work on: a cluster that is started here consists of its head. "
             "Set RAY_ADDRESS to a cluster with more nodes."
         )
-    cpus = float(config.num_cpus if config.num_cpus is not None else _local_cpus())
-    gpus = float(config.num_gpus if config.num_gpus is not None else _local_gpus())
+    cpus = float(cpu_count() if config.num_cpus is None else config.num_cpus)
+    gpus = float(_local_gpus() if config.num_gpus is None else config.num_gpus)
     return Capacity(cpus, gpus, cpus, gpus, config.gpu_memory_gb or ray_internals.gpu_memory_gb() or _UNKNOWN_GPU_GB)
 
 
@@ -186,7 +194,7 @@ def _memory_on_nodes_gb(nodes: Iterable[str]) -> float:
 
 
 def _connect(config: ClusterConfig, address: str | None, environment: Mapping[str, str]) -> None:
-    if address is not None and address.startswith("ray://"):
+    if address and address.startswith("ray://"):
         raise UsageError(
             f"RAY_ADDRESS={address!r} is the address of a Ray Client server. Gristmill's driver must run on a node of "
             "the cluster: submit it with `ray job submit`, or start it there with RAY_ADDRESS=auto.",
@@ -198,7 +206,7 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         "configure_logging": False,
         "runtime_env": config.runtime_env,
     }
-    if address is not None:
+    if address:
         if "RAY_AUTH_MODE" in os.environ:
             # Ray reads it when it is imported, which may have been before it was set.
             ray_internals.reread_authentication()
@@ -269,17 +277,13 @@ def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
             nodes.append(node)
     if not nodes:
         raise WorkerError("The Ray cluster has no node to work on besides its head, and ignore_head_node is set.")
-    return Cluster(tuple(nodes), ray_internals.dashboard_url(), connected_before, avoided)
+    return Cluster(tuple(nodes), ray_internals.dashboard_url(), connected_before, ignore_head_node, avoided)
 
 
 def short_temp_dir() -> str:
     """A folder for Ray's files whose path leaves room for the names of its sockets (at most 107 bytes)."""
     folder = os.path.join(tempfile.gettempdir(), f"gristmill-ray-{os.getuid()}")
     return folder if len(folder) < 40 else f"/tmp/gristmill-ray-{os.getuid()}"  # noqa: S108
-
-
-def _local_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _local_gpus() -> int:

@@ -67,7 +67,7 @@ class RayRun:
     """
 
     def __init__(
-        self, plan: ExecutionPlan, work: Work, cluster: Cluster, coordinator: Any, *, default_lifetime_m: float | None
+        self, plan: ExecutionPlan, work: Work, cluster: Cluster, coordinator: Any, default_lifetime_m: float | None
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.plan = plan
@@ -216,12 +216,12 @@ class RayRun:
 
 @contextlib.contextmanager
 def coordinated_run(
-    plan: ExecutionPlan, work: Work, cluster: Cluster, *, default_lifetime_m: float | None
+    plan: ExecutionPlan, work: Work, cluster: Cluster, default_lifetime_m: float | None
 ) -> Iterator[RayRun]:
-    """A run with its coordinator, which ends with it."""
+    """A run with its coordinator, which ends with it; workers are replaced after `default_lifetime_m` minutes."""
     handle = ray.remote(Coordinator).options(max_restarts=-1, max_task_retries=-1, **beside_driver()).remote()
     try:
-        run = RayRun(plan, work, cluster, handle, default_lifetime_m=default_lifetime_m)
+        run = RayRun(plan, work, cluster, handle, default_lifetime_m)
         if cluster.dashboard_url is not None:
             run.notice(f"Ray dashboard: {cluster.dashboard_url}")
         yield run

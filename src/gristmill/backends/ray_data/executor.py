@@ -15,7 +15,7 @@ from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.driver import Delivery, RayRun, coordinated_run, is_loss
-from gristmill.errors import GristmillError, UsageError, WorkerError
+from gristmill.errors import GristmillError, WorkerError
 from gristmill.execution.driver import Work
 
 if TYPE_CHECKING:
@@ -54,14 +54,8 @@ class RayDataConfig(clusters.ClusterConfig):
     worker_max_lifetime_m: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_workers_per_stage", "batches_per_call"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"RayDataExecutor: {name}={value!r} must be at least 1.", key=name, value=value)
-        if self.worker_max_lifetime_m is not None and self.worker_max_lifetime_m < 0:
-            raise UsageError(
-                f"RayDataExecutor: worker_max_lifetime_m={self.worker_max_lifetime_m!r} must not be negative."
-            )
+        self.check_least("RayDataExecutor", 1, "max_workers_per_stage", "batches_per_call")
+        self.check_least("RayDataExecutor", 0, "worker_max_lifetime_m")
 
 
 class RayDataExecutor(BaseExecutor):
@@ -90,8 +84,9 @@ class RayDataExecutor(BaseExecutor):
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
         with (
             clusters.connected(self.settings, ignore_head_node=self.ignore_head_node) as cluster,
-            coordinated_run(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m) as run,
+            coordinated_run(plan, work, self._usable(cluster), self.settings.worker_max_lifetime_m) as run,
         ):
+            run.all_stay = self.one_stage_at_a_time
             self._stream(plan, work, run)
 
     def _stream(self, plan: ExecutionPlan, work: Work, run: RayRun) -> None:
@@ -109,13 +104,13 @@ class RayDataExecutor(BaseExecutor):
             shares = self._shares(run)
             dataset = SegmentDataset(plan, work, run, shares, self.settings, at_once=at_once, one_at_a_time=one_by_one)
             if not _attempt(dataset, delivery, run, patience_s=patience):
-                run.restart(self._present(run.cluster))
+                run.restart(self._usable(clusters.present(run.cluster)))
             elif work.done == done:
                 return  # the work knows what is missing, and says so
 
-    def _present(self, cluster: clusters.Cluster) -> clusters.Cluster:
-        """The cluster as it is now, after a node was lost."""
-        return clusters.present(cluster, ignore_head_node=self.ignore_head_node)
+    def _usable(self, cluster: clusters.Cluster) -> clusters.Cluster:
+        """The part of the cluster that the run may use."""
+        return cluster
 
     def _shares(self, run: RayRun) -> list[Share]:
         """What each segment gets.

@@ -12,9 +12,8 @@ from gristmill.backends.base import BaseExecutor, Capacity
 from gristmill.backends.config import parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
-from gristmill.backends.ray.allocation import Share
-from gristmill.backends.ray.driver import RayRun, coordinated_run
-from gristmill.errors import PlanningError, UsageError
+from gristmill.backends.ray.driver import coordinated_run
+from gristmill.errors import UsageError
 from gristmill.execution.driver import Work
 
 _CLUSTER_VARIABLES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
@@ -54,12 +53,8 @@ class XennaConfig(clusters.ClusterConfig):
         for name in ("autoscale_interval_s", "logging_interval"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"XennaExecutor: {name}={getattr(self, name)!r} must be above 0.", key=name)
-        for name in ("worker_max_lifetime_m", "worker_restart_interval_m"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"XennaExecutor: {name}={value!r} must not be negative.", key=name)
-        if self.max_workers_per_stage is not None and self.max_workers_per_stage < 1:
-            raise UsageError(f"XennaExecutor: max_workers_per_stage={self.max_workers_per_stage!r} must be at least 1.")
+        self.check_least("XennaExecutor", 0, "worker_max_lifetime_m", "worker_restart_interval_m")
+        self.check_least("XennaExecutor", 1, "max_workers_per_stage")
 
     def usable_cpus(self, node: clusters.Node) -> int:
         """The processors of a node that Xenna uses: whole ones only."""
@@ -92,19 +87,15 @@ class XennaExecutor(BaseExecutor):
         os.environ.setdefault("PYTHON_LOG", "off")
         from gristmill.backends.xenna.pipeline import XennaRun
 
-        ignored = self.ignore_head_node
         with (
-            clusters.connected(self.settings, ignore_head_node=ignored, environment=_CLUSTER_VARIABLES) as cluster,
-            coordinated_run(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m) as run,
+            clusters.connected(
+                self.settings, ignore_head_node=self.ignore_head_node, environment=_CLUSTER_VARIABLES
+            ) as cluster,
+            coordinated_run(plan, work, cluster, self.settings.worker_max_lifetime_m) as run,
         ):
             self._check_environments(plan, connected_before=cluster.connected_before)
             run.all_stay = True
-
-            def shares() -> list[Share]:
-                run.cluster = clusters.present(run.cluster, ignore_head_node=ignored)
-                return self._shares(run)
-
-            XennaRun(plan, work, run, shares, self.settings).run()
+            XennaRun(plan, work, run, self.settings).run()
 
     def _check_environments(self, plan: ExecutionPlan, *, connected_before: bool) -> None:
         """Refuse what Xenna would leave out without a word.
@@ -116,21 +107,6 @@ class XennaExecutor(BaseExecutor):
             _check_environment(segment.runtime_env or {}, f"{segment.name}: runtime_env")
         if connected_before:
             _check_environment(self.settings.runtime_env or {}, "XennaExecutor: runtime_env")
-
-    def _shares(self, run: RayRun) -> list[Share]:
-        """What each segment gets.
-
-        Raises:
-            PlanningError: Some workers can never find a place.
-        """
-        nodes = [float(self.settings.usable_cpus(node)) for node in run.cluster.nodes]
-        if not any(nodes):
-            raise PlanningError(
-                f"Xenna uses whole processors, and {self.settings.cpu_allocation_percentage:.0%} of "
-                f"{max(node.cpus for node in run.cluster.nodes):g} is less than one. Raise cpu_allocation_percentage.",
-                setting="cpu_allocation_percentage",
-            )
-        return run.shares(nodes, one_stage_at_a_time=self.one_stage_at_a_time, ray_options=False)
 
 
 def _check_environment(given: Iterable[str], where: str) -> None:

@@ -11,7 +11,8 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -19,12 +20,13 @@ from cosmos_xenna.pipelines import v1 as xenna
 
 from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.backends.ray.allocation import Share
+from gristmill.backends.ray.cluster import present
 from gristmill.backends.ray.driver import Delivery, RayRun, beside_driver, is_loss
 from gristmill.backends.ray.parcels import Parcel, pack
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.xenna.executor import XennaConfig
 from gristmill.backends.xenna.patches import patched
-from gristmill.errors import WorkerError
+from gristmill.errors import PlanningError, WorkerError
 from gristmill.execution.driver import Work
 
 _POLL_S = 0.05
@@ -63,20 +65,12 @@ class ReportQueue:
 
 
 class XennaRun:
-    """One run on Xenna; `plan_shares` says what the workers get on the cluster as it is when a pipeline starts."""
+    """One run on Xenna."""
 
-    def __init__(
-        self,
-        plan: ExecutionPlan,
-        work: Work,
-        run: RayRun,
-        plan_shares: Callable[[], Sequence[Share]],
-        settings: XennaConfig,
-    ) -> None:
+    def __init__(self, plan: ExecutionPlan, work: Work, run: RayRun, settings: XennaConfig) -> None:
         self._plan = plan
         self._run = run
         self._work = work
-        self._plan_shares = plan_shares
         self._settings = settings
         self._delivery = Delivery(work)
 
@@ -108,8 +102,8 @@ class XennaRun:
         """
         # Reports that wait for room count as calls under way, which must not keep the driver from taking some.
         reports = ray.remote(ReportQueue).options(max_concurrency=100_000, **beside_driver()).remote()
-        shares = self._plan_shares()
-        specification = self._specification(parcels, shares, reports, careful=careful)
+        self._run.cluster = present(self._run.cluster)
+        specification = self._specification(parcels, self._shares(), reports, careful=careful)
         nodes = frozenset(node.id for node in self._run.cluster.nodes if self._settings.usable_cpus(node))
         problems: list[Exception] = []
 
@@ -143,6 +137,23 @@ class XennaRun:
         if is_loss(problem):
             return problem
         raise WorkerError(f"Xenna ended the run: {type(problem).__name__}: {problem}", cause=str(problem)) from problem
+
+    def _shares(self) -> list[Share]:
+        """What the workers of each segment get on the cluster as it is now.
+
+        Raises:
+            PlanningError: Some workers can never find a place.
+        """
+        settings, nodes = self._settings, self._run.cluster.nodes
+        cpus = [float(settings.usable_cpus(node)) for node in nodes]
+        if not any(cpus):
+            raise PlanningError(
+                f"Xenna uses whole processors, and {settings.cpu_allocation_percentage:.0%} of "
+                f"{max(node.cpus for node in nodes):g} is less than one. Raise cpu_allocation_percentage.",
+                setting="cpu_allocation_percentage",
+            )
+        one_at_a_time = settings.execution_mode == "batch"
+        return self._run.shares(cpus, one_stage_at_a_time=one_at_a_time, ray_options=False)
 
     def _deliver(self, reports: Any) -> None:
         for report in ray.get(reports.take.remote()):
@@ -199,8 +210,7 @@ class XennaRun:
         stage = SegmentStage(
             worker,
             reports,
-            cpus=share.cpus,
-            gpus=share.gpus,
+            share,
             batch_size=segment.batch_size,
             setup_attempts=spec.num_setup_attempts_python or 1,
             careful=careful,
@@ -228,41 +238,29 @@ class XennaRun:
         return max(_LEAST_SLOTS, min(_MOST_SLOTS, calls))
 
 
+@dataclass(eq=False)
 class SegmentStage(xenna.Stage):  # type: ignore[misc]
     """A segment as a stage of Xenna, whose samples are tasks.
 
-    Args:
+    Attributes:
         spec: What the workers need to know.
         reports: The queue for reports to the driver.
-        cpus: Processors of one worker.
-        gpus: GPUs of one worker.
+        share: What one worker holds.
         batch_size: Tasks per call.
         setup_attempts: How often `setup` is tried.
         careful: A worker of an earlier pipeline has died; see `SegmentWorker.run`.
         environment: The runtime environment of the segment.
     """
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        reports: Any,
-        *,
-        cpus: float,
-        gpus: float,
-        batch_size: int,
-        setup_attempts: int,
-        careful: bool,
-        environment: dict[str, Any],
-    ) -> None:
-        self._spec = spec
-        self._reports = reports
-        self._cpus, self._gpus = cpus, gpus
-        self._batch_size = batch_size
-        self._attempts = setup_attempts
-        self._careful = careful
-        self._environment = environment
-        self._worker: SegmentWorker | None = None
-        self._sent: deque[Any] = deque()
+    spec: WorkerSpec
+    reports: Any
+    share: Share
+    batch_size: int
+    setup_attempts: int
+    careful: bool
+    environment: dict[str, Any]
+    _worker: SegmentWorker | None = field(default=None, init=False)
+    _sent: deque[Any] = field(default_factory=deque, init=False)
 
     def __deepcopy__(self, memo: object) -> SegmentStage:
         # Xenna copies its whole specification; handles of actors must not be copied.
@@ -271,18 +269,18 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
     @property
     def stage_batch_size(self) -> int:
         """Tasks per call."""
-        return self._batch_size
+        return self.batch_size
 
     @property
     def required_resources(self) -> xenna.Resources:
         """What one worker holds."""
-        return xenna.Resources(cpus=self._cpus, gpus=self._gpus)
+        return xenna.Resources(cpus=self.share.cpus, gpus=self.share.gpus)
 
     @property
     def env_info(self) -> xenna.RuntimeEnv:
         """The runtime environment of the workers."""
-        conda = self._environment.get("conda")
-        variables = dict(self._environment.get("env_vars", {}))
+        conda = self.environment.get("conda")
+        variables = dict(self.environment.get("env_vars", {}))
         return xenna.RuntimeEnv(conda=xenna.CondaEnv(conda) if conda else None, extra_env_vars=variables)
 
     def setup(self, worker_metadata: Any) -> None:
@@ -290,8 +288,8 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         _stages.append(self)
         gpus = tuple(gpu.index for gpu in worker_metadata.allocation.gpus)
         threading.Thread(target=_end_process, name="gristmill-end", daemon=True).start()
-        for _ in range(self._attempts):
-            self._worker = SegmentWorker(self._spec)
+        for _ in range(self.setup_attempts):
+            self._worker = SegmentWorker(self.spec)
             self._worker.start(gpus)
             if self._worker.failure is None:
                 return
@@ -300,7 +298,7 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         """Called by Xenna with `stage_batch_size` tasks, or fewer at the end."""
         assert self._worker is not None
         given: list[Parcel] = []
-        with contextlib.closing(self._worker.run(in_data, careful=self._careful)) as results:
+        with contextlib.closing(self._worker.run(in_data, careful=self.careful)) as results:
             for item in results:
                 if isinstance(item, WorkerReport):
                     self._send(item)
@@ -314,8 +312,8 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         Raises:
             RayError: The driver takes no reports any more.
         """
-        self._sent.append(self._reports.put.remote(report))
-        self._wait(0 if self._careful or report.error is not None else _REPORTS_AHEAD)
+        self._sent.append(self.reports.put.remote(report))
+        self._wait(0 if self.careful or report.error is not None else _REPORTS_AHEAD)
 
     def _wait(self, left: int) -> None:
         """Wait until no more than `left` reports are on their way."""

@@ -12,6 +12,7 @@ pytest.importorskip("cosmos_xenna")
 
 import ray.exceptions
 
+from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.worker import WorkerReport
 from gristmill.backends.xenna import pipeline as module
 from gristmill.backends.xenna.pipeline import ReportQueue, SegmentStage
@@ -65,7 +66,9 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> _Reports:
 
 def _stage(reports: _Reports, given: list[WorkerReport], *, careful: bool = False) -> SegmentStage:
     spec: Any = None
-    stage = SegmentStage(spec, reports, cpus=1, gpus=0, batch_size=1, setup_attempts=1, careful=careful, environment={})
+    stage = SegmentStage(
+        spec, reports, Share(1, 0, 1, 1), batch_size=1, setup_attempts=1, careful=careful, environment={}
+    )
     stage._worker = _Worker(given)  # type: ignore[assignment]
     return stage
 
