@@ -179,7 +179,7 @@ def check(requests: Sequence[Request], nodes: Sequence[Node], *, at_once: bool) 
         ResourcesError: No node can hold a worker, or the GPUs are not enough for all that must be there.
 
     Example:
-        >>> check([Request("embed", 1.0, 2.0)], [Node("a", 8.0, 1.0, is_head=True)], at_once=True)
+        >>> check([Request("embed", 1.0, 2.0)], [Node("a", 8.0, 1.0)], at_once=True)
         Traceback (most recent call last):
         gristmill.errors.ResourcesError: embed: a worker asks for 1 CPUs, 2 GPUs, and no node ...
     """

@@ -1,4 +1,4 @@
-"""Finds or starts a Ray cluster, says what it has, and leaves it as it was found."""
+"""Finds or starts a Ray cluster, says what it has, and ends it as it was found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,7 +70,6 @@ class Node:
     id: str
     cpus: float
     gpus: float
-    is_head: bool
     others: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -111,16 +110,6 @@ class Cluster:
             nodes.append(replace(node, cpus=node.cpus - fewer_cpus, gpus=node.gpus - fewer_gpus))
         return replace(self, nodes=tuple(nodes))
 
-    def capacity(self, gpu_memory_gb: float | None) -> Capacity:
-        """The cluster as the planner sees it."""
-        return Capacity(
-            cpus=self.cpus,
-            gpus=self.gpus,
-            largest_node_cpus=max((node.cpus for node in self.nodes), default=0.0),
-            largest_node_gpus=max((node.gpus for node in self.nodes), default=0.0),
-            gpu_memory_gb=gpu_memory_gb or _memory_on_nodes_gb(node.id for node in self.nodes if node.gpus),
-        )
-
 
 @contextlib.contextmanager
 def connected(
@@ -136,7 +125,10 @@ def connected(
         ignore_head_node: Leave the head node out.
         environment: Variables for the processes of a cluster that is started here.
     """
-    _quiet_logs()
+    # Only errors of Ray's own loggers are shown: what went wrong is told by our own errors.
+    for logger in map(logging.getLogger, _LOGGERS):
+        if logger.level in (logging.NOTSET, logging.INFO, logging.WARNING):
+            logger.setLevel(logging.ERROR)
     if ray.is_initialized():
         _check_sendable(config)
         yield _look(ignore_head_node=ignore_head_node, connected_before=True)
@@ -157,10 +149,16 @@ def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capaci
     """What the cluster has; where one would be started here, what this machine has, without starting it."""
     if ray.is_initialized() or config.address or os.environ.get("RAY_ADDRESS"):
         with connected(config, ignore_head_node=ignore_head_node) as cluster:
-            return cluster.capacity(config.gpu_memory_gb)
+            return Capacity(
+                cpus=cluster.cpus,
+                gpus=cluster.gpus,
+                largest_node_cpus=max(node.cpus for node in cluster.nodes),
+                largest_node_gpus=max(node.gpus for node in cluster.nodes),
+                gpu_memory_gb=config.gpu_memory_gb or _memory_on_nodes_gb(cluster),
+            )
     if ignore_head_node:
         raise UsageError(
-            "ignore_head_node=True leaves no node to work on: a cluster that is started here consists of its head. "
+            "ignore_head_node=True ends no node to work on: a cluster that is started here consists of its head. "
             "Set RAY_ADDRESS to a cluster with more nodes."
         )
     cpus = float(cpu_count() if config.num_cpus is None else config.num_cpus)
@@ -168,12 +166,12 @@ def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capaci
     return Capacity(cpus, gpus, cpus, gpus, config.gpu_memory_gb or ray_internals.gpu_memory_gb() or _UNKNOWN_GPU_GB)
 
 
-def _memory_on_nodes_gb(nodes: Iterable[str]) -> float:
-    """The memory of the smallest GPU on these nodes, so that a share of any of them is enough.
+def _memory_on_nodes_gb(cluster: Cluster) -> float:
+    """The memory of the smallest GPU on the nodes, so that a share of any of them is enough.
 
     The driver's own machine often has no GPU, or another one: the nodes are asked.
     """
-    wanted = frozenset(nodes)
+    wanted = frozenset(node.id for node in cluster.nodes if node.gpus)
     if not wanted:
         return _UNKNOWN_GPU_GB
     if wanted not in _gpu_memory:
@@ -268,10 +266,9 @@ def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
             id=info["NodeID"],
             cpus=float(resources.pop("CPU", 0.0)),
             gpus=float(resources.pop("GPU", 0.0)),
-            is_head=ray_internals.HEAD_RESOURCE in resources,
             others=resources,
         )
-        if ignore_head_node and node.is_head:
+        if ignore_head_node and ray_internals.HEAD_RESOURCE in resources:
             avoided = node.id
         else:
             nodes.append(node)
@@ -281,7 +278,7 @@ def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
 
 
 def short_temp_dir() -> str:
-    """A folder for Ray's files whose path leaves room for the names of its sockets (at most 107 bytes)."""
+    """A folder for Ray's files whose path ends room for the names of its sockets (at most 107 bytes)."""
     folder = os.path.join(tempfile.gettempdir(), f"gristmill-ray-{os.getuid()}")
     return folder if len(folder) < 40 else f"/tmp/gristmill-ray-{os.getuid()}"  # noqa: S108
 
@@ -291,14 +288,6 @@ def _local_gpus() -> int:
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip()])
     return len(glob.glob("/dev/nvidia[0-9]*"))
-
-
-def _quiet_logs() -> None:
-    """Let only errors of Ray's own loggers through; what went wrong is told by our own errors."""
-    for name in _LOGGERS:
-        logger = logging.getLogger(name)
-        if logger.level in (logging.NOTSET, logging.INFO, logging.WARNING):
-            logger.setLevel(logging.ERROR)
 
 
 @contextlib.contextmanager

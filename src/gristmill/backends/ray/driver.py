@@ -17,7 +17,7 @@ from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.backends.ray.allocation import Demand, Request, Share, check, fit
 from gristmill.backends.ray.cluster import Cluster
 from gristmill.backends.ray.coordinator import Coordinator
-from gristmill.backends.ray.parcels import unpack_leaf
+from gristmill.backends.ray.parcels import unpack_end
 from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_spec
 from gristmill.backends.ray.worker import WorkerReport, WorkerSpec, overrides, own_memory
 from gristmill.errors import GristmillError
@@ -71,11 +71,11 @@ class RayRun:
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.plan = plan
+        self.work = work
         self.cluster = cluster
         self.coordinator = coordinator
         self.specs: list[SegmentSpec] = [segment_spec(segment) for segment in plan.segments]
         self.all_stay = False
-        self._events = work.events
         self._default_lifetime_m = default_lifetime_m
         self._polled_at = time.monotonic()
         self._problem: GristmillError | None = None
@@ -148,7 +148,7 @@ class RayRun:
 
     def notice(self, message: str, level: str = "info") -> None:
         """Tell the user something."""
-        self._events.emit(Notice(message, level))
+        self.work.events.emit(Notice(message, level))
 
     def poll(self) -> None:
         """Take over what the coordinator knows, if it was not asked a moment ago."""
@@ -160,7 +160,7 @@ class RayRun:
         events, problems, workers = ray.get(self.coordinator.drain.remote())
         self._polled_at = time.monotonic()
         for event in events:
-            self._events.emit(event)
+            self.work.events.emit(event)
         if problems and self._problem is None:
             self._problem = problems[0]
         return int(workers)
@@ -252,24 +252,24 @@ class Delivery:
         Raises:
             GristmillError: The error that the report brings.
         """
-        for leaf, parcel in report.leaves:
-            self._deliver(unpack_leaf(leaf, parcel))
+        for end, packed in report.ends:
+            self._deliver(unpack_end(end, packed))
         for event in report.events:
             self._work.events.emit(event)
         self._sampler.take(report)
         if report.error is not None:
             raise report.error
 
-    def _deliver(self, leaf: Leaf) -> None:
-        if self._work.is_done(leaf.partition):
+    def _deliver(self, end: Leaf) -> None:
+        if self._work.is_done(end.partition):
             return
-        seen = self._seen.setdefault(leaf.partition, set())
-        if leaf.order in seen:
+        seen = self._seen.setdefault(end.partition, set())
+        if end.order in seen:
             return
-        seen.add(leaf.order)
-        self._work.deliver(leaf)
-        if self._work.is_done(leaf.partition):
-            del self._seen[leaf.partition]
+        seen.add(end.order)
+        self._work.deliver(end)
+        if self._work.is_done(end.partition):
+            del self._seen[end.partition]
 
 
 class Sampler:
@@ -283,8 +283,7 @@ class Sampler:
     def __init__(self, events: EventStream, segments: int) -> None:
         self._events = events
         self._segments = range(segments)
-        self._segment_of: dict[int, int] = {}
-        self._memory: dict[int, int] = {}
+        self._workers: dict[int, tuple[int, int]] = {}  # segment and memory of each
         self._active: set[int] = set()
         self._sampled_at = float("-inf")
         events.listen(self)
@@ -292,27 +291,25 @@ class Sampler:
     def __call__(self, event: Event) -> None:
         """Forget a worker that has ended."""
         if isinstance(event, WorkerStopped):
-            self._segment_of.pop(event.worker, None)
-            self._memory.pop(event.worker, None)
+            self._workers.pop(event.worker, None)
             self._active.discard(event.worker)
 
     def take(self, report: WorkerReport) -> None:
         """Note what a worker reports about itself."""
         for event in report.events:
-            self._segment_of[event.worker] = event.segment
+            _, memory = self._workers.get(event.worker, (0, 0))
+            self._workers[event.worker] = (event.segment, report.memory or memory)
             self._active.add(event.worker)
-            if report.memory:
-                self._memory[event.worker] = report.memory
         if self._active and time.monotonic() - self._sampled_at >= _SAMPLE_S:
             self._sample()
 
     def _sample(self) -> None:
-        workers = Counter(self._segment_of.values())
-        busy = Counter(self._segment_of[worker] for worker in self._active)
+        workers = Counter(segment for segment, _ in self._workers.values())
+        busy = Counter(self._workers[worker][0] for worker in self._active)
         none = (0,) * len(self._segments)
         self._events.emit(
             Sample(
-                memory_bytes=own_memory() + sum(self._memory.values()),
+                memory_bytes=own_memory() + sum(memory for _, memory in self._workers.values()),
                 shared_bytes=0,
                 queued=none,
                 queued_bytes=none,

@@ -34,7 +34,7 @@ class _BatchFields:
 
 
 @dataclass(slots=True)
-class Parcel:
+class PackedTask:
     """A task on its way to the next segment."""
 
     body: Any
@@ -50,8 +50,8 @@ class Parcel:
         """The id of the task inside."""
         return str(self.body.task_id)
 
-    def __deepcopy__(self, memo: object) -> Parcel:
-        # Nobody changes a parcel; Xenna copies the whole list of them.
+    def __deepcopy__(self, memo: object) -> PackedTask:
+        # Nobody changes it; Xenna copies the whole list of them.
         return self
 
     def __sizeof__(self) -> int:
@@ -59,24 +59,24 @@ class Parcel:
         return self.nbytes
 
 
-def pack(task: Task[Any]) -> Parcel:
+def pack(task: Task[Any]) -> PackedTask:
     """The task as a value."""
     if type(task) is not DocumentBatch:
-        return Parcel(task)
+        return PackedTask(task)
     fields = _BatchFields(
         task.dataset_name, task.task_id, task._metadata, task._stage_perf, task._lineage, task._tracking.rows
     )
-    return Parcel(fields, task.columns.transport())
+    return PackedTask(fields, task.columns.transport())
 
 
-def unpack(parcel: Parcel) -> Task[Any]:
+def unpack(packed: PackedTask) -> Task[Any]:
     """The task again."""
-    fields = parcel.body
+    fields = packed.body
     if not isinstance(fields, _BatchFields):
         task: Task[Any] = fields
         return task
-    assert parcel.table is not None
-    batch = DocumentBatch.from_columns(from_transport(parcel.table), rows=fields.rows, dataset_name=fields.dataset_name)
+    assert packed.table is not None
+    batch = DocumentBatch.from_columns(from_transport(packed.table), rows=fields.rows, dataset_name=fields.dataset_name)
     batch.task_id = fields.task_id
     batch._metadata = dict(fields.metadata)
     batch._stage_perf = list(fields.stage_perf)
@@ -84,11 +84,11 @@ def unpack(parcel: Parcel) -> Task[Any]:
     return batch
 
 
-def pack_leaf(leaf: Leaf) -> tuple[Leaf, Parcel | None]:
-    """The leaf, with the documents of its task beside it."""
-    return (leaf, None) if leaf.task is None else (replace(leaf, task=None), pack(leaf.task))
+def pack_end(end: Leaf) -> tuple[Leaf, PackedTask | None]:
+    """The end, with the documents of its task beside it."""
+    return (end, None) if end.task is None else (replace(end, task=None), pack(end.task))
 
 
-def unpack_leaf(leaf: Leaf, parcel: Parcel | None) -> Leaf:
-    """The leaf again."""
-    return leaf if parcel is None else replace(leaf, task=unpack(parcel))
+def unpack_end(end: Leaf, packed: PackedTask | None) -> Leaf:
+    """The end again."""
+    return end if packed is None else replace(end, task=unpack(packed))

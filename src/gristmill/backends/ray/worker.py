@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,8 @@ import psutil
 import ray
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
-from gristmill.backends.plan import RunSettings, Segment
-from gristmill.backends.ray.parcels import Parcel, pack, pack_leaf, unpack
+from gristmill.backends.plan import Segment
+from gristmill.backends.ray.parcels import PackedTask, pack, pack_end, unpack
 from gristmill.errors import GristmillError, WorkerError
 from gristmill.execution.partition_output import Leaf, task_end
 from gristmill.execution.recovery import Hints, Place
@@ -62,28 +62,28 @@ class WorkerReport:
     """What a worker tells the driver: ends of tasks, figures, or the error that ends the run.
 
     Attributes:
-        leaves: Ends of tasks.
+        ends: Ends of tasks.
         events: What was done.
         error: The error that ends the run.
         memory: Bytes that the worker holds; 0 where it has not measured.
     """
 
-    leaves: list[tuple[Leaf, Parcel | None]] = field(default_factory=list)
+    ends: list[tuple[Leaf, PackedTask | None]] = field(default_factory=list)
     events: list[TaskFinished] = field(default_factory=list)
     error: GristmillError | None = None
     memory: int = 0
 
     def add(self, other: WorkerReport) -> None:
         """Take over the contents of `other`."""
-        self.leaves.extend(other.leaves)
+        self.ends.extend(other.ends)
         self.events.extend(other.events)
         self.error = self.error or other.error
         self.memory = other.memory or self.memory
 
     def __sizeof__(self) -> int:
         # Ray Data weighs blocks by this, and holds work back accordingly.
-        documents = sum(parcel.nbytes for _, parcel in self.leaves if parcel is not None)
-        return _SMALL * (1 + len(self.leaves)) + documents
+        documents = sum(packed.nbytes for _, packed in self.ends if packed is not None)
+        return _SMALL * (1 + len(self.ends)) + documents
 
 
 class SegmentWorker:
@@ -106,7 +106,6 @@ class SegmentWorker:
             self.failure = _missing_code(error)
             return
         self.segment: Segment = segment
-        self.settings: RunSettings = settings
         self.steps = _StepReporter(segment, spec.coordinator)
         self.runner = SegmentRunner(
             segment,
@@ -189,11 +188,11 @@ class SegmentWorker:
 
     # --- work ---
 
-    def run(self, parcels: Sequence[Parcel], *, careful: bool) -> Generator[Parcel | WorkerReport, None, None]:
+    def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Generator[PackedTask | WorkerReport, None, None]:
         """Push tasks through the segment: tasks for the next one as they come, reports for the driver.
 
         Args:
-            parcels: The tasks.
+            tasks: The tasks.
             careful: An earlier attempt has killed its worker: take one task at a time, and report every step.
         """
         if self.failure is not None:
@@ -201,15 +200,14 @@ class SegmentWorker:
             return
         size = 1 if careful or self.spec.whole_partitions else self.segment.batch_size
         with self._lock:
-            for start in range(0, len(parcels), size):
-                failed = False
-                for given in self._run_recorded(parcels[start : start + size], careful=careful):
-                    failed = isinstance(given, WorkerReport) and given.error is not None
-                    yield given
-                if failed:
+            for start in range(0, len(tasks), size):
+                if not (yield from self._run_recorded(tasks[start : start + size], careful=careful)):
                     return
 
-    def _run_recorded(self, group: Sequence[Parcel], *, careful: bool) -> Iterator[Parcel | WorkerReport]:
+    def _run_recorded(
+        self, group: Sequence[PackedTask], *, careful: bool
+    ) -> Generator[PackedTask | WorkerReport, None, bool]:
+        """Run a group of tasks, recorded by the coordinator if `careful`; returns whether they were done."""
         coordinator = self.spec.coordinator
         key = f"{group[0].task_id} in {self.segment.name}"
         hints: Hints | None = None
@@ -217,20 +215,23 @@ class SegmentWorker:
             known = _answer(coordinator.start_task.remote(key))
             if isinstance(known, GristmillError):
                 yield WorkerReport(error=known)
-                return
+                return False
             hints = known
         self.steps.enter(key, careful=careful)
-        done = False
+        finished = False
         try:
-            yield from self._run_group([unpack(parcel) for parcel in group], hints)
-            done = True
+            done = yield from self._run_group([unpack(packed) for packed in group], hints)
+            finished = True
         finally:
             # Not reached when the process dies: that is how the coordinator knows.
             self.steps.leave()
             if careful:
-                _answer((coordinator.finish_task if done else coordinator.release_task).remote(key))
+                _answer((coordinator.finish_task if finished else coordinator.release_task).remote(key))
+        return done
 
-    def _run_group(self, tasks: list[Task[Any]], hints: Hints | None) -> Iterator[Parcel | WorkerReport]:
+    def _run_group(
+        self, tasks: list[Task[Any]], hints: Hints | None
+    ) -> Generator[PackedTask | WorkerReport, None, bool]:
         started = time.perf_counter()
         waited = 0.0
         report = WorkerReport()
@@ -238,13 +239,13 @@ class SegmentWorker:
         try:
             for item in self.runner.run(tasks, hints):
                 if isinstance(item, Leaf):
-                    report.leaves.append(pack_leaf(item))
+                    report.ends.append(pack_end(item))
                 elif self.spec.last:
-                    report.leaves.append(pack_leaf(task_end(item)))
+                    report.ends.append(pack_end(task_end(item)))
                 else:
-                    parcel = pack(item)
+                    packed = pack(item)
                     since = time.perf_counter()
-                    yield parcel
+                    yield packed
                     waited += time.perf_counter() - since
         except GristmillError as error:
             report.error = error
@@ -265,6 +266,7 @@ class SegmentWorker:
             )
         )
         yield report
+        return report.error is None
 
 
 class _StepReporter:

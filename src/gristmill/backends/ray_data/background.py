@@ -28,17 +28,13 @@ class BackgroundIterator(Generic[T]):
     Args:
         source: Opens the iterator; called in the other thread, and closed there.
         ahead: How many items may wait to be taken.
-        submit: Has a function called in the other thread.
     """
 
-    def __init__(
-        self, source: Callable[[], Iterator[T]], *, ahead: int, submit: Callable[[Callable[[], None]], Any]
-    ) -> None:
+    def __init__(self, source: Callable[[], Iterator[T]], *, ahead: int) -> None:
         self._source = source
         self._items: queue.Queue[T] = queue.Queue(ahead)
         self._closed = threading.Event()
         self._problem: BaseException | None = None
-        submit(self._run)
 
     def take(self, timeout_s: float | None = None) -> list[T] | None:
         """The next item in a list, which is empty if none comes for `timeout_s`; None once all were taken.
@@ -70,7 +66,8 @@ class BackgroundIterator(Generic[T]):
         while not self._items.empty():
             self._items.get_nowait()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Read the source; called in the other thread."""
         source: Iterator[T] | None = None
         try:
             source = self._source()
@@ -105,14 +102,9 @@ def in_background(source: Callable[[], Iterator[T]], *, ahead: int) -> Iterator[
         ...     items.take(timeout_s=1.0)
         [1]
     """
-    threads = []
-
-    def submit(run: Callable[[], None]) -> None:
-        threads.append(threading.Thread(target=run, name="gristmill-ray-data", daemon=True))
-        threads[0].start()
-
-    items = BackgroundIterator(source, ahead=ahead, submit=submit)
-    (thread,) = threads
+    items = BackgroundIterator(source, ahead=ahead)
+    thread = threading.Thread(target=items.run, name="gristmill-ray-data", daemon=True)
+    thread.start()
     try:
         yield items
     finally:
@@ -161,7 +153,9 @@ class StageThread:
 
     def iterate(self, source: Callable[[], Iterator[T]]) -> Generator[T, None, None]:
         """The items of the iterator that `source` opens, made in the thread a little ahead of being taken."""
-        yield from BackgroundIterator(source, ahead=_RESULTS_AHEAD, submit=self._calls.put)
+        items = BackgroundIterator(source, ahead=_RESULTS_AHEAD)
+        self._calls.put(items.run)
+        yield from items
 
     def stop(self) -> None:
         """End the thread after the calls it has been given."""

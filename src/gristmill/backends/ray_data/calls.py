@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import ray
 
-from gristmill.backends.ray.parcels import Parcel
+from gristmill.backends.ray.parcels import PackedTask
 from gristmill.backends.ray.ray_internals import task_attempt
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.ray_data.background import StageThread
@@ -109,10 +109,10 @@ def _run(worker: SegmentWorker, frame: pd.DataFrame, stage_thread: StageThread |
     for item in items:
         if isinstance(item, WorkerReport):
             report.add(item)
-    parcels = [item for item in items if isinstance(item, Parcel)]
-    results = worker.run(parcels, careful=task_attempt() > 0)
+    tasks = [item for item in items if isinstance(item, PackedTask)]
+    results = worker.run(tasks, careful=task_attempt() > 0)
     for given in results if stage_thread is None else stage_thread.iterate(lambda: results):
-        if isinstance(given, Parcel) or worker.spec.last or given.error is not None:
+        if isinstance(given, PackedTask) or worker.spec.last or given.error is not None:
             yield block([given])
         else:
             report.add(given)

@@ -13,7 +13,7 @@ import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Dataset, TaskPoolStrategy
 
-from gristmill.backends.plan import ExecutionPlan, Segment
+from gristmill.backends.plan import Segment
 from gristmill.backends.ray import ray_internals
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import temporary_variables
@@ -23,7 +23,6 @@ from gristmill.backends.ray.worker import WorkerReport
 from gristmill.backends.ray_data.background import BackgroundIterator, in_background
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
 from gristmill.backends.ray_data.executor import RayDataConfig
-from gristmill.execution.driver import Work
 
 _MOST_BATCHES = 8
 """Batches in one Ray task: its overhead of about 10 ms must not starve a worker that needs 10 ms for a batch."""
@@ -47,8 +46,6 @@ class SegmentDataset:
 
     def __init__(
         self,
-        plan: ExecutionPlan,
-        work: Work,
         run: RayRun,
         shares: Sequence[Share],
         settings: RayDataConfig,
@@ -56,8 +53,8 @@ class SegmentDataset:
         at_once: int,
         one_at_a_time: bool = False,
     ) -> None:
-        self._plan = plan
-        self._work = work
+        self._plan = run.plan
+        self._work = run.work
         self._run = run
         self._shares = shares
         self._settings = settings
@@ -76,7 +73,14 @@ class SegmentDataset:
 
     def _blocks(self) -> Generator[Any, None, None]:
         with _context():
-            yield from _references(self._dataset())
+            bundles = iter(self._dataset().iter_internal_ref_bundles())
+            try:
+                for bundle in bundles:
+                    for entry in bundle.blocks:
+                        yield entry.ref
+            finally:
+                if hasattr(bundles, "close"):
+                    bundles.close()
 
     @staticmethod
     def reports(frame: Any) -> list[WorkerReport]:
@@ -169,18 +173,6 @@ class SegmentDataset:
         if self._run.cluster.connected_before:
             return {**ours, **mine}
         return mine
-
-
-def _references(dataset: Dataset) -> Generator[Any, None, None]:
-    bundles = iter(dataset.iter_internal_ref_bundles())
-    try:
-        for bundle in bundles:
-            for entry in bundle.blocks:
-                yield entry.ref
-    finally:
-        close = getattr(bundles, "close", None)
-        if close is not None:
-            close()
 
 
 @contextlib.contextmanager

@@ -87,22 +87,23 @@ class RayDataExecutor(BaseExecutor):
             coordinated_run(plan, work, self._usable(cluster), self.settings.worker_max_lifetime_m) as run,
         ):
             run.all_stay = self.one_stage_at_a_time
-            self._stream(plan, work, run)
+            self._stream(run)
 
-    def _stream(self, plan: ExecutionPlan, work: Work, run: RayRun) -> None:
+    def _stream(self, run: RayRun) -> None:
         from gristmill.backends.ray_data.dataset import SegmentDataset
 
+        work = run.work
         delivery = Delivery(work)
         one_by_one = self.one_stage_at_a_time
         patience = _STAGE_PATIENCE_S if one_by_one else _PATIENCE_S
         # Where stages run one after the other, each has to see all partitions before the next one begins.
         many = max(_PARTITIONS_AT_ONCE, int(_PARTITIONS_PER_CPU * run.cluster.cpus))
-        if any(run.stays(segment) for segment in plan.segments):
+        if any(run.stays(segment) for segment in run.plan.segments):
             many *= _TIMES_MORE_IF_HELD
         at_once = len(work) if one_by_one else many
         while (done := work.done) < len(work):
             shares = self._shares(run)
-            dataset = SegmentDataset(plan, work, run, shares, self.settings, at_once=at_once, one_at_a_time=one_by_one)
+            dataset = SegmentDataset(run, shares, self.settings, at_once=at_once, one_at_a_time=one_by_one)
             if not _attempt(dataset, delivery, run, patience_s=patience):
                 run.restart(self._usable(clusters.present(run.cluster)))
             elif work.done == done:
@@ -136,13 +137,8 @@ def _attempt(dataset: SegmentDataset, delivery: Delivery, run: RayRun, *, patien
 
     Ray makes lost blocks again with the tasks that made them. Where workers that stay have taken the processors that
     are left, those tasks find no place, and the workers wait for their blocks: nothing moves any more. The attempt is
-    then given up, and the next one is planned for the nodes that are left. Finished partitions are kept.
-
-    Args:
-        dataset: The dataset of the attempt.
-        delivery: Where results go.
-        run: The run.
-        patience_s: How long nothing may come after a node was lost.
+    then given up after `patience_s`, and the next one is planned for the nodes that are left. Finished partitions are
+    kept.
 
     Raises:
         GristmillError: The error that ends the run.

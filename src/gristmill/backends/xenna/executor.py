@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -48,7 +48,7 @@ class XennaConfig(clusters.ClusterConfig):
         if not 0 < self.cpu_allocation_percentage <= 1:
             raise UsageError(
                 f"XennaExecutor: cpu_allocation_percentage={self.cpu_allocation_percentage!r} must be above 0 and at "
-                "most 1 (0.95 leaves 5 % to the system)."
+                "most 1 (0.95 ends 5 % to the system)."
             )
         for name in ("autoscale_interval_s", "logging_interval"):
             if getattr(self, name) <= 0:
@@ -95,7 +95,7 @@ class XennaExecutor(BaseExecutor):
         ):
             self._check_environments(plan, connected_before=cluster.connected_before)
             run.all_stay = True
-            XennaRun(plan, work, run, self.settings).run()
+            XennaRun(run, self.settings).run()
 
     def _check_environments(self, plan: ExecutionPlan, *, connected_before: bool) -> None:
         """Refuse what Xenna would leave out without a word.
@@ -103,17 +103,14 @@ class XennaExecutor(BaseExecutor):
         Raises:
             UsageError: A runtime environment holds something that it cannot give to its workers.
         """
-        for segment in plan.segments:
-            _check_environment(segment.runtime_env or {}, f"{segment.name}: runtime_env")
+        given = [(segment.runtime_env or {}, f"{segment.name}: runtime_env") for segment in plan.segments]
         if connected_before:
-            _check_environment(self.settings.runtime_env or {}, "XennaExecutor: runtime_env")
-
-
-def _check_environment(given: Iterable[str], where: str) -> None:
-    for name in given:
-        if name not in ("conda", "env_vars"):
-            raise UsageError(
-                f"{where} holds {name!r}, which Xenna cannot give to its workers: it takes conda and env_vars. Give it "
-                "to your own ray.init(runtime_env=...), or use executor='ray_data'.",
-                key=name,
-            )
+            given.append((self.settings.runtime_env or {}, "XennaExecutor: runtime_env"))
+        for environment, where in given:
+            for name in environment:
+                if name not in ("conda", "env_vars"):
+                    raise UsageError(
+                        f"{where} holds {name!r}, which Xenna cannot give to its workers: it takes conda and env_vars. "
+                        "Give it to your own ray.init(runtime_env=...), or use executor='ray_data'.",
+                        key=name,
+                    )

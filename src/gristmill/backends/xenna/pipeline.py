@@ -18,16 +18,15 @@ from typing import Any
 import ray
 from cosmos_xenna.pipelines import v1 as xenna
 
-from gristmill.backends.plan import ExecutionPlan, Segment
+from gristmill.backends.plan import Segment
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import present
 from gristmill.backends.ray.driver import Delivery, RayRun, beside_driver, is_loss
-from gristmill.backends.ray.parcels import Parcel, pack
+from gristmill.backends.ray.parcels import PackedTask, pack
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.xenna.executor import XennaConfig
 from gristmill.backends.xenna.patches import patched
 from gristmill.errors import PlanningError, WorkerError
-from gristmill.execution.driver import Work
 
 _POLL_S = 0.05
 _TEARDOWN_S = 30.0
@@ -67,12 +66,11 @@ class ReportQueue:
 class XennaRun:
     """One run on Xenna."""
 
-    def __init__(self, plan: ExecutionPlan, work: Work, run: RayRun, settings: XennaConfig) -> None:
-        self._plan = plan
+    def __init__(self, run: RayRun, settings: XennaConfig) -> None:
         self._run = run
-        self._work = work
+        self._work = run.work
         self._settings = settings
-        self._delivery = Delivery(work)
+        self._delivery = Delivery(run.work)
 
     def run(self) -> None:
         """Run pipelines until nothing is left."""
@@ -94,7 +92,7 @@ class XennaRun:
                 )
             self._run.notice("A worker died; its unfinished work is repeated.", "warning")
 
-    def _run_pipeline(self, parcels: list[Parcel], *, careful: bool) -> Exception | None:
+    def _run_pipeline(self, tasks: list[PackedTask], *, careful: bool) -> Exception | None:
         """Run one Xenna pipeline; gives the loss that ended it early, if one did.
 
         Raises:
@@ -103,7 +101,7 @@ class XennaRun:
         # Reports that wait for room count as calls under way, which must not keep the driver from taking some.
         reports = ray.remote(ReportQueue).options(max_concurrency=100_000, **beside_driver()).remote()
         self._run.cluster = present(self._run.cluster)
-        specification = self._specification(parcels, self._shares(), reports, careful=careful)
+        specification = self._specification(tasks, self._shares(), reports, careful=careful)
         nodes = frozenset(node.id for node in self._run.cluster.nodes if self._settings.usable_cpus(node))
         problems: list[Exception] = []
 
@@ -173,7 +171,7 @@ class XennaRun:
     def _limits(self, specification: Any) -> dict[str, int]:
         """The most workers of each stage, by the name that Xenna gives it."""
         limits = {}
-        for number, (segment, stage) in enumerate(zip(self._plan.segments, specification.stages, strict=True)):
+        for number, (segment, stage) in enumerate(zip(self._run.plan.segments, specification.stages, strict=True)):
             given = (self._settings.max_workers_per_stage, self._run.specs[segment.index].ray.max_workers)
             wanted = [limit for limit in given if limit is not None]
             if wanted and self._run.fixed_workers(segment) is None:
@@ -181,7 +179,7 @@ class XennaRun:
         return limits
 
     def _specification(
-        self, parcels: list[Parcel], shares: Sequence[Share], reports: Any, *, careful: bool
+        self, tasks: list[PackedTask], shares: Sequence[Share], reports: Any, *, careful: bool
     ) -> xenna.PipelineSpec:
         settings = self._settings
         streaming = xenna.StreamingSpecificSpec(
@@ -200,9 +198,9 @@ class XennaRun:
         )
         stages = [
             self._stage(segment, share, reports, careful=careful)
-            for segment, share in zip(self._plan.segments, shares, strict=True)
+            for segment, share in zip(self._run.plan.segments, shares, strict=True)
         ]
-        return xenna.PipelineSpec(input_data=parcels, stages=stages, config=config)
+        return xenna.PipelineSpec(input_data=tasks, stages=stages, config=config)
 
     def _stage(self, segment: Segment, share: Share, reports: Any, *, careful: bool) -> xenna.StageSpec:
         spec = self._run.specs[segment.index].xenna
@@ -294,10 +292,10 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
             if self._worker.failure is None:
                 return
 
-    def process_data(self, in_data: list[Parcel]) -> list[Parcel]:
+    def process_data(self, in_data: list[PackedTask]) -> list[PackedTask]:
         """Called by Xenna with `stage_batch_size` tasks, or fewer at the end."""
         assert self._worker is not None
-        given: list[Parcel] = []
+        given: list[PackedTask] = []
         with contextlib.closing(self._worker.run(in_data, careful=self.careful)) as results:
             for item in results:
                 if isinstance(item, WorkerReport):

@@ -112,7 +112,7 @@ def test_a_task_finds_a_place_wherever_ray_puts_the_workers() -> None:
 
 
 def _node(cpus: float, gpus: float = 0.0, **others: float) -> Node:
-    return Node(f"{cpus}-{gpus}", cpus, gpus, is_head=False, others=others)
+    return Node(f"{cpus}-{gpus}", cpus, gpus, others=others)
 
 
 def test_all_of_it_must_be_on_one_node() -> None:

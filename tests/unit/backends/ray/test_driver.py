@@ -12,7 +12,7 @@ import ray.exceptions
 
 from gristmill.backends.ray import driver as module
 from gristmill.backends.ray.driver import Delivery, Sampler, is_loss
-from gristmill.backends.ray.parcels import pack_leaf
+from gristmill.backends.ray.parcels import pack_end
 from gristmill.backends.ray.worker import WorkerReport, own_memory
 from gristmill.errors import StageFailedError
 from gristmill.execution.partition_output import Leaf
@@ -27,21 +27,21 @@ pytestmark = [
 
 
 class _Work:
-    """Counts leaves; a partition is done after its second one."""
+    """Counts ends; a partition is done after its second one."""
 
     def __init__(self) -> None:
-        self.leaves: list[Leaf] = []
+        self.ends: list[Leaf] = []
         self.events = EventStream()
         self.plan = SimpleNamespace(segments=[None])
 
-    def deliver(self, leaf: Leaf) -> None:
-        self.leaves.append(leaf)
+    def deliver(self, end: Leaf) -> None:
+        self.ends.append(end)
 
     def is_done(self, partition: int) -> bool:
-        return len(self.leaves) == 2
+        return len(self.ends) == 2
 
 
-def _leaf(index: int) -> Leaf:
+def _end(index: int) -> Leaf:
     return Leaf(0, "p", (Step(index, last=index == 1),), Trail())
 
 
@@ -49,16 +49,16 @@ def test_an_end_that_comes_twice_is_taken_once() -> None:
     work = _Work()
     delivery = Delivery(work)  # type: ignore[arg-type]
     for index in (0, 0, 1, 0, 1):
-        delivery.take(WorkerReport(leaves=[pack_leaf(_leaf(index))]))
-    assert [leaf.order for leaf in work.leaves] == [(0,), (1,)]
+        delivery.take(WorkerReport(ends=[pack_end(_end(index))]))
+    assert [end.order for end in work.ends] == [(0,), (1,)]
 
 
 def test_an_error_is_raised_after_what_came_with_it() -> None:
     work = _Work()
     error = StageFailedError("no", stage="s")
     with pytest.raises(StageFailedError):
-        Delivery(work).take(WorkerReport(leaves=[pack_leaf(_leaf(0))], error=error))  # type: ignore[arg-type]
-    assert len(work.leaves) == 1
+        Delivery(work).take(WorkerReport(ends=[pack_end(_end(0))], error=error))  # type: ignore[arg-type]
+    assert len(work.ends) == 1
 
 
 def _report(worker: int, segment: int, memory: int = 0) -> WorkerReport:

@@ -50,7 +50,7 @@ class _Worker:
         self.reports = reports
         self.ended = False
 
-    def run(self, parcels: Any, *, careful: bool) -> Any:
+    def run(self, tasks: Any, *, careful: bool) -> Any:
         yield from self.reports
 
     def end(self) -> None:
