@@ -1,5 +1,219 @@
-"""The Ray client at the import path that scripts know."""
+"""Starts a Ray cluster for several runs, and stops that cluster and no other."""
 
-from gristmill.backends.ray.client import RayClient
+from __future__ import annotations
 
-__all__ = ["RayClient"]
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from gristmill.errors import OutputError, WorkerError
+
+_START_S = 300.0
+_STOP_S = 20.0
+
+
+@dataclass
+class RayClient:
+    """A Ray cluster on this machine that lives as long as this object says.
+
+    Runs in between find it through `RAY_ADDRESS`, which `start` sets and `stop` puts back. A port that is taken is
+    replaced by a free one, so that several clusters can live on one machine.
+
+    Args:
+        ray_port: The port of the cluster.
+        ray_dashboard_port: The port of the dashboard.
+        ray_client_server_port: The port for Ray Client.
+        ray_temp_dir: Where Ray keeps its files; None: a short path below the temporary folder.
+        include_dashboard: Whether to start the dashboard.
+        ray_metrics_port: The port of Ray's metrics.
+        ray_dashboard_host: The address that the dashboard listens on.
+        num_gpus: GPUs to offer; None: those there are.
+        num_cpus: Processors to offer; None: those there are.
+        object_store_memory: Bytes of the object store; None: Ray decides.
+        enable_object_spilling: Accepted; Ray spills to disk by itself.
+        ray_stdouterr_capture_file: A new file that takes what Ray prints.
+        metrics_dir: Accepted for scripts that set it.
+
+    Example:
+        >>> with RayClient(num_cpus=4):
+        ...     first.run(executor="ray_data")
+        ...     second.run(executor="ray_data")
+    """
+
+    ray_port: int = 6379
+    ray_dashboard_port: int = 8265
+    ray_client_server_port: int = 10001
+    ray_temp_dir: str | None = None
+    include_dashboard: bool = True
+    ray_metrics_port: int = 8080
+    ray_dashboard_host: str = "127.0.0.1"
+    num_gpus: int | None = None
+    num_cpus: int | None = None
+    object_store_memory: int | None = None
+    enable_object_spilling: bool = False
+    ray_stdouterr_capture_file: str | None = None
+    metrics_dir: str | None = None
+
+    address: str | None = field(default=None, init=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _before: dict[str, str | None] = field(default_factory=dict, init=False, repr=False)
+    _log: IO[bytes] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def dashboard_url(self) -> str | None:
+        """Where the dashboard is, once the cluster runs."""
+        if self.address is None or not self.include_dashboard:
+            return None
+        return f"http://{self.ray_dashboard_host}:{self.ray_dashboard_port}"
+
+    def start(self) -> None:
+        """Start the cluster and wait until it answers; does nothing if it runs.
+
+        Raises:
+            OutputError: `ray_stdouterr_capture_file` exists.
+            WorkerError: The cluster did not come up.
+        """
+        if self._process is not None:
+            return
+        from gristmill.backends.ray import cluster, ray_internals
+
+        self._log = self._open_log()
+        self.ray_temp_dir = self.ray_temp_dir or cluster.short_temp_dir()
+        taken: set[int] = set()
+        for name in ("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"):
+            setattr(self, name, _free_port(getattr(self, name), taken))
+        if "RAY_AUTH_MODE" not in os.environ:
+            # A token of its own: nobody else on the machine can use this cluster, and no stored token is touched.
+            self._remember(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+            ray_internals.reread_authentication()
+        command = [*ray_internals.START_COMMAND, *self._options()]
+        # A session of its own, so that the whole cluster and nothing else can be ended.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+        self.address = f"127.0.0.1:{self.ray_port}"
+        self._remember(RAY_ADDRESS=self.address)
+        try:
+            self._wait(ray_internals.STARTED_MESSAGE)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the cluster; does nothing if it does not run. Other clusters on the machine are not touched."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._disconnect()
+            for kind, limit in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, _STOP_S)):
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(process.pid, kind)
+                    process.wait(limit)
+                    break
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if "RAY_AUTH_MODE" in self._before:
+            from gristmill.backends.ray import ray_internals
+
+            ray_internals.reread_authentication()
+        self._before = {}
+        self.address = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def __enter__(self) -> RayClient:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _options(self) -> list[str]:
+        options: dict[str, Any] = {
+            "--port": self.ray_port,
+            "--ray-client-server-port": self.ray_client_server_port,
+            "--metrics-export-port": self.ray_metrics_port,
+            "--temp-dir": self.ray_temp_dir,
+            "--include-dashboard": str(self.include_dashboard).lower(),
+            "--dashboard-host": self.ray_dashboard_host,
+            "--dashboard-port": self.ray_dashboard_port,
+            "--num-cpus": self.num_cpus,
+            "--num-gpus": self.num_gpus,
+            "--object-store-memory": self.object_store_memory,
+        }
+        given = [f"{name}={value}" for name, value in options.items() if value is not None]
+        return ["--head", "--block", "--disable-usage-stats", *given]
+
+    def _open_log(self) -> IO[bytes]:
+        if self.ray_stdouterr_capture_file is None:
+            return tempfile.TemporaryFile()  # closed by stop()
+        try:
+            return Path(self.ray_stdouterr_capture_file).open("x+b")
+        except FileExistsError as error:
+            raise FileExistsError(
+                f"ray_stdouterr_capture_file={self.ray_stdouterr_capture_file!r} exists; give a new file, so that "
+                "nothing is overwritten."
+            ) from error
+        except OSError as error:
+            raise OutputError(
+                f"ray_stdouterr_capture_file={self.ray_stdouterr_capture_file!r} cannot be written: {error}",
+                path=self.ray_stdouterr_capture_file,
+            ) from error
+
+    def _remember(self, **values: str) -> None:
+        for name, value in values.items():
+            self._before.setdefault(name, os.environ.get(name))
+            os.environ[name] = value
+
+    def _wait(self, message: str) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise WorkerError(
+                    f"Ray did not start (exit code {self._process.returncode}).\n{self._printed()[-2000:]}"
+                )
+            if message in self._printed():
+                return
+            time.sleep(0.1)
+        raise WorkerError(f"Ray did not start within {_START_S:g} s.\n{self._printed()[-2000:]}")
+
+    def _printed(self) -> str:
+        if self._log is None:
+            return ""
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def _disconnect(self) -> None:
+        """Let this process go, if it is connected to this very cluster."""
+        import ray
+
+        if ray.is_initialized() and str(ray.get_runtime_context().gcs_address).endswith(f":{self.ray_port}"):
+            ray.shutdown()
+
+
+def _free_port(wanted: int, taken: set[int]) -> int:
+    """`wanted`, or a free port where it is in use."""
+    for port in (wanted, 0, 0, 0, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                # On all addresses: Ray's head listens on the node's own, not only on the local one.
+                probe.bind(("", port))
+            except OSError:
+                continue
+            found = int(probe.getsockname()[1])
+            if found not in taken:
+                taken.add(found)
+                return found
+    raise WorkerError(f"No free port was found in place of {wanted}.")

@@ -1,1 +1,1 @@
-"""What the executors on Ray share: the cluster, the worker around a segment, the watch over workers, and delivery."""
+"""What the executors on Ray share: the cluster, the coordinator, the worker around a segment, and its results."""

@@ -1,8 +1,10 @@
-"""Finds or starts a Ray cluster, says what it has, and leaves it as it was found."""
+"""Finds or starts a Ray cluster, says what it has, and ends it as it was found."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
+import importlib.util
 import logging
 import os
 import tempfile
@@ -11,12 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gristmill.backends.base import Capacity
-from gristmill.backends.ray.devices import UNKNOWN_GB, memory_here_gb, memory_on_gb
+from gristmill.backends.ray import ray_internals
 from gristmill.errors import UsageError, WorkerError
+from gristmill.observe.memory import cpu_count
 
-_QUIET = ("ray", "ray.data", "ray.util", "ray._private")
+_LOGGERS = ("ray", "ray.data", "ray.util", "ray._private")
+_UNKNOWN_GPU_GB = 24.0
+"""What a GPU is assumed to have where none can be asked, because the GPU count of the node is made up, say."""
+_ANSWER_S = 60.0
+_gpu_memory: dict[frozenset[str], float] = {}
+"""Answers by the ids of the nodes; the GPUs of a running node do not change."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,17 @@ class ClusterConfig:
     runtime_env: dict[str, Any] | None = None
     log_to_driver: bool = False
 
+    def check_least(self, owner: str, least: float, *names: str) -> None:
+        """Refuse settings that are below `least`.
+
+        Raises:
+            UsageError: One of them is.
+        """
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{owner}: {name}={value!r} must be at least {least:g}.", key=name, value=value)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -50,7 +70,6 @@ class Node:
     id: str
     cpus: float
     gpus: float
-    is_head: bool
     others: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -62,12 +81,14 @@ class Cluster:
         nodes: Those that can be given work.
         dashboard_url: Where Ray shows what it does, if it does.
         connected_before: Whether the connection is the caller's own.
+        ignore_head_node: Whether the head is left out.
         avoided: The id of the node that work is kept off; None: all are used.
     """
 
     nodes: tuple[Node, ...]
     dashboard_url: str | None
     connected_before: bool
+    ignore_head_node: bool = False
     avoided: str | None = None
 
     @property
@@ -89,21 +110,6 @@ class Cluster:
             nodes.append(replace(node, cpus=node.cpus - fewer_cpus, gpus=node.gpus - fewer_gpus))
         return replace(self, nodes=tuple(nodes))
 
-    def capacity(self, gpu_memory_gb: float | None) -> Capacity:
-        """The cluster as the planner sees it."""
-        return Capacity(
-            cpus=self.cpus,
-            gpus=self.gpus,
-            largest_node_cpus=max((node.cpus for node in self.nodes), default=0.0),
-            largest_node_gpus=max((node.gpus for node in self.nodes), default=0.0),
-            gpu_memory_gb=gpu_memory_gb or memory_on_gb(node.id for node in self.nodes if node.gpus),
-        )
-
-
-def address_of(config: ClusterConfig) -> str | None:
-    """Where the running cluster is that shall be used; None: there is none."""
-    return config.address or os.environ.get("RAY_ADDRESS") or None
-
 
 @contextlib.contextmanager
 def connected(
@@ -119,46 +125,74 @@ def connected(
         ignore_head_node: Leave the head node out.
         environment: Variables for the processes of a cluster that is started here.
     """
-    _quiet_logs()
+    # Only errors of Ray's own loggers are shown: what went wrong is told by our own errors.
+    for logger in map(logging.getLogger, _LOGGERS):
+        if logger.level in (logging.NOTSET, logging.INFO, logging.WARNING):
+            logger.setLevel(logging.ERROR)
     if ray.is_initialized():
         _check_sendable(config)
         yield _look(ignore_head_node=ignore_head_node, connected_before=True)
         return
-    address = address_of(config)
-    _connect(config, address, environment or {})
+    _connect(config, config.address or os.environ.get("RAY_ADDRESS"), environment or {})
     try:
         yield _look(ignore_head_node=ignore_head_node, connected_before=False)
     finally:
         ray.shutdown()
 
 
-def present(cluster: Cluster, *, ignore_head_node: bool = False) -> Cluster:
+def present(cluster: Cluster) -> Cluster:
     """The cluster as it is now."""
-    return _look(ignore_head_node=ignore_head_node, connected_before=cluster.connected_before)
-
-
-def alive_nodes() -> frozenset[str]:
-    """The ids of the nodes that answer."""
-    return frozenset(info["NodeID"] for info in ray.nodes() if info.get("Alive"))
+    return _look(ignore_head_node=cluster.ignore_head_node, connected_before=cluster.connected_before)
 
 
 def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capacity:
     """What the cluster has; where one would be started here, what this machine has, without starting it."""
-    if ray.is_initialized() or address_of(config) is not None:
+    if ray.is_initialized() or config.address or os.environ.get("RAY_ADDRESS"):
         with connected(config, ignore_head_node=ignore_head_node) as cluster:
-            return cluster.capacity(config.gpu_memory_gb)
+            return Capacity(
+                cpus=cluster.cpus,
+                gpus=cluster.gpus,
+                largest_node_cpus=max(node.cpus for node in cluster.nodes),
+                largest_node_gpus=max(node.gpus for node in cluster.nodes),
+                gpu_memory_gb=config.gpu_memory_gb or _memory_on_nodes_gb(cluster),
+            )
     if ignore_head_node:
         raise UsageError(
-            "ignore_head_node=True leaves no node to work on: a cluster that is started here consists of its head. "
+            "ignore_head_node=True ends no node to work on: a cluster that is started here consists of its head. "
             "Set RAY_ADDRESS to a cluster with more nodes."
         )
-    cpus = float(config.num_cpus if config.num_cpus is not None else _local_cpus())
-    gpus = float(config.num_gpus if config.num_gpus is not None else _local_gpus())
-    return Capacity(cpus, gpus, cpus, gpus, config.gpu_memory_gb or memory_here_gb() or UNKNOWN_GB)
+    cpus = float(cpu_count() if config.num_cpus is None else config.num_cpus)
+    gpus = float(_local_gpus() if config.num_gpus is None else config.num_gpus)
+    return Capacity(cpus, gpus, cpus, gpus, config.gpu_memory_gb or ray_internals.gpu_memory_gb() or _UNKNOWN_GPU_GB)
+
+
+def _memory_on_nodes_gb(cluster: Cluster) -> float:
+    """The memory of the smallest GPU on the nodes, so that a share of any of them is enough.
+
+    The driver's own machine often has no GPU, or another one: the nodes are asked.
+    """
+    wanted = frozenset(node.id for node in cluster.nodes if node.gpus)
+    if not wanted:
+        return _UNKNOWN_GPU_GB
+    if wanted not in _gpu_memory:
+        answers = [
+            ray.remote(ray_internals.gpu_memory_gb)
+            .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+            .remote()
+            for node in sorted(wanted)
+        ]
+        ready, _ = ray.wait(answers, num_returns=len(answers), timeout=_ANSWER_S)
+        sizes = []
+        for answer in ready:
+            # If the node is lost or lacks something, the run itself will say so.
+            with contextlib.suppress(ray.exceptions.RayError):
+                sizes.append(ray.get(answer))
+        _gpu_memory[wanted] = min((size for size in sizes if size is not None), default=_UNKNOWN_GPU_GB)
+    return _gpu_memory[wanted]
 
 
 def _connect(config: ClusterConfig, address: str | None, environment: Mapping[str, str]) -> None:
-    if address is not None and address.startswith("ray://"):
+    if address and address.startswith("ray://"):
         raise UsageError(
             f"RAY_ADDRESS={address!r} is the address of a Ray Client server. Gristmill's driver must run on a node of "
             "the cluster: submit it with `ray job submit`, or start it there with RAY_ADDRESS=auto.",
@@ -170,10 +204,10 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         "configure_logging": False,
         "runtime_env": config.runtime_env,
     }
-    if address is not None:
+    if address:
         if "RAY_AUTH_MODE" in os.environ:
             # Ray reads it when it is imported, which may have been before it was set.
-            ray._raylet.Config.initialize("")
+            ray_internals.reread_authentication()
         try:
             ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -183,12 +217,11 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         num_cpus=config.num_cpus,
         num_gpus=config.num_gpus,
         object_store_memory=config.object_store_memory,
-        include_dashboard=_has_dashboard(),
-        _temp_dir=short_temp_dir(),
+        include_dashboard=importlib.util.find_spec("aiohttp_cors") is not None,
     )
-    with set_meanwhile({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **environment}):
+    with temporary_variables({"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **environment}):
         try:
-            ray.init(address="local", **options)
+            ray_internals.start_local_cluster(short_temp_dir(), **options)
         except Exception as error:
             ray.shutdown()
             # Ray raises Exception itself when its processes are not up within half a minute.
@@ -233,61 +266,32 @@ def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
             id=info["NodeID"],
             cpus=float(resources.pop("CPU", 0.0)),
             gpus=float(resources.pop("GPU", 0.0)),
-            is_head="node:__internal_head__" in resources,
             others=resources,
         )
-        if ignore_head_node and node.is_head:
+        if ignore_head_node and ray_internals.HEAD_RESOURCE in resources:
             avoided = node.id
         else:
             nodes.append(node)
     if not nodes:
         raise WorkerError("The Ray cluster has no node to work on besides its head, and ignore_head_node is set.")
-    return Cluster(tuple(nodes), _dashboard_url(), connected_before, avoided)
-
-
-def _dashboard_url() -> str | None:
-    node = ray._private.worker.global_worker.node
-    address = None if node is None else node.address_info.get("webui_url")
-    return f"http://{address}" if address else None
+    return Cluster(tuple(nodes), ray_internals.dashboard_url(), connected_before, ignore_head_node, avoided)
 
 
 def short_temp_dir() -> str:
-    """A folder for Ray's files whose path leaves room for the names of its sockets (at most 107 bytes)."""
+    """A folder for Ray's files whose path ends room for the names of its sockets (at most 107 bytes)."""
     folder = os.path.join(tempfile.gettempdir(), f"gristmill-ray-{os.getuid()}")
     return folder if len(folder) < 40 else f"/tmp/gristmill-ray-{os.getuid()}"  # noqa: S108
-
-
-def _has_dashboard() -> bool:
-    try:
-        import aiohttp_cors  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _local_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _local_gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip()])
-    import glob
-
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
-def _quiet_logs() -> None:
-    """Let only errors of Ray's own loggers through; what went wrong is told by our own errors."""
-    for name in _QUIET:
-        logger = logging.getLogger(name)
-        if logger.level in (logging.NOTSET, logging.INFO, logging.WARNING):
-            logger.setLevel(logging.ERROR)
-
-
 @contextlib.contextmanager
-def set_meanwhile(values: Mapping[str, str]) -> Iterator[None]:
+def temporary_variables(values: Mapping[str, str]) -> Iterator[None]:
     """Variables that are set for a while, where nobody has set them."""
     before = {name: os.environ.get(name) for name in values}
     for name, value in values.items():

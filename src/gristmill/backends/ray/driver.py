@@ -1,4 +1,4 @@
-"""The driver's side of a run on Ray, whatever moves the tasks: the watch, the orders for workers, and their end."""
+"""The driver's side of a run on Ray, for every engine: the coordinator, the workers and their results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,71 +14,96 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gristmill.backends.plan import ExecutionPlan, Segment
-from gristmill.backends.ray.allocation import Share
-from gristmill.backends.ray.cluster import Cluster, alive_nodes
-from gristmill.backends.ray.coordinator import Watch
-from gristmill.backends.ray.feasibility import Request
+from gristmill.backends.ray.allocation import Demand, Request, Share, check, fit
+from gristmill.backends.ray.cluster import Cluster
+from gristmill.backends.ray.coordinator import Coordinator
+from gristmill.backends.ray.parcels import unpack_end
 from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_spec
-from gristmill.backends.ray.worker import Order, overrides
+from gristmill.backends.ray.worker import WorkerReport, WorkerSpec, overrides, own_memory
 from gristmill.errors import GristmillError
 from gristmill.execution.driver import Work
+from gristmill.execution.partition_output import Leaf
 from gristmill.execution.stage_pickling import pickled
-from gristmill.observe.events import Notice
+from gristmill.observe.events import Event, EventStream, Notice, Sample, WorkerStopped
 
-_TICK_S = 1.0
-_FAREWELL_S = 30.0
+_POLL_S = 1.0
+_SAMPLE_S = 1.0
+_TEARDOWN_S = 30.0
 """How long the end of a run waits for workers to tear down."""
 _ABANDON_S = 5.0
-"""How long a round that was given up waits for them."""
+"""How long an attempt that was given up waits for them."""
+
+_LOSSES = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.TaskUnschedulableError,
+    ray.exceptions.ActorUnschedulableError,
+)
 
 
-class Run:
-    """One run: what its workers are told, and what they have told.
+def is_loss(problem: BaseException) -> bool:
+    """Whether `problem`, or what it came from, is the loss of a worker, a node or a block, not a fault in the work.
+
+    Example:
+        >>> is_loss(ValueError("no such column"))
+        False
+    """
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, _LOSSES):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+class RayRun:
+    """One run: what its workers are told, what they have reported, and the cluster it runs on.
 
     Attributes:
         all_stay: Whether every segment keeps its workers, also those that hold nothing.
     """
 
     def __init__(
-        self, plan: ExecutionPlan, work: Work, cluster: Cluster, watch: Any, *, default_lifetime_m: float | None
+        self, plan: ExecutionPlan, work: Work, cluster: Cluster, coordinator: Any, default_lifetime_m: float | None
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.plan = plan
+        self.work = work
         self.cluster = cluster
-        self.watch = watch
+        self.coordinator = coordinator
         self.specs: list[SegmentSpec] = [segment_spec(segment) for segment in plan.segments]
         self.all_stay = False
-        self._events = work.events
         self._default_lifetime_m = default_lifetime_m
-        self._looked_at = time.monotonic()
+        self._polled_at = time.monotonic()
         self._problem: GristmillError | None = None
 
-    def order(self, segment: Segment) -> Order:
+    # --- workers before they start ---
+
+    def worker_spec(self, segment: Segment) -> WorkerSpec:
         """What the workers of `segment` are told."""
-        return Order(
+        return WorkerSpec(
             run=self.id,
             code=pickled(segment, self.plan.settings),
             index=segment.index,
             last=segment.index == len(self.plan.segments) - 1,
             whole_partitions=self.plan.whole_partitions,
-            watch=self.watch,
+            coordinator=self.coordinator,
             lifetime_s=lifetime_s(segment, self.specs[segment.index], self._default_lifetime_m),
         )
 
-    def holds(self, segment: Segment) -> bool:
+    def stays(self, segment: Segment) -> bool:
         """Whether workers of the segment stay: they were set up, hold a model, or were asked for by number."""
         spec = self.specs[segment.index].ray
-        if self.all_stay:
+        hooks = ("setup", "teardown", "setup_on_node")
+        if self.all_stay or any(overrides(stage, hook) for stage in segment.stages for hook in hooks):
             return True
         if spec.is_actor_stage is not None:
-            return spec.is_actor_stage or self._has_hooks(segment)
-        stays = any(stage.needs_own_worker or stage.resources.requires_gpu for stage in segment.stages)
-        return stays or self._has_hooks(segment) or spec.min_workers is not None
-
-    @staticmethod
-    def _has_hooks(segment: Segment) -> bool:
-        hooks = ("setup", "teardown", "setup_on_node")
-        return any(overrides(stage, hook) for stage in segment.stages for hook in hooks)
+            return spec.is_actor_stage
+        held = any(stage.needs_own_worker or stage.resources.requires_gpu for stage in segment.stages)
+        return held or spec.min_workers is not None
 
     def fixed_workers(self, segment: Segment) -> int | None:
         """The number of workers that the stages ask for, over the whole cluster."""
@@ -86,65 +112,91 @@ class Run:
             return segment.workers
         return max(1, math.ceil(per_node * len(self.cluster.nodes)))
 
-    def requests(self, shares: Sequence[Share]) -> list[Request]:
-        """What Ray is asked for by the workers of each segment, with what the stages add themselves."""
-        found = []
+    def shares(self, nodes: Sequence[float], *, one_stage_at_a_time: bool, ray_options: bool = True) -> list[Share]:
+        """What each segment gets; the user is told if it is less than was asked for.
+
+        Args:
+            nodes: The processors of each node.
+            one_stage_at_a_time: Whether each segment has the whole cluster to itself.
+            ray_options: Whether workers ask for what `ray_stage_spec` adds.
+
+        Raises:
+            ResourcesError: Some workers can never find a place.
+        """
+        demands = [Demand(item, self.stays(item), self.fixed_workers(item)) for item in self.plan.segments]
+        groups = [[demand] for demand in demands] if one_stage_at_a_time else [demands]
+        found = [fit(group, nodes, gpus=self.cluster.gpus) for group in groups]
+        for note in dict.fromkeys(note for _, note in found if note is not None):
+            self.notice(note)
+        shares = [share for group, _ in found for share in group]
+        requests = []
         for segment, share in zip(self.plan.segments, shares, strict=True):
-            spec = self.specs[segment.index].ray
-            extra = spec.ray_remote_args or {}
-            cpus = share.cpus if spec.ray_num_cpus is None else spec.ray_num_cpus
-            others = dict(extra.get("resources") or {})
-            if extra.get("memory"):
-                others["memory"] = extra["memory"]
-            cpus, gpus = extra.get("num_cpus", cpus), extra.get("num_gpus", share.gpus)
-            found.append(Request(segment.name, cpus, gpus, others, max(1, share.least)))
-        return found
+            cpus, gpus, others = share.cpus, share.gpus, dict[str, float]()
+            if ray_options:
+                spec = self.specs[segment.index].ray
+                extra = spec.ray_remote_args or {}
+                cpus = extra.get("num_cpus", cpus if spec.ray_num_cpus is None else spec.ray_num_cpus)
+                gpus = extra.get("num_gpus", gpus)
+                others.update(extra.get("resources") or {})
+                if extra.get("memory"):
+                    others["memory"] = extra["memory"]
+            requests.append(Request(segment.name, cpus, gpus, others, max(1, share.least)))
+        check(requests, self.cluster.nodes, at_once=not one_stage_at_a_time)
+        return shares
 
-    def notice(self, message: str) -> None:
+    # --- workers while they run ---
+
+    def notice(self, message: str, level: str = "info") -> None:
         """Tell the user something."""
-        self._events.emit(Notice(message))
+        self.work.events.emit(Notice(message, level))
 
-    def tick(self) -> None:
-        """Look now and then at what the watch knows; called as often as one likes."""
-        if time.monotonic() - self._looked_at > _TICK_S:
-            self._look()
+    def poll(self) -> None:
+        """Take over what the coordinator knows, if it was not asked a moment ago."""
+        if time.monotonic() - self._polled_at > _POLL_S:
+            self._poll()
 
-    def workers(self) -> dict[str, Any]:
-        """The workers that have started and not ended, with their handles."""
-        return dict(ray.get(self.watch.workers.remote()))
-
-    def _look(self) -> int:
-        """Take over what the watch has heard; gives the number of workers that have not ended."""
-        events, problems, workers = ray.get(self.watch.drain.remote())
-        self._looked_at = time.monotonic()
+    def _poll(self) -> int:
+        """Take over what the coordinator knows; gives the number of workers that have not ended."""
+        events, problems, workers = ray.get(self.coordinator.drain.remote())
+        self._polled_at = time.monotonic()
         for event in events:
-            self._events.emit(event)
+            self.work.events.emit(event)
         if problems and self._problem is None:
             self._problem = problems[0]
         return int(workers)
 
-    def lost_nodes(self) -> frozenset[str]:
-        """The nodes of this round that are gone."""
-        return frozenset(node.id for node in self.cluster.nodes) - alive_nodes()
+    def workers(self) -> dict[str, Any]:
+        """The workers that have started and not ended, with their handles."""
+        return dict(ray.get(self.coordinator.workers.remote()))
 
-    def begin_again(self, cluster: Cluster) -> None:
-        """Go on with the nodes that are left; tasks that were under way are not blamed for it."""
+    def lost_nodes(self) -> frozenset[str]:
+        """The nodes of this attempt that are gone."""
+        alive = {info["NodeID"] for info in ray.nodes() if info.get("Alive")}
+        return frozenset(node.id for node in self.cluster.nodes) - alive
+
+    def restart(self, cluster: Cluster) -> None:
+        """Continue on the nodes that are left; tasks that were under way are not blamed for it."""
         gone = len(self.lost_nodes())
         self.cluster = cluster
-        ray.get(self.watch.release_all.remote())
-        message = f"{gone} node(s) of the cluster were lost; what was under way there is done again on the others."
-        self._events.emit(Notice(message, "warning"))
+        ray.get(self.coordinator.release_all_tasks.remote())
+        self.notice(
+            f"{gone} node(s) of the cluster were lost; their unfinished work is repeated on the others.", "warning"
+        )
+
+    # --- workers at their end ---
 
     def end_workers(self) -> None:
         """End workers that nobody waits for any more, also those that cannot tear down."""
-        deadline = time.monotonic() + _ABANDON_S
-        while self._look() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        self._wait(_ABANDON_S)
+        self.kill_workers()
+        self._poll()
+
+    def kill_workers(self) -> None:
+        """Kill the workers that are left."""
         for name, handle in self.workers().items():
             if handle is not None:
                 ray.kill(handle)
-            ray.get(self.watch.lost.remote(name))
-        self._look()
+            ray.get(self.coordinator.worker_lost.remote(name))
 
     def wait_for_workers(self) -> None:
         """Wait until every worker has torn down.
@@ -152,31 +204,118 @@ class Run:
         Raises:
             StageFailedError: A teardown failed.
         """
-        deadline = time.monotonic() + _FAREWELL_S
-        while self._look() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self._wait(_TEARDOWN_S)
         if self._problem is not None:
             raise self._problem
 
+    def _wait(self, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while self._poll() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
 
 @contextlib.contextmanager
-def watched(
-    plan: ExecutionPlan,
-    work: Work,
-    cluster: Cluster,
-    *,
-    default_lifetime_m: float | None,
-    watch: type[Watch] = Watch,
-) -> Iterator[Run]:
-    """A run with its watch, which ends with it."""
-    # Beside the driver, without which the run is over anyway: no other node may take the watch with it.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(watch).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
-    handle = actor.remote()
+def coordinated_run(
+    plan: ExecutionPlan, work: Work, cluster: Cluster, default_lifetime_m: float | None
+) -> Iterator[RayRun]:
+    """A run with its coordinator, which ends with it; workers are replaced after `default_lifetime_m` minutes."""
+    handle = ray.remote(Coordinator).options(max_restarts=-1, max_task_retries=-1, **beside_driver()).remote()
     try:
-        run = Run(plan, work, cluster, handle, default_lifetime_m=default_lifetime_m)
+        run = RayRun(plan, work, cluster, handle, default_lifetime_m)
         if cluster.dashboard_url is not None:
             run.notice(f"Ray dashboard: {cluster.dashboard_url}")
         yield run
     finally:
         ray.kill(handle)
+
+
+def beside_driver() -> dict[str, Any]:
+    """Options for actors that the run depends on: on the driver's node, without which the run is over anyway."""
+    node = ray.get_runtime_context().get_node_id()
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+
+
+class Delivery:
+    """Hands the reports of workers to `work`; the ends of tasks that were done twice after a loss are taken once.
+
+    Doing a task again gives the same ends, because task ids, rows and decisions follow from the input alone.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._seen: dict[int, set[tuple[int, ...]]] = {}
+        self._sampler = Sampler(work.events, len(work.plan.segments))
+
+    def take(self, report: WorkerReport) -> None:
+        """Deliver what the report holds.
+
+        Raises:
+            GristmillError: The error that the report brings.
+        """
+        for end, packed in report.ends:
+            self._deliver(unpack_end(end, packed))
+        for event in report.events:
+            self._work.events.emit(event)
+        self._sampler.take(report)
+        if report.error is not None:
+            raise report.error
+
+    def _deliver(self, end: Leaf) -> None:
+        if self._work.is_done(end.partition):
+            return
+        seen = self._seen.setdefault(end.partition, set())
+        if end.order in seen:
+            return
+        seen.add(end.order)
+        self._work.deliver(end)
+        if self._work.is_done(end.partition):
+            del self._seen[end.partition]
+
+
+class Sampler:
+    """Emits a `Sample` with the first report and then about once a second, from what workers report about themselves.
+
+    Args:
+        events: The events of the run; listened to, to notice workers that end.
+        segments: How many segments its plan has.
+    """
+
+    def __init__(self, events: EventStream, segments: int) -> None:
+        self._events = events
+        self._segments = range(segments)
+        self._workers: dict[int, tuple[int, int]] = {}  # segment and memory of each
+        self._active: set[int] = set()
+        self._sampled_at = float("-inf")
+        events.listen(self)
+
+    def __call__(self, event: Event) -> None:
+        """Forget a worker that has ended."""
+        if isinstance(event, WorkerStopped):
+            self._workers.pop(event.worker, None)
+            self._active.discard(event.worker)
+
+    def take(self, report: WorkerReport) -> None:
+        """Note what a worker reports about itself."""
+        for event in report.events:
+            _, memory = self._workers.get(event.worker, (0, 0))
+            self._workers[event.worker] = (event.segment, report.memory or memory)
+            self._active.add(event.worker)
+        if self._active and time.monotonic() - self._sampled_at >= _SAMPLE_S:
+            self._sample()
+
+    def _sample(self) -> None:
+        workers = Counter(segment for segment, _ in self._workers.values())
+        busy = Counter(self._workers[worker][0] for worker in self._active)
+        none = (0,) * len(self._segments)
+        self._events.emit(
+            Sample(
+                memory_bytes=own_memory() + sum(memory for _, memory in self._workers.values()),
+                shared_bytes=0,
+                queued=none,
+                queued_bytes=none,
+                workers=tuple(workers[segment] for segment in self._segments),
+                busy=tuple(busy[segment] for segment in self._segments),
+            )
+        )
+        self._active.clear()
+        self._sampled_at = time.monotonic()

@@ -6,26 +6,23 @@ crosses process borders without being copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from gristmill.errors import GristmillError
 from gristmill.execution.partition_output import Leaf
-from gristmill.observe.events import TaskFinished
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import from_transport
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.origins import Lineage
 
 _SMALL = 1024
-"""What a value without documents is taken to weigh."""
+"""The weight of a value without documents."""
 
 
 @dataclass(slots=True)
-class _Shell:
+class _BatchFields:
     """A batch without its documents."""
 
     dataset_name: str
@@ -37,10 +34,9 @@ class _Shell:
 
 
 @dataclass(slots=True)
-class Parcel:
-    """A task on its way to the segment number `segment`."""
+class PackedTask:
+    """A task on its way to the next segment."""
 
-    segment: int
     body: Any
     table: pa.Table | None = None
 
@@ -49,90 +45,50 @@ class Parcel:
         """About how much memory it takes."""
         return _SMALL + (0 if self.table is None else int(self.table.nbytes))
 
-    def __deepcopy__(self, memo: object) -> Parcel:
-        # Nobody changes a parcel; Xenna copies the whole list of them.
+    @property
+    def task_id(self) -> str:
+        """The id of the task inside."""
+        return str(self.body.task_id)
+
+    def __deepcopy__(self, memo: object) -> PackedTask:
+        # Nobody changes it; Xenna copies the whole list of them.
         return self
 
     def __sizeof__(self) -> int:
-        # Ray Data weighs blocks by this, and holds back work according to it.
+        # Ray Data weighs blocks by this, and holds work back accordingly.
         return self.nbytes
 
 
-@dataclass(slots=True)
-class Receipt:
-    """What a worker tells the driver: ends of tasks, figures, or the error that ends the run.
-
-    Attributes:
-        leaves: Ends of tasks.
-        events: What was done.
-        error: The error that ends the run.
-        memory: Bytes that the worker holds; 0 where it has not looked.
-    """
-
-    leaves: list[tuple[Leaf, Parcel | None]] = field(default_factory=list)
-    events: list[TaskFinished] = field(default_factory=list)
-    error: GristmillError | None = None
-    memory: int = 0
-
-    def add(self, other: Receipt) -> None:
-        """Take over what `other` holds."""
-        self.leaves.extend(other.leaves)
-        self.events.extend(other.events)
-        self.error = self.error or other.error
-        self.memory = other.memory or self.memory
-
-    def __sizeof__(self) -> int:
-        documents = sum(parcel.nbytes for _, parcel in self.leaves if parcel is not None)
-        return _SMALL * (1 + len(self.leaves)) + documents
-
-
-def pack(task: Task[Any], segment: int) -> Parcel:
-    """The task as a value for the segment number `segment`."""
+def pack(task: Task[Any]) -> PackedTask:
+    """The task as a value."""
     if type(task) is not DocumentBatch:
-        return Parcel(segment, task)
-    shell = _Shell(
+        return PackedTask(task)
+    fields = _BatchFields(
         task.dataset_name, task.task_id, task._metadata, task._stage_perf, task._lineage, task._tracking.rows
     )
-    return Parcel(segment, shell, task.columns.transport())
+    return PackedTask(fields, task.columns.transport())
 
 
-def unpack(parcel: Parcel) -> Task[Any]:
+def unpack(packed: PackedTask) -> Task[Any]:
     """The task again."""
-    shell = parcel.body
-    if not isinstance(shell, _Shell):
-        task: Task[Any] = shell
+    fields = packed.body
+    if not isinstance(fields, _BatchFields):
+        task: Task[Any] = fields
         return task
-    assert parcel.table is not None
-    batch = DocumentBatch.from_columns(from_transport(parcel.table), rows=shell.rows, dataset_name=shell.dataset_name)
-    batch.task_id = shell.task_id
-    batch._metadata = dict(shell.metadata)
-    batch._stage_perf = list(shell.stage_perf)
-    batch._lineage = shell.lineage
+    assert packed.table is not None
+    batch = DocumentBatch.from_columns(from_transport(packed.table), rows=fields.rows, dataset_name=fields.dataset_name)
+    batch.task_id = fields.task_id
+    batch._metadata = dict(fields.metadata)
+    batch._stage_perf = list(fields.stage_perf)
+    batch._lineage = fields.lineage
     return batch
 
 
-def pack_leaf(leaf: Leaf) -> tuple[Leaf, Parcel | None]:
-    """The leaf, with the documents of its task beside it."""
-    if leaf.task is None:
-        return leaf, None
-    return replace(leaf, task=None), pack(leaf.task, -1)
+def pack_end(end: Leaf) -> tuple[Leaf, PackedTask | None]:
+    """The end, with the documents of its task beside it."""
+    return (end, None) if end.task is None else (replace(end, task=None), pack(end.task))
 
 
-def unpack_leaf(leaf: Leaf, parcel: Parcel | None) -> Leaf:
-    """The leaf again."""
-    return leaf if parcel is None else replace(leaf, task=unpack(parcel))
-
-
-def task_id(parcel: Parcel) -> str:
-    """The id of the task inside."""
-    return str(parcel.body.task_id)
-
-
-def task_leaves(tasks: Iterable[Task[Any]]) -> list[Leaf]:
-    """The ends of tasks that came out of the last segment where there is no writer."""
-    leaves = []
-    for task in tasks:
-        lineage = task._lineage
-        assert lineage is not None
-        leaves.append(Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, task=task))
-    return leaves
+def unpack_end(end: Leaf, packed: PackedTask | None) -> Leaf:
+    """The end again."""
+    return end if packed is None else replace(end, task=unpack(packed))

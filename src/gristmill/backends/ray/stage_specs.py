@@ -100,15 +100,9 @@ def segment_spec(segment: Segment) -> SegmentSpec:
         UnknownNameError: A key is not known.
         UsageError: A value has the wrong type.
     """
-    rays = [
-        parse_config(RayStageSpec, stage.merged_ray_stage_spec(), owner=f"ray_stage_spec of {stage.name!r}")
-        for stage in segment.stages
-    ]
-    xennas = [
-        parse_config(XennaStageSpec, stage.merged_xenna_stage_spec(), owner=f"xenna_stage_spec of {stage.name!r}")
-        for stage in segment.stages
-    ]
-    return SegmentSpec(_together(RayStageSpec, rays), _together(XennaStageSpec, xennas))
+    return SegmentSpec(
+        _together(RayStageSpec, "ray_stage_spec", segment), _together(XennaStageSpec, "xenna_stage_spec", segment)
+    )
 
 
 def lifetime_s(segment: Segment, spec: SegmentSpec, default_m: float | None) -> float | None:
@@ -124,12 +118,15 @@ def lifetime_s(segment: Segment, spec: SegmentSpec, default_m: float | None) -> 
     return minutes * 60 if minutes else None
 
 
-def _together(kind: type[Any], specs: list[Any]) -> Any:
+def _together(kind: type[Any], name: str, segment: Segment) -> Any:
+    specs = [
+        parse_config(kind, getattr(stage, f"merged_{name}")(), owner=f"{name} of {stage.name!r}")
+        for stage in segment.stages
+    ]
     values: dict[str, Any] = {}
     for field in fields(kind):
-        given = [getattr(spec, field.name) for spec in specs if getattr(spec, field.name) is not None]
-        if not given:
-            continue
-        numbers = all(isinstance(value, int | float) for value in given)
-        values[field.name] = max(given) if numbers else given[0]
+        given = [value for spec in specs if (value := getattr(spec, field.name)) is not None]
+        if given:
+            numbers = all(isinstance(value, int | float) for value in given)
+            values[field.name] = max(given) if numbers else given[0]
     return kind(**values)

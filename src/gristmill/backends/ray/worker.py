@@ -1,4 +1,4 @@
-"""A worker on Ray: a segment runner with its life around it. The same in a task, an actor and a Xenna worker."""
+"""A worker on Ray: a segment runner from its setup to its end. The same in a Ray task, an actor and a Xenna worker."""
 
 from __future__ import annotations
 
@@ -6,33 +6,36 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
+import psutil
 import ray
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
-from gristmill.backends.plan import RunSettings, Segment
-from gristmill.backends.ray.parcels import Parcel, Receipt, pack, pack_leaf, task_id, task_leaves, unpack
-from gristmill.backends.ray.sampling import held_memory
+from gristmill.backends.plan import Segment
+from gristmill.backends.ray.parcels import PackedTask, pack, pack_end, unpack
 from gristmill.errors import GristmillError, WorkerError
-from gristmill.execution.failures import raised_in
-from gristmill.execution.partition_output import Leaf
+from gristmill.execution.partition_output import Leaf, task_end
 from gristmill.execution.recovery import Hints, Place
-from gristmill.execution.runner import SegmentRunner
+from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.observe.events import TaskFinished
+from gristmill.stages.base import FusedStage, ProcessingStage
 from gristmill.tasks.base import Task
+from gristmill.tracking.origins import lineage_of
 
-_ASK_S = 600.0
-"""How long a worker waits for the watch: it is quick, but its machine may be very busy."""
+_ANSWER_S = 600.0
+"""How long a worker waits for the coordinator: it is quick, but its machine may be very busy."""
 _MEASURE_S = 1.0
-"""How long a look at the memory of a worker is good for."""
+"""Seconds between two measurements of a worker's memory."""
+_SMALL = 1024
+"""The weight of a value without documents."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WorkerSpec:
     """What a worker needs to know to start.
 
     Attributes:
@@ -41,7 +44,7 @@ class Order:
         index: The number of the segment.
         last: Whether its results are the results of the run.
         whole_partitions: Whether it takes partitions from reading to commit.
-        watch: The watch of the run.
+        coordinator: The coordinator of the run.
         lifetime_s: The age at which the worker makes room for a new one; None: never.
     """
 
@@ -50,58 +53,95 @@ class Order:
     index: int
     last: bool
     whole_partitions: bool
-    watch: Any
+    coordinator: Any
     lifetime_s: float | None = None
 
 
-class SegmentWorker:
-    """Sets up a segment in this process and runs parcels through it."""
+@dataclass(slots=True)
+class WorkerReport:
+    """What a worker tells the driver: ends of tasks, figures, or the error that ends the run.
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.name = _worker_name()
+    Attributes:
+        ends: Ends of tasks.
+        events: What was done.
+        error: The error that ends the run.
+        memory: Bytes that the worker holds; 0 where it has not measured.
+    """
+
+    ends: list[tuple[Leaf, PackedTask | None]] = field(default_factory=list)
+    events: list[TaskFinished] = field(default_factory=list)
+    error: GristmillError | None = None
+    memory: int = 0
+
+    def add(self, other: WorkerReport) -> None:
+        """Take over the contents of `other`."""
+        self.ends.extend(other.ends)
+        self.events.extend(other.events)
+        self.error = self.error or other.error
+        self.memory = other.memory or self.memory
+
+    def __sizeof__(self) -> int:
+        # Ray Data weighs blocks by this, and holds work back accordingly.
+        documents = sum(packed.nbytes for _, packed in self.ends if packed is not None)
+        return _SMALL * (1 + len(self.ends)) + documents
+
+
+class SegmentWorker:
+    """Sets up a segment in this process and runs tasks through it."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        # An actor's id stays when Ray starts it again in a new process.
+        context = ray.get_runtime_context()
+        self.name = str(context.get_actor_id() or context.get_worker_id())
         self.number = -1
-        self.born = time.monotonic()
         self.failure: GristmillError | None = None
+        self._started_at = time.monotonic()
         self._measured_at = float("-inf")
         self._lock = threading.RLock()
         self._ended = False
         try:
-            segment, settings = cloudpickle.loads(order.code)
+            segment, settings = cloudpickle.loads(spec.code)
         except (ImportError, AttributeError) as error:
-            self.failure = _not_here(error)
+            self.failure = _missing_code(error)
             return
         self.segment: Segment = segment
-        self.settings: RunSettings = settings
-        self.place = _Places(segment, order.watch)
+        self.steps = _StepReporter(segment, spec.coordinator)
         self.runner = SegmentRunner(
             segment,
             settings,
-            first=order.index == 0,
-            whole_partitions=order.whole_partitions,
-            progress=self.place,
+            first=spec.index == 0,
+            whole_partitions=spec.whole_partitions,
+            progress=self.steps,
             can_be_killed=True,
         )
 
     # --- life ---
 
-    def start(self, allocation: Any = None) -> None:
-        """Set the node and the stages up; an error is kept and reported with the first parcel."""
+    def start(self, gpus: tuple[Any, ...]) -> None:
+        """Set the node and the stages up; an error is kept and reported with the first task.
+
+        Args:
+            gpus: The ids of the GPUs that the worker was given.
+        """
         if self.failure is not None:
             return
+        coordinator = self.spec.coordinator
         try:
-            prepare_node(self.segment, self.order.watch)
-            gpus = tuple(ray.get_gpu_ids()) if allocation is None else allocation
+            self._prepare_node()
             self.runner.setup(WorkerMetadata(self.name, allocation=gpus))
-            numbers = tuple(int(gpu) for gpu in gpus if str(gpu).isdigit()) if isinstance(gpus, tuple) else ()
-            hello = self.order.watch.hello.remote(self.name, self.order.index, os.getpid(), numbers, _own_handle())
-            self.number = _ask(hello)
+            numbers = tuple(int(gpu) for gpu in gpus if str(gpu).isdigit())
+            context = ray.get_runtime_context()
+            handle = context.current_actor if context.get_actor_id() else None
+            self.number = _answer(
+                coordinator.worker_started.remote(self.name, self.spec.index, os.getpid(), numbers, handle)
+            )
         except GristmillError as error:
             self.failure = error
-        self.born = time.monotonic()
+        self._started_at = time.monotonic()
 
     def end(self, cause: str = "finished") -> None:
-        """Tear the stages down and say goodbye; does nothing the second time."""
+        """Tear the stages down and tell the coordinator; does nothing the second time."""
         with self._lock:
             if self._ended or not hasattr(self, "runner"):
                 return
@@ -112,109 +152,129 @@ class SegmentWorker:
             except GristmillError as error:
                 problem = error
             if self.number >= 0:
-                _ask(self.order.watch.bye.remote(self.name, cause, problem))
+                _answer(self.spec.coordinator.worker_ended.remote(self.name, cause, problem))
 
-    @property
-    def is_old(self) -> bool:
-        """Whether the worker should make room for a new one."""
-        lifetime = self.order.lifetime_s
-        return lifetime is not None and time.monotonic() - self.born > lifetime
+    def may_be_replaced(self, interval_s: float) -> bool:
+        """Whether the worker is old enough to be replaced, and no other of its segment was within `interval_s`."""
+        lifetime = self.spec.lifetime_s
+        if lifetime is None or time.monotonic() - self._started_at <= lifetime:
+            return False
+        return bool(_answer(self.spec.coordinator.may_replace_worker.remote(self.spec.index, interval_s)))
 
-    def may_retire(self, interval_s: float) -> bool:
-        """Whether this worker may end now; its neighbours must not all start anew at once."""
-        return bool(_ask(self.order.watch.may_retire.remote(self.order.index, interval_s)))
+    def _prepare_node(self) -> None:
+        """Call `setup_on_node` of the segment's stages, unless that has been done on this node in this run.
+
+        Raises:
+            StageFailedError: A stage raised.
+        """
+        if not any(overrides(stage, "setup_on_node") for stage in self.segment.stages):
+            return
+        coordinator, index = self.spec.coordinator, self.spec.index
+        node = ray.get_runtime_context().get_node_id()
+        worker = f"{self.name}-{os.getpid()}"
+        while (owner := _answer(coordinator.claim_node.remote(node, index, worker))) not in (None, worker):
+            if not psutil.pid_exists(int(owner.rsplit("-", 1)[-1])):
+                _answer(coordinator.node_failed.remote(node, index))
+            time.sleep(0.05)
+        if owner is None:
+            return
+        try:
+            for stage in self.segment.stages:
+                set_up_node(stage, NodeInfo(node), WorkerMetadata(worker))
+        except GristmillError:
+            _answer(coordinator.node_failed.remote(node, index))
+            raise
+        _answer(coordinator.node_done.remote(node, index))
 
     # --- work ---
 
-    def run(self, parcels: Sequence[Parcel], *, careful: bool) -> Generator[Parcel | Receipt, None, None]:
-        """Push parcels through the segment: parcels for the next one as they come, receipts for the driver.
+    def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Generator[PackedTask | WorkerReport, None, None]:
+        """Push tasks through the segment: tasks for the next one as they come, reports for the driver.
 
         Args:
-            parcels: The tasks.
-            careful: An earlier attempt has killed its worker: take one task at a time, and tell the watch every step.
+            tasks: The tasks.
+            careful: An earlier attempt has killed its worker: take one task at a time, and report every step.
         """
         if self.failure is not None:
-            yield Receipt(error=self.failure)
+            yield WorkerReport(error=self.failure)
             return
-        size = 1 if careful or self.order.whole_partitions else self.segment.batch_size
+        size = 1 if careful or self.spec.whole_partitions else self.segment.batch_size
         with self._lock:
-            for start in range(0, len(parcels), size):
-                failed = False
-                for given in self._watched(list(parcels[start : start + size]), careful=careful):
-                    failed = isinstance(given, Receipt) and given.error is not None
-                    yield given
-                if failed:
+            for start in range(0, len(tasks), size):
+                if not (yield from self._run_recorded(tasks[start : start + size], careful=careful)):
                     return
 
-    def _watched(self, group: list[Parcel], *, careful: bool) -> Iterator[Parcel | Receipt]:
-        key = f"{task_id(group[0])} in {self.segment.name}"
+    def _run_recorded(
+        self, group: Sequence[PackedTask], *, careful: bool
+    ) -> Generator[PackedTask | WorkerReport, None, bool]:
+        """Run a group of tasks, recorded by the coordinator if `careful`; returns whether they were done."""
+        coordinator = self.spec.coordinator
+        key = f"{group[0].task_id} in {self.segment.name}"
         hints: Hints | None = None
         if careful:
-            known = _ask(self.order.watch.begin.remote(key))
+            known = _answer(coordinator.start_task.remote(key))
             if isinstance(known, GristmillError):
-                yield Receipt(error=known)
-                return
+                yield WorkerReport(error=known)
+                return False
             hints = known
-        self.place.enter(key, careful=careful)
-        done = False
+        self.steps.enter(key, careful=careful)
+        finished = False
         try:
-            yield from self._group([unpack(parcel) for parcel in group], hints)
-            done = True
+            done = yield from self._run_group([unpack(packed) for packed in group], hints)
+            finished = True
         finally:
-            # Not reached when the process dies: that is how the watch knows.
-            self.place.leave()
+            # Not reached when the process dies: that is how the coordinator knows.
+            self.steps.leave()
             if careful:
-                _ask((self.order.watch.end if done else self.order.watch.release).remote(key))
+                _answer((coordinator.finish_task if finished else coordinator.release_task).remote(key))
+        return done
 
-    def _group(self, tasks: list[Task[Any]], hints: Hints | None) -> Iterator[Parcel | Receipt]:
-        begun = time.perf_counter()
+    def _run_group(
+        self, tasks: list[Task[Any]], hints: Hints | None
+    ) -> Generator[PackedTask | WorkerReport, None, bool]:
+        started = time.perf_counter()
         waited = 0.0
-        receipt = Receipt()
-        first = tasks[0]._lineage
-        assert first is not None
+        report = WorkerReport()
+        first = lineage_of(tasks[0])
         try:
             for item in self.runner.run(tasks, hints):
                 if isinstance(item, Leaf):
-                    receipt.leaves.append(pack_leaf(item))
-                elif self.order.last:
-                    receipt.leaves.extend(pack_leaf(leaf) for leaf in task_leaves([item]))
+                    report.ends.append(pack_end(item))
+                elif self.spec.last:
+                    report.ends.append(pack_end(task_end(item)))
                 else:
-                    parcel = pack(item, self.order.index + 1)
+                    packed = pack(item)
                     since = time.perf_counter()
-                    yield parcel
+                    yield packed
                     waited += time.perf_counter() - since
         except GristmillError as error:
-            receipt.error = error
+            report.error = error
         except Exception as error:
-            receipt.error = WorkerError(
+            report.error = WorkerError(
                 f"A worker failed in {self.segment.name} on {first.task_id}: {type(error).__name__}: {error}\n\n"
                 f"{traceback.format_exc()}",
                 task=first.task_id,
             )
-        receipt.memory = self._memory()
+        if time.monotonic() - self._measured_at >= _MEASURE_S:
+            self._measured_at = time.monotonic()
+            report.memory = own_memory()
         counts = self.runner.call_counts
-        seconds = time.perf_counter() - begun - waited
-        receipt.events.append(
+        seconds = time.perf_counter() - started - waited
+        report.events.append(
             TaskFinished(
-                first.task_id, first.partition, self.order.index, self.number, seconds, counts.counts, counts.times
+                first.task_id, first.partition, self.spec.index, self.number, seconds, counts.counts, counts.times
             )
         )
-        yield receipt
-
-    def _memory(self) -> int:
-        """The memory of this process, or 0 where it was told a moment ago."""
-        if time.monotonic() - self._measured_at < _MEASURE_S:
-            return 0
-        self._measured_at = time.monotonic()
-        return held_memory()
+        yield report
+        return report.error is None
 
 
-class _Places:
-    """Where the runner is; tells the watch when it must know, and enforces time limits."""
+class _StepReporter:
+    """The runner's `Progress`: reports its steps to the coordinator where it must know, and enforces time limits."""
 
-    def __init__(self, segment: Segment, watch: Any) -> None:
+    def __init__(self, segment: Segment, coordinator: Any) -> None:
         self._limits = [stage.time_limit_s for stage in segment.stages]
-        self._watch = watch
+        self._coordinator = coordinator
         self._key = ""
         self._careful = False
         self._timer: threading.Timer | None = None
@@ -223,35 +283,51 @@ class _Places:
         self._key, self._careful = key, careful
 
     def leave(self) -> None:
-        self._disarm()
+        self._cancel_timer()
         self._key = ""
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
         """Called by the runner before every step."""
         place = Place(call, stage, lo, hi)
-        self._disarm()
+        self._cancel_timer()
         if self._careful:
-            _ask(self._watch.at.remote(self._key, place))
+            _answer(self._coordinator.report_place.remote(self._key, place))
         limit = self._limits[stage]
         if limit is not None:
-            self._timer = threading.Timer(limit, self._give_up, (self._key, place))
+            self._timer = threading.Timer(limit, self._end_process, (self._key, place))
             self._timer.daemon = True
             self._timer.start()
 
-    def _disarm(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _give_up(self, key: str, place: Place) -> None:
+    def _end_process(self, key: str, place: Place) -> None:
         """End this process: nothing else stops a stage that does not return."""
         try:
-            _ask(self._watch.overdue.remote(key, place))
+            _answer(self._coordinator.report_overdue.remote(key, place))
         finally:
             os._exit(1)
 
 
-def _not_here(error: Exception) -> WorkerError:
+def overrides(stage: Any, hook: str) -> bool:
+    """Whether `stage`, or a stage that it does the work of, defines the hook itself."""
+    if isinstance(stage, FusedStage):
+        return any(overrides(member, hook) for member in stage.members)
+    return getattr(type(stage), hook) is not getattr(ProcessingStage, hook)
+
+
+def own_memory() -> int:
+    """The memory that is this process's own, in bytes: what is in Ray's object store belongs to the node.
+
+    Exact figures would cost the kernel a walk over the whole object store, many milliseconds each time.
+    """
+    found = psutil.Process().memory_info()
+    return int(found.rss - getattr(found, "shared", 0))
+
+
+def _missing_code(error: Exception) -> WorkerError:
     return WorkerError(
         f"The code of the stages cannot be loaded on node {ray.get_runtime_context().get_node_id()}: "
         f"{type(error).__name__}: {error}. What stages import must be on every node: install it there, or send it "
@@ -260,78 +336,12 @@ def _not_here(error: Exception) -> WorkerError:
     )
 
 
-def prepare_node(segment: Segment, watch: Any) -> None:
-    """Call `setup_on_node` of the segment's stages, unless that has been done on this node in this run.
-
-    Raises:
-        StageFailedError: A stage raised.
-    """
-    if not sets_up_nodes(segment):
-        return
-    node = ray.get_runtime_context().get_node_id()
-    worker = f"{_worker_name()}-{os.getpid()}"
-    while (answer := str(_ask(watch.node.remote(node, segment.index, worker)))) != "done":
-        if answer == "go":
-            _set_up_node(segment, watch, worker, node)
-            return
-        if not _is_alive(answer.removeprefix("wait ")):
-            _ask(watch.node_failed.remote(node, segment.index))
-        time.sleep(0.05)
-
-
-def _set_up_node(segment: Segment, watch: Any, worker: str, node: str) -> None:
-    for stage in segment.stages:
-        try:
-            stage.setup_on_node(NodeInfo(node), WorkerMetadata(worker))
-        except Exception as error:
-            _ask(watch.node_failed.remote(node, segment.index))
-            raise raised_in(stage, error, doing="setup_on_node()") from error
-    _ask(watch.node_done.remote(node, segment.index))
-
-
-def sets_up_nodes(segment: Segment) -> bool:
-    """Whether some stage has something to do once per node."""
-    return any(overrides(stage, "setup_on_node") for stage in segment.stages)
-
-
-def overrides(stage: Any, hook: str) -> bool:
-    """Whether `stage`, or a stage that it does the work of, defines the hook itself."""
-    from gristmill.stages.base import FusedStage, ProcessingStage
-
-    if isinstance(stage, FusedStage):
-        return any(overrides(member, hook) for member in stage.members)
-    return getattr(type(stage), hook) is not getattr(ProcessingStage, hook)
-
-
-def _worker_name() -> str:
-    """A name that stays when Ray starts the actor again in a new process."""
-    context = ray.get_runtime_context()
-    return str(context.get_actor_id() or context.get_worker_id())
-
-
-def _own_handle() -> Any:
-    context = ray.get_runtime_context()
-    return context.current_actor if context.get_actor_id() else None
-
-
-def _is_alive(worker: str) -> bool:
-    """Whether the process of a worker on this node still runs."""
-    pid = int(worker.rsplit("-", 1)[-1])
+def _answer(reference: Any) -> Any:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _ask(answer: Any) -> Any:
-    try:
-        return ray.get(answer, timeout=_ASK_S)
+        return ray.get(reference, timeout=_ANSWER_S)
     except ray.exceptions.GetTimeoutError as error:
         raise WorkerError(
-            f"The watch of the run, a small actor beside the driver, has not answered for {_ASK_S:g} s. Is the "
-            "driver's machine overloaded? Run again to go on; finished partitions are kept.",
+            f"The run's coordinator actor has not responded for {_ANSWER_S:g} s. Is the driver's machine overloaded? "
+            "Run the same command again to resume; finished partitions are kept.",
             cause="no answer",
         ) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +16,10 @@ from typing import Any
 import pandas as pd
 import ray
 
-from gristmill.backends.ray.parcels import Parcel, Receipt
-from gristmill.backends.ray.worker import Order, SegmentWorker
-from gristmill.backends.ray_data.stage_thread import Lane
+from gristmill.backends.ray.parcels import PackedTask
+from gristmill.backends.ray.ray_internals import task_attempt
+from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
+from gristmill.backends.ray_data.background import StageThread
 
 COLUMN = "item"
 _HANDED_ON_S = 3.0
@@ -42,25 +42,25 @@ def block(items: list[Any]) -> pd.DataFrame:
 class SegmentActor:
     """A worker that stays: set up once, torn down when Ray lets go of it.
 
-    Ray makes several calls at once, each in a thread of its own. Their work is done one after the other, in the lane;
-    so the next call is there, with its input, when the last one has been worked through but not yet handed on.
+    Ray makes several calls at once, each in a thread of its own. Their work is done one after the other, in the stage
+    thread; so the next call is there, with its input, when the last one has been worked through but not yet handed on.
     """
 
-    def __init__(self, order: Order, restart_interval_s: float) -> None:
+    def __init__(self, spec: WorkerSpec, restart_interval_s: float) -> None:
         self._interval = restart_interval_s
         self._calls = 0
         self._active = 0
         self._turn = threading.Condition()
-        self._retiring = False
-        self._worker = SegmentWorker(order)
-        self._lane = Lane()
+        self._ending = False
+        self._worker = SegmentWorker(spec)
+        self._stage_thread = StageThread()
         gpus = tuple(ray.get_gpu_ids())
-        self._lane.call(lambda: self._worker.start(allocation=gpus))
+        self._stage_thread.call(lambda: self._worker.start(gpus))
 
     def __call__(self, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         self._begin()
         try:
-            yield from _pushed(self._worker, frame, self._lane)
+            yield from _run(self._worker, frame, self._stage_thread)
         finally:
             with self._turn:
                 self._active -= 1
@@ -74,54 +74,46 @@ class SegmentActor:
         worker = self._worker
         with self._turn:
             # After one call at least: else a lifetime that is too short would never let any be done.
-            old = self._calls > 0 and worker.is_old and (self._retiring or worker.may_retire(self._interval))
-            if not old:
+            if not self._calls or not (self._ending or worker.may_be_replaced(self._interval)):
                 self._calls += 1
                 self._active += 1
                 return
-            self._retiring = True
+            self._ending = True
             self._turn.wait_for(lambda: self._active == 0)
-            self._lane.call(lambda: worker.end("recycled"))
+            self._stage_thread.call(lambda: worker.end("recycled"))
             # What the last call gave is still on its way; if it were lost, the call would be made again.
             time.sleep(_HANDED_ON_S)
             os._exit(0)
 
     def __del__(self) -> None:
-        worker, lane = getattr(self, "_worker", None), getattr(self, "_lane", None)
-        if worker is not None and lane is not None:
-            with contextlib.suppress(queue.Empty):
-                lane.call(worker.end, timeout_s=_TEARDOWN_S)
-            lane.stop()
+        worker, stage_thread = getattr(self, "_worker", None), getattr(self, "_stage_thread", None)
+        if worker is not None and stage_thread is not None:
+            with contextlib.suppress(TimeoutError):
+                stage_thread.call(worker.end, timeout_s=_TEARDOWN_S)
+            stage_thread.stop()
 
 
-def run_segment(frame: pd.DataFrame, order: Order) -> Iterator[pd.DataFrame]:
+def run_segment(frame: pd.DataFrame, spec: WorkerSpec) -> Iterator[pd.DataFrame]:
     """A call for a segment that holds nothing between its calls."""
-    key = (order.run, order.index)
+    key = (spec.run, spec.index)
     if key not in _workers:
-        for other in [known for known in _workers if known[0] != order.run]:
+        for other in [known for known in _workers if known[0] != spec.run]:
             del _workers[other]
-        _workers[key] = SegmentWorker(order)
-    yield from _pushed(_workers[key], frame)
+        _workers[key] = SegmentWorker(spec)
+    yield from _run(_workers[key], frame)
 
 
-def _pushed(worker: SegmentWorker, frame: pd.DataFrame, lane: Lane | None = None) -> Iterator[pd.DataFrame]:
+def _run(worker: SegmentWorker, frame: pd.DataFrame, stage_thread: StageThread | None = None) -> Iterator[pd.DataFrame]:
     items = list(frame[COLUMN])
-    receipt = Receipt()
+    report = WorkerReport()
     for item in items:
-        if isinstance(item, Receipt):
-            receipt.add(item)
-    parcels = [item for item in items if isinstance(item, Parcel)]
-    careful = _attempt() > 0
-    results = worker.run(parcels, careful=careful)
-    for given in results if lane is None else lane.each(lambda: results):
-        if isinstance(given, Parcel) or worker.order.last or given.error is not None:
+        if isinstance(item, WorkerReport):
+            report.add(item)
+    tasks = [item for item in items if isinstance(item, PackedTask)]
+    results = worker.run(tasks, careful=task_attempt() > 0)
+    for given in results if stage_thread is None else stage_thread.iterate(lambda: results):
+        if isinstance(given, PackedTask) or worker.spec.last or given.error is not None:
             yield block([given])
         else:
-            receipt.add(given)
-    yield block([receipt])
-
-
-def _attempt() -> int:
-    """How often Ray has already begun this call."""
-    core = ray._private.worker.global_worker.core_worker
-    return int(core.get_current_task_attempt_number())
+            report.add(given)
+    yield block([report])

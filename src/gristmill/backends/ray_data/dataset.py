@@ -1,4 +1,4 @@
-"""The dataset of a run: small rows that stand for tasks, through one operator per segment."""
+"""The dataset of a run: one row for each task, through one operator for each segment."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Dataset, TaskPoolStrategy
 
-from gristmill.backends.plan import ExecutionPlan, Segment
+from gristmill.backends.plan import Segment
+from gristmill.backends.ray import ray_internals
 from gristmill.backends.ray.allocation import Share
-from gristmill.backends.ray.cluster import set_meanwhile
-from gristmill.backends.ray.driver import Run
-from gristmill.backends.ray.parcels import Receipt, pack
-from gristmill.backends.ray_data.backpressure import KEY as PRESSURE
-from gristmill.backends.ray_data.backpressure import with_idle_processors
-from gristmill.backends.ray_data.block_reader import Pump
+from gristmill.backends.ray.cluster import temporary_variables
+from gristmill.backends.ray.driver import RayRun
+from gristmill.backends.ray.parcels import pack
+from gristmill.backends.ray.worker import WorkerReport
+from gristmill.backends.ray_data.background import BackgroundIterator, in_background
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
-from gristmill.backends.ray_data.config import RayDataConfig
-from gristmill.execution.driver import Work
+from gristmill.backends.ray_data.executor import RayDataConfig
 
 _MOST_BATCHES = 8
 """Batches in one Ray task: its overhead of about 10 ms must not starve a worker that needs 10 ms for a batch."""
@@ -35,27 +34,27 @@ _CALLS_AT_ONCE = 2
 """Calls that a worker which stays has at once: it works on one, and the other waits beside it or is handed on."""
 _CALLS_PER_WORKER = 4
 """Ray tasks per worker that should remain, so that all workers end at about the same time."""
+_BLOCKS_AHEAD = 64
+"""Blocks that may wait for the driver. They are in the object store, not in the driver."""
 
 
-class Flow:
-    """Builds and runs the dataset of one round; one segment after the other if `one_at_a_time`.
+class SegmentDataset:
+    """Builds and runs the dataset of one attempt; one segment after the other if `one_at_a_time`.
 
     The first `at_once` of the partitions that are left take part.
     """
 
     def __init__(
         self,
-        plan: ExecutionPlan,
-        work: Work,
-        run: Run,
+        run: RayRun,
         shares: Sequence[Share],
         settings: RayDataConfig,
         *,
         at_once: int,
         one_at_a_time: bool = False,
     ) -> None:
-        self._plan = plan
-        self._work = work
+        self._plan = run.plan
+        self._work = run.work
         self._run = run
         self._shares = shares
         self._settings = settings
@@ -63,23 +62,30 @@ class Flow:
         self._one_at_a_time = one_at_a_time
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Pump]:
-        """A pump that gives the references of the blocks as they come; at the end all workers have torn down."""
+    def opened(self) -> Iterator[BackgroundIterator[Any]]:
+        """The references of the blocks as they come; at the end all workers have torn down."""
         try:
-            with Pump(self._blocks).running() as pump:
-                yield pump
+            with in_background(self._blocks, ahead=_BLOCKS_AHEAD) as blocks:
+                yield blocks
         finally:
             gc.collect()
         self._run.wait_for_workers()
 
     def _blocks(self) -> Generator[Any, None, None]:
         with _context():
-            yield from _references(self._dataset())
+            bundles = iter(self._dataset().iter_internal_ref_bundles())
+            try:
+                for bundle in bundles:
+                    for entry in bundle.blocks:
+                        yield entry.ref
+            finally:
+                if hasattr(bundles, "close"):
+                    bundles.close()
 
     @staticmethod
-    def receipts(frame: Any) -> list[Receipt]:
-        """The receipts in a block."""
-        return [item for item in frame[COLUMN] if isinstance(item, Receipt)]
+    def reports(frame: Any) -> list[WorkerReport]:
+        """The reports in a block."""
+        return [item for item in frame[COLUMN] if isinstance(item, WorkerReport)]
 
     def _dataset(self) -> Dataset:
         # Each block goes to the object store as it is made: partitions can be very many, and the driver is one process.
@@ -92,14 +98,8 @@ class Flow:
 
     def _roots(self) -> Iterator[list[Any]]:
         """The root tasks in groups, each of which is one Ray task."""
-        size = self._partitions_per_call()
-        group: list[Any] = []
-        for task in islice(self._work.tasks(), self._at_once):
-            group.append(pack(task, 0))
-            if len(group) == size:
-                yield group
-                group = []
-        if group:
+        tasks, size = islice(self._work.tasks(), self._at_once), self._partitions_per_call()
+        while group := [pack(task) for task in islice(tasks, size)]:
             yield group
 
     def _partitions_per_call(self) -> int:
@@ -125,7 +125,7 @@ class Flow:
 
     def _mapped(self, dataset: Dataset, segment: Segment, share: Share) -> Dataset:
         spec = self._run.specs[segment.index]
-        order = self._run.order(segment)
+        worker = self._run.worker_spec(segment)
         most = min(self._workers(segment), spec.ray.max_workers or self._workers(segment))
         options: dict[str, Any] = {
             "batch_size": None if segment.index == 0 else self._batches_per_call(segment),
@@ -136,20 +136,18 @@ class Flow:
             # A few bytes that differ from segment to segment: Ray Data puts operators with equal requests into one
             # worker, but what shares a worker has been decided by the planner.
             "memory": segment.index + 1,
-            **({"runtime_env": environment} if (environment := self._environment(segment)) else {}),
-            **self._where(),
-            **(spec.ray.ray_remote_args or {}),
         }
-        if not self._run.holds(segment):
+        if environment := self._environment(segment):
+            options["runtime_env"] = environment
+        if self._run.cluster.avoided is not None:
+            options["label_selector"] = {"ray.io/node-id": f"!{self._run.cluster.avoided}"}
+        options.update(spec.ray.ray_remote_args or {})
+        if not self._run.stays(segment):
             if spec.ray.max_calls_per_worker is not None:
                 options["max_calls"] = spec.ray.max_calls_per_worker
-            limit = most if self._is_limited(segment) else None
-            return dataset.map_batches(
-                run_segment,
-                fn_kwargs={"order": order},
-                compute=TaskPoolStrategy(size=limit),
-                **options,
-            )
+            asked = (segment.workers, self._settings.max_workers_per_stage, spec.ray.max_workers)
+            tasks = TaskPoolStrategy(size=None if asked == (None, None, None) else most)
+            return dataset.map_batches(run_segment, fn_kwargs={"spec": worker}, compute=tasks, **options)
         least = min(most, max(share.least, spec.ray.min_workers or 1))
         pool = ActorPoolStrategy(
             min_size=least,
@@ -162,15 +160,10 @@ class Flow:
         )
         return dataset.map_batches(
             SegmentActor,
-            fn_constructor_kwargs={"order": order, "restart_interval_s": spec.restart_interval_s},
+            fn_constructor_kwargs={"spec": worker, "restart_interval_s": spec.restart_interval_s},
             compute=pool,
             **options,
         )
-
-    def _where(self) -> dict[str, Any]:
-        """Keeps work off the node that is to be avoided."""
-        avoided = self._run.cluster.avoided
-        return {} if avoided is None else {"label_selector": {ray._raylet.RAY_NODE_ID_KEY: f"!{avoided}"}}
 
     def _environment(self, segment: Segment) -> dict[str, Any]:
         """What its workers need beside the environment of the connection: that of its stages goes before all others."""
@@ -180,22 +173,6 @@ class Flow:
         if self._run.cluster.connected_before:
             return {**ours, **mine}
         return mine
-
-    def _is_limited(self, segment: Segment) -> bool:
-        asked = segment.workers is not None or self._settings.max_workers_per_stage is not None
-        return asked or self._run.specs[segment.index].ray.max_workers is not None
-
-
-def _references(dataset: Dataset) -> Generator[Any, None, None]:
-    bundles = iter(dataset.iter_internal_ref_bundles())
-    try:
-        for bundle in bundles:
-            for entry in bundle.blocks:
-                yield entry.ref
-    finally:
-        close = getattr(bundles, "close", None)
-        if close is not None:
-            close()
 
 
 @contextlib.contextmanager
@@ -208,31 +185,29 @@ def _context() -> Iterator[None]:
         "batch_to_block_arrow_format": False,
         # One row per block: see `calls`.
         "target_max_block_size": 1,
-        # A worker goes on while Ray's loop, which looks every tenth of a second, has not taken what it has given: two
-        # blocks, Ray's own limit, are 20 batches per second and no more.
-        "_max_num_blocks_in_streaming_gen_buffer": 2 * _MOST_BATCHES,
         # How long a stage may take is its own affair (`time_limit_s`).
         "execution_no_progress_timeout_s": -1,
         "enable_progress_bars": False,
         "print_on_execution_start": False,
         "enable_auto_log_stats": False,
+        **ray_internals.DATA_SETTINGS,
     }
-    before = {name: getattr(context, name) for name in wanted if hasattr(context, name)}
-    rules = context.get_config(PRESSURE)
+    before = {name: getattr(context, name) for name in wanted}
+    key, policies = ray_internals.idle_cpu_policies()
+    own_policies = context.get_config(key) is None  # else those that the user has chosen stay
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    for name in before:
-        setattr(context, name, wanted[name])
-    if rules is None:  # the user's own stay
-        context.set_config(PRESSURE, with_idle_processors())
+    for name, value in wanted.items():
+        setattr(context, name, value)
+    if own_policies:
+        context.set_config(key, policies)
     try:
-        # Ray's figures about its own use would take a process more on every cluster.
-        with set_meanwhile({"RAY_DATA_USAGE_DISABLED": "1"}):
+        with temporary_variables(ray_internals.USAGE_VARIABLES):
             yield
     finally:
         for name, value in before.items():
             setattr(context, name, value)
-        if rules is None:
-            context.remove_config(PRESSURE)
+        if own_policies:
+            context.remove_config(key)
         logger.setLevel(level)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import ray
 
 from gristmill.backends.base import BaseExecutor, Capacity
 from gristmill.backends.config import parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
-from gristmill.backends.ray.allocation import Demand, Share, fit
-from gristmill.backends.ray.delivery import Delivery
-from gristmill.backends.ray.driver import Run, watched
-from gristmill.backends.ray.feasibility import check
-from gristmill.backends.ray_data.config import RayDataConfig
+from gristmill.backends.ray.allocation import Share
+from gristmill.backends.ray.driver import Delivery, RayRun, coordinated_run, is_loss
+from gristmill.errors import GristmillError, WorkerError
 from gristmill.execution.driver import Work
 
+if TYPE_CHECKING:
+    from gristmill.backends.ray_data.dataset import SegmentDataset
+
 _PATIENCE_S = 20.0
-"""Seconds without any result after the loss of a node, until what is not finished is begun anew."""
+"""Seconds without any result after the loss of a node, until unfinished work is started again."""
 _STAGE_PATIENCE_S = 600.0
 """The same where stages run one after the other: there, results come only from the last one."""
+_POLL_S = 1.0
+_NOTICE_S = 60.0
+"""How long Ray may take to find out that a node is gone, after something on it was lost."""
 
 _PARTITIONS_AT_ONCE = 1_000
 """Partitions in one dataset. Ray keeps 12 kB in the driver for each, until the dataset is at its end."""
@@ -28,6 +35,27 @@ _TIMES_MORE_IF_HELD = 20
 """So many times more where workers hold something, such as a model: they end with the dataset."""
 _PARTITIONS_PER_CPU = 20
 """The same for each processor, where there are many: the end of a dataset must be rare."""
+
+
+@dataclass(frozen=True)
+class RayDataConfig(clusters.ClusterConfig):
+    """What `RayDataExecutor(config={…})` takes, besides the settings of `ClusterConfig`.
+
+    Attributes:
+        ignore_failures: Quarantine documents on which a stage raises.
+        max_workers_per_stage: The most workers that a segment gets; None: as many as fit.
+        batches_per_call: How many batches travel in one Ray task; None: up to eight, fewer for small inputs.
+        worker_max_lifetime_m: Minutes after which workers are replaced; None: only those that hold models; 0: none.
+    """
+
+    ignore_failures: bool = False
+    max_workers_per_stage: int | None = None
+    batches_per_call: int | None = None
+    worker_max_lifetime_m: float | None = None
+
+    def __post_init__(self) -> None:
+        self.check_least("RayDataExecutor", 1, "max_workers_per_stage", "batches_per_call")
+        self.check_least("RayDataExecutor", 0, "worker_max_lifetime_m")
 
 
 class RayDataExecutor(BaseExecutor):
@@ -56,55 +84,118 @@ class RayDataExecutor(BaseExecutor):
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
         with (
             clusters.connected(self.settings, ignore_head_node=self.ignore_head_node) as cluster,
-            watched(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m) as run,
+            coordinated_run(plan, work, self._usable(cluster), self.settings.worker_max_lifetime_m) as run,
         ):
-            self._stream(plan, work, run)
+            run.all_stay = self.one_stage_at_a_time
+            self._stream(run)
 
-    def _stream(self, plan: ExecutionPlan, work: Work, run: Run) -> None:
-        from gristmill.backends.ray_data.attempts import play
-        from gristmill.backends.ray_data.dataset import Flow
+    def _stream(self, run: RayRun) -> None:
+        from gristmill.backends.ray_data.dataset import SegmentDataset
 
+        work = run.work
         delivery = Delivery(work)
         one_by_one = self.one_stage_at_a_time
         patience = _STAGE_PATIENCE_S if one_by_one else _PATIENCE_S
         # Where stages run one after the other, each has to see all partitions before the next one begins.
         many = max(_PARTITIONS_AT_ONCE, int(_PARTITIONS_PER_CPU * run.cluster.cpus))
-        if any(run.holds(segment) for segment in plan.segments):
+        if any(run.stays(segment) for segment in run.plan.segments):
             many *= _TIMES_MORE_IF_HELD
         at_once = len(work) if one_by_one else many
         while (done := work.done) < len(work):
-            shares = self._shares(plan, run)
-            flow = Flow(plan, work, run, shares, self.settings, at_once=at_once, one_at_a_time=one_by_one)
-            if not play(flow, delivery, run, patience_s=patience):
-                run.begin_again(self._present(run.cluster))
+            shares = self._shares(run)
+            dataset = SegmentDataset(run, shares, self.settings, at_once=at_once, one_at_a_time=one_by_one)
+            if not _attempt(dataset, delivery, run, patience_s=patience):
+                run.restart(self._usable(clusters.present(run.cluster)))
             elif work.done == done:
                 return  # the work knows what is missing, and says so
 
-    def _present(self, cluster: clusters.Cluster) -> clusters.Cluster:
-        """The cluster as it is now, after a node was lost."""
-        return clusters.present(cluster, ignore_head_node=self.ignore_head_node)
+    def _usable(self, cluster: clusters.Cluster) -> clusters.Cluster:
+        """The part of the cluster that the run may use."""
+        return cluster
 
-    def _shares(self, plan: ExecutionPlan, run: Run) -> list[Share]:
+    def _shares(self, run: RayRun) -> list[Share]:
         """What each segment gets.
 
         Raises:
             ResourcesError: Some workers can never find a place.
         """
-        demands = [
-            Demand(segment, stays=run.holds(segment), workers=run.fixed_workers(segment)) for segment in plan.segments
-        ]
         nodes = [node.cpus for node in run.cluster.nodes]
-        # Where stages run one after the other, each has the whole cluster.
-        groups = [[demand] for demand in demands] if self.one_stage_at_a_time else [demands]
-        shares: list[Share] = []
-        for group in groups:
-            found, note = fit(group, nodes, gpus=run.cluster.gpus)
-            shares.extend(found)
-            if note is not None:
-                run.notice(note)
-        check(run.requests(shares), run.cluster.nodes, at_once=not self.one_stage_at_a_time)
+        shares = run.shares(nodes, one_stage_at_a_time=self.one_stage_at_a_time)
         if self.one_stage_at_a_time:
             # Ray keeps the actors of a finished stage while their output may have to be made again. Only one stage
             # works at a time, so each books its part of the processors and they all find a place.
             return [replace(share, cpus=share.cpus / len(shares)) for share in shares]
         return shares
+
+
+class _StuckError(Exception):
+    """Nothing has come for long, and a node is gone."""
+
+
+def _attempt(dataset: SegmentDataset, delivery: Delivery, run: RayRun, *, patience_s: float) -> bool:
+    """Deliver what `dataset` gives; False if it was given up because of a lost node.
+
+    Ray makes lost blocks again with the tasks that made them. Where workers that stay have taken the processors that
+    are left, those tasks find no place, and the workers wait for their blocks: nothing moves any more. The attempt is
+    then given up after `patience_s`, and the next one is planned for the nodes that are left. Finished partitions are
+    kept.
+
+    Raises:
+        GristmillError: The error that ends the run.
+    """
+    try:
+        _deliver(dataset, delivery, run, patience_s)
+    except _StuckError:
+        run.end_workers()
+        return False
+    except GristmillError:
+        raise
+    except ray.exceptions.RayError as error:
+        if is_loss(error) and _is_node_lost(run):
+            run.end_workers()
+            return False
+        raise WorkerError(
+            f"Ray ended the run: {type(error).__name__}: {str(error).strip()} Committed output is intact; look at the "
+            "Ray dashboard and logs, and run the same command again to resume.",
+            cause=type(error).__name__,
+        ) from error
+    return True
+
+
+def _deliver(dataset: SegmentDataset, delivery: Delivery, run: RayRun, patience_s: float) -> None:
+    with dataset.opened() as blocks:
+        received_at = time.monotonic()
+        while (references := blocks.take(_POLL_S)) is not None:
+            for reference in references:
+                for report in dataset.reports(_value(reference, run, patience_s)):
+                    delivery.take(report)
+                received_at = time.monotonic()
+            run.poll()
+            if not references:
+                _check(run, received_at, patience_s)
+
+
+def _value(reference: Any, run: RayRun, patience_s: float) -> Any:
+    """The block, which may have to be made again."""
+    asked_at = time.monotonic()
+    while True:
+        try:
+            return ray.get(reference, timeout=_POLL_S)
+        except ray.exceptions.GetTimeoutError:
+            run.poll()
+            _check(run, asked_at, patience_s)
+
+
+def _check(run: RayRun, since: float, patience_s: float) -> None:
+    if time.monotonic() - since > patience_s and run.lost_nodes():
+        raise _StuckError
+
+
+def _is_node_lost(run: RayRun) -> bool:
+    """Whether a node turns out to be gone; Ray reports what was lost on it sooner than the node."""
+    deadline = time.monotonic() + _NOTICE_S
+    while not run.lost_nodes():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

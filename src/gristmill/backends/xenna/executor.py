@@ -1,25 +1,64 @@
-"""The executor on Cosmos-Xenna: the plan as a Xenna pipeline, the results through a mailbox."""
+"""The executor on Cosmos-Xenna: runs the plan as a Xenna pipeline."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from gristmill.backends.base import BaseExecutor, Capacity
 from gristmill.backends.config import parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
-from gristmill.backends.ray.allocation import Demand, Share, fit
-from gristmill.backends.ray.driver import Run, watched
-from gristmill.backends.ray.feasibility import Request, check
-from gristmill.backends.xenna.config import XennaConfig
-from gristmill.errors import PlanningError, UsageError
+from gristmill.backends.ray.driver import coordinated_run
+from gristmill.errors import UsageError
 from gristmill.execution.driver import Work
 
 _CLUSTER_VARIABLES = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 """Xenna hands out GPUs itself; a cluster that Ray's own way is on must be started with this."""
+
+
+@dataclass(frozen=True)
+class XennaConfig(clusters.ClusterConfig):
+    """What `XennaExecutor(config={…})` takes, besides the settings of `ClusterConfig`.
+
+    Attributes:
+        execution_mode: `streaming` keeps all stages active at once; `batch` runs one stage at a time over all data.
+        cpu_allocation_percentage: The share of each node's processors to use, as a fraction.
+        autoscale_interval_s: Seconds between two decisions about how many workers each stage gets.
+        logging_interval: Accepted for scripts that set it; progress is shown as on every executor.
+        ignore_failures: Quarantine documents on which a stage raises.
+        max_workers_per_stage: The most workers that a stage gets; None: as many as Xenna finds best.
+        worker_max_lifetime_m: Minutes after which workers are replaced; None: only those that hold models; 0: none.
+        worker_restart_interval_m: Minutes that pass at least between two replacements in a stage.
+    """
+
+    execution_mode: Literal["streaming", "batch"] = "streaming"
+    cpu_allocation_percentage: float = 0.95
+    autoscale_interval_s: float = 180.0
+    logging_interval: float = 60.0
+    ignore_failures: bool = False
+    max_workers_per_stage: int | None = None
+    worker_max_lifetime_m: float | None = None
+    worker_restart_interval_m: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cpu_allocation_percentage <= 1:
+            raise UsageError(
+                f"XennaExecutor: cpu_allocation_percentage={self.cpu_allocation_percentage!r} must be above 0 and at "
+                "most 1 (0.95 ends 5 % to the system)."
+            )
+        for name in ("autoscale_interval_s", "logging_interval"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"XennaExecutor: {name}={getattr(self, name)!r} must be above 0.", key=name)
+        self.check_least("XennaExecutor", 0, "worker_max_lifetime_m", "worker_restart_interval_m")
+        self.check_least("XennaExecutor", 1, "max_workers_per_stage")
+
+    def usable_cpus(self, node: clusters.Node) -> int:
+        """The processors of a node that Xenna uses: whole ones only."""
+        return math.floor(node.cpus * self.cpu_allocation_percentage)
 
 
 class XennaExecutor(BaseExecutor):
@@ -46,21 +85,17 @@ class XennaExecutor(BaseExecutor):
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
         os.environ.setdefault("PYTHON_LOG", "off")
-        from gristmill.backends.xenna.attempts import Rounds
-        from gristmill.backends.xenna.mailbox import Mailbox
+        from gristmill.backends.xenna.pipeline import XennaRun
 
-        ignored = self.ignore_head_node
         with (
-            clusters.connected(self.settings, ignore_head_node=ignored, environment=_CLUSTER_VARIABLES) as cluster,
-            watched(plan, work, cluster, default_lifetime_m=self.settings.worker_max_lifetime_m, watch=Mailbox) as run,
+            clusters.connected(
+                self.settings, ignore_head_node=self.ignore_head_node, environment=_CLUSTER_VARIABLES
+            ) as cluster,
+            coordinated_run(plan, work, cluster, self.settings.worker_max_lifetime_m) as run,
         ):
             self._check_environments(plan, connected_before=cluster.connected_before)
-
-            def shares() -> list[Share]:
-                run.cluster = clusters.present(run.cluster, ignore_head_node=ignored)
-                return self._shares(plan, run)
-
-            Rounds(plan, work, run, shares, self.settings).run()
+            run.all_stay = True
+            XennaRun(run, self.settings).run()
 
     def _check_environments(self, plan: ExecutionPlan, *, connected_before: bool) -> None:
         """Refuse what Xenna would leave out without a word.
@@ -68,43 +103,14 @@ class XennaExecutor(BaseExecutor):
         Raises:
             UsageError: A runtime environment holds something that it cannot give to its workers.
         """
-        for segment in plan.segments:
-            _check_environment(segment.runtime_env or {}, f"{segment.name}: runtime_env")
+        given = [(segment.runtime_env or {}, f"{segment.name}: runtime_env") for segment in plan.segments]
         if connected_before:
-            _check_environment(self.settings.runtime_env or {}, "XennaExecutor: runtime_env")
-
-    def _shares(self, plan: ExecutionPlan, run: Run) -> list[Share]:
-        """What each segment gets.
-
-        Raises:
-            PlanningError: Some workers can never find a place.
-        """
-        nodes = [float(math.floor(node.cpus * self.settings.cpu_allocation_percentage)) for node in run.cluster.nodes]
-        if not any(nodes):
-            raise PlanningError(
-                f"Xenna uses whole processors, and {self.settings.cpu_allocation_percentage:.0%} of "
-                f"{max(node.cpus for node in run.cluster.nodes):g} is less than one. Raise cpu_allocation_percentage.",
-                setting="cpu_allocation_percentage",
-            )
-        demands = [Demand(segment, stays=True, workers=run.fixed_workers(segment)) for segment in plan.segments]
-        groups = [[demand] for demand in demands] if self.one_stage_at_a_time else [demands]
-        found = [fit(group, nodes, gpus=run.cluster.gpus) for group in groups]
-        for note in [note for _, note in found if note is not None][:1]:
-            run.notice(note)
-        shares = [share for group, _ in found for share in group]
-        requests = [
-            Request(segment.name, share.cpus, share.gpus, workers=max(1, share.least))
-            for segment, share in zip(plan.segments, shares, strict=True)
-        ]
-        check(requests, run.cluster.nodes, at_once=not self.one_stage_at_a_time)
-        return shares
-
-
-def _check_environment(given: Iterable[str], where: str) -> None:
-    for name in given:
-        if name not in ("conda", "env_vars"):
-            raise UsageError(
-                f"{where} holds {name!r}, which Xenna cannot give to its workers: it takes conda and env_vars. Give it "
-                "to your own ray.init(runtime_env=...), or use executor='ray_data'.",
-                key=name,
-            )
+            given.append((self.settings.runtime_env or {}, "XennaExecutor: runtime_env"))
+        for environment, where in given:
+            for name in environment:
+                if name not in ("conda", "env_vars"):
+                    raise UsageError(
+                        f"{where} holds {name!r}, which Xenna cannot give to its workers: it takes conda and env_vars. "
+                        "Give it to your own ray.init(runtime_env=...), or use executor='ray_data'.",
+                        key=name,
+                    )

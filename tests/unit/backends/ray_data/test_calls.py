@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from gristmill.backends.ray.parcels import Parcel
+from gristmill.backends.ray.parcels import PackedTask
 from gristmill.backends.ray_data import calls
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block
 
@@ -22,23 +22,23 @@ pytestmark = [
 
 
 class _Worker:
-    """Hands parcels on, and writes down what happens."""
+    """Hands tasks on, and writes down what happens."""
 
-    def __init__(self, order: Any) -> None:
-        self.order = order
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
         self.is_old = False
         self.history: list[str] = []
 
-    def start(self, allocation: Any) -> None:
+    def start(self, gpus: Any) -> None:
         self.history.append("start")
 
-    def may_retire(self, interval_s: float) -> bool:
-        return True
+    def may_be_replaced(self, interval_s: float) -> bool:
+        return self.is_old
 
-    def run(self, parcels: Sequence[Parcel], *, careful: bool) -> Iterator[Parcel]:
-        for parcel in parcels:
-            self.history.append(parcel.body)
-            yield parcel
+    def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Iterator[PackedTask]:
+        for packed in tasks:
+            self.history.append(packed.body)
+            yield packed
 
     def end(self, cause: str = "finished") -> None:
         self.history.append(cause)
@@ -54,20 +54,20 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> SegmentActor:
         raise _Exit
 
     monkeypatch.setattr(calls, "SegmentWorker", _Worker)
-    monkeypatch.setattr(calls, "_attempt", lambda: 0)
+    monkeypatch.setattr(calls, "task_attempt", lambda: 0)
     monkeypatch.setattr(calls, "_HANDED_ON_S", 0.0)
     monkeypatch.setattr(calls.ray, "get_gpu_ids", list)
     monkeypatch.setattr(calls.os, "_exit", leave)
-    order: Any = SimpleNamespace(last=False)
-    return SegmentActor(order, restart_interval_s=0.0)
+    spec: Any = SimpleNamespace(last=False)
+    return SegmentActor(spec, restart_interval_s=0.0)
 
 
 def _frame(*bodies: str) -> Any:
-    return block([Parcel(1, body) for body in bodies])
+    return block([PackedTask(body) for body in bodies])
 
 
 def _bodies(frames: Iterator[Any]) -> list[str]:
-    return [item.body for frame in frames for item in frame[COLUMN] if isinstance(item, Parcel)]
+    return [item.body for frame in frames for item in frame[COLUMN] if isinstance(item, PackedTask)]
 
 
 def test_the_next_call_is_worked_on_before_the_last_one_has_been_handed_on(actor: SegmentActor) -> None:

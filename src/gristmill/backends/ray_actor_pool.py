@@ -1,4 +1,4 @@
-"""The executor on actor pools: one stage after the other over all data, each on a pool of Ray actors."""
+"""Runs pipelines stage by stage: one stage after the other over all data, each on a pool of Ray actors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from typing import Any, ClassVar
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.config import parse_config
-from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray.cluster import Cluster
-from gristmill.backends.ray.driver import Run
-from gristmill.backends.ray_data import RayDataExecutor
-from gristmill.backends.ray_data.config import RayDataConfig
+from gristmill.backends.ray_data.executor import RayDataConfig, RayDataExecutor
 from gristmill.errors import UsageError
-from gristmill.execution.driver import Work
 
 
 @dataclass(frozen=True)
@@ -31,9 +27,7 @@ class ActorPoolConfig(RayDataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("reserved_cpus", "reserved_gpus"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"RayActorPoolExecutor: {name}={getattr(self, name)!r} is negative.", key=name)
+        self.check_least("RayActorPoolExecutor", 0, "reserved_cpus", "reserved_gpus")
 
 
 class RayActorPoolExecutor(RayDataExecutor):
@@ -84,13 +78,5 @@ class RayActorPoolExecutor(RayDataExecutor):
             largest_node_gpus=min(found.largest_node_gpus, gpus),
         )
 
-    def _stream(self, plan: ExecutionPlan, work: Work, run: Run) -> None:
-        run.all_stay = True
-        run.cluster = self._unreserved(run.cluster)
-        super()._stream(plan, work, run)
-
-    def _present(self, cluster: Cluster) -> Cluster:
-        return self._unreserved(super()._present(cluster))
-
-    def _unreserved(self, cluster: Cluster) -> Cluster:
+    def _usable(self, cluster: Cluster) -> Cluster:
         return cluster.without(self.settings.reserved_cpus, self.settings.reserved_gpus)

@@ -1,0 +1,113 @@
+"""Every use of private or undocumented parts of Ray. The rest of the package uses its public API only.
+
+Each entry says why the public API is not enough. All of them were checked with the versions in `CHECKED_VERSIONS`;
+their tests fail when Ray no longer has a part, or offers the same in public.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import ray
+
+CHECKED_VERSIONS = ("2.60",)
+
+HEAD_RESOURCE = "node:__internal_head__"
+"""What only the head offers among its resources: `ray.nodes()` does not say which node is the head."""
+
+START_COMMAND = (sys.executable, "-m", "ray.scripts.scripts", "start")
+"""The command `ray start` of this very environment: the program `ray` on the path may belong to another one."""
+
+STARTED_MESSAGE = "This command will now block"
+"""What `ray start --block` prints once the cluster is up: no exit code tells, since it does not end."""
+
+USAGE_VARIABLES = {"RAY_DATA_USAGE_DISABLED": "1"}
+"""Without it, Ray Data starts one more process on every cluster for figures about its own use."""
+
+DATA_SETTINGS = {"_max_num_blocks_in_streaming_gen_buffer": 16}
+"""Blocks of a worker that may wait for Ray's loop, which takes them ten times per second: with Ray's own limit of two,
+a worker makes at most 20 batches per second."""
+
+
+def start_local_cluster(temp_dir: str, **options: Any) -> None:
+    """Start a cluster on this machine whose files are below `temp_dir`, an option that `ray.init` does not document.
+
+    The default folder can be unwritable, or too long for the names of sockets.
+    """
+    ray.init(address="local", _temp_dir=temp_dir, **options)
+
+
+def dashboard_url() -> str | None:
+    """Where the dashboard is: `ray.init` returns it, but the connection may be the caller's own."""
+    node = ray._private.worker.global_worker.node
+    address = None if node is None else node.address_info.get("webui_url")
+    return f"http://{address}" if address else None
+
+
+def reread_authentication() -> None:
+    """Let Ray in this process see changed `RAY_AUTH_*` variables: it reads them only once, when it is imported."""
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def task_attempt() -> int:
+    """How many times Ray has already started the current call: `RuntimeContext` does not say."""
+    return int(ray._private.worker.global_worker.core_worker.get_current_task_attempt_number())
+
+
+def gpu_memory_gb() -> float | None:
+    """The memory of the smallest GPU of this machine; None where there is none.
+
+    Ray ships a copy of NVIDIA's library; in public it counts devices and does not say how large they are.
+    """
+    try:
+        from ray._private.thirdparty import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+            sizes = [float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9 for handle in handles]
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:
+        # No library, no driver or no device: in each case there is nothing to ask.
+        return None
+    return min(sizes, default=None)
+
+
+@functools.cache
+def idle_cpu_policies() -> tuple[str, list[Any]]:
+    """The setting of a `DataContext` for backpressure policies, and Ray Data's own ones with one of them extended.
+
+    Ray Data divides the CPUs among the operators of a dataset, used or not: of four CPUs and three operators, the one
+    that has all the work gets one. Its limits on memory are left as they are.
+    """
+    from ray.data._internal.execution import backpressure_policy as policies
+    from ray.data._internal.execution.operators.task_pool_map_operator import TaskPoolMapOperator
+
+    class IdleCpuPolicy(policies.ResourceBudgetBackpressurePolicy):  # type: ignore[misc]
+        """Ray Data's own rule about resources, but a task that lacks only CPUs may use idle ones.
+
+        Tasks soon end and return them, so that nobody waits for long; what actors hold is not touched.
+        """
+
+        def can_add_input(self, op: Any) -> bool:
+            if super().can_add_input(op):
+                return True
+            manager = self._resource_manager
+            budget = manager.get_budget(op)
+            if budget is None or not isinstance(op, TaskPoolMapOperator):
+                return False
+            needed = op.incremental_resource_usage()
+            idle = manager.get_global_limits().cpu - manager.get_global_usage().cpu
+            room = budget.copy(cpu=max(budget.cpu, idle))
+            output = op.metrics.obj_store_mem_max_pending_output_per_task or 0
+            return bool(needed.satisfies_limit(room)) and room.object_store_memory >= output
+
+    enabled = [
+        IdleCpuPolicy if policy is policies.ResourceBudgetBackpressurePolicy else policy
+        for policy in policies.ENABLED_BACKPRESSURE_POLICIES
+    ]
+    return policies.ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY, enabled

@@ -1,0 +1,348 @@
+"""Runs a plan as Xenna pipelines, one after the other until everything is done.
+
+A Xenna pipeline ends when one of its workers dies. The next one does what is left, and takes each task alone, so that
+one that kills its workers is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from cosmos_xenna.pipelines import v1 as xenna
+
+from gristmill.backends.plan import Segment
+from gristmill.backends.ray.allocation import Share
+from gristmill.backends.ray.cluster import present
+from gristmill.backends.ray.driver import Delivery, RayRun, beside_driver, is_loss
+from gristmill.backends.ray.parcels import PackedTask, pack
+from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
+from gristmill.backends.xenna.executor import XennaConfig
+from gristmill.backends.xenna.patches import patched
+from gristmill.errors import PlanningError, WorkerError
+
+_POLL_S = 0.05
+_TEARDOWN_S = 30.0
+"""How long a worker may take to tear down."""
+_MOST_FRUITLESS = 100
+"""Pipelines that may end without anything having been finished; a task that kills is found in far fewer."""
+
+_MOST_SLOTS = 8
+"""Tasks that a worker has at once: Xenna takes more than a tenth of a second to hand it the next one."""
+_LEAST_SLOTS = 2
+_TASKS_PER_WORKER = 4
+"""Times that the slots of all workers should be filled anew, so that all of them end at about the same time."""
+_BATCH_BYTES = 8 << 20
+"""About the size of a batch, to estimate how many there will be."""
+
+_REPORTS = 64
+"""Reports that may wait for the driver; where it is slower than the workers, they wait for it."""
+_REPORTS_AHEAD = 4
+"""Reports of one worker that may be on their way; if it waited for each of them, it would lose some milliseconds."""
+
+
+class ReportQueue:
+    """An actor that holds the reports for the driver: Xenna itself gives results only at its end, all at once."""
+
+    def __init__(self) -> None:
+        self._reports: asyncio.Queue[WorkerReport] = asyncio.Queue(_REPORTS)
+
+    async def put(self, report: WorkerReport) -> None:
+        """Add a report; returns when there is room for it."""
+        await self._reports.put(report)
+
+    async def take(self) -> list[WorkerReport]:
+        """All reports since the last call."""
+        return [self._reports.get_nowait() for _ in range(self._reports.qsize())]
+
+
+class XennaRun:
+    """One run on Xenna."""
+
+    def __init__(self, run: RayRun, settings: XennaConfig) -> None:
+        self._run = run
+        self._work = run.work
+        self._settings = settings
+        self._delivery = Delivery(run.work)
+
+    def run(self) -> None:
+        """Run pipelines until nothing is left."""
+        fruitless = 0
+        careful = False
+        while left := [pack(task) for task in self._work.tasks()]:
+            before = self._work.done
+            loss = self._run_pipeline(left, careful=careful)
+            if loss is None:
+                return
+            careful = True
+            fruitless = 0 if self._work.done > before else fruitless + 1
+            if fruitless >= _MOST_FRUITLESS:
+                raise WorkerError(
+                    f"Workers on Ray died {fruitless} times in a row without a partition being finished: {loss}. "
+                    "Committed output is intact; look at the Ray dashboard and logs, and run the same command again to "
+                    "resume.",
+                    cause=str(loss),
+                )
+            self._run.notice("A worker died; its unfinished work is repeated.", "warning")
+
+    def _run_pipeline(self, tasks: list[PackedTask], *, careful: bool) -> Exception | None:
+        """Run one Xenna pipeline; gives the loss that ended it early, if one did.
+
+        Raises:
+            GristmillError: The error that ends the run.
+        """
+        # Reports that wait for room count as calls under way, which must not keep the driver from taking some.
+        reports = ray.remote(ReportQueue).options(max_concurrency=100_000, **beside_driver()).remote()
+        self._run.cluster = present(self._run.cluster)
+        specification = self._specification(tasks, self._shares(), reports, careful=careful)
+        nodes = frozenset(node.id for node in self._run.cluster.nodes if self._settings.usable_cpus(node))
+        problems: list[Exception] = []
+
+        def run() -> None:
+            try:
+                xenna.run_pipeline(specification)
+            except Exception as error:
+                problems.append(error)
+
+        pipeline = threading.Thread(target=run, name="gristmill-xenna", daemon=True)
+        with patched(nodes=nodes, limits=self._limits(specification), end_worker=_end_worker):
+            pipeline.start()
+            try:
+                while pipeline.is_alive():
+                    pipeline.join(_POLL_S)
+                    self._deliver(reports)
+            except BaseException:
+                # Workers that report from now on fail, which ends the pipeline.
+                ray.kill(reports)
+                pipeline.join(_TEARDOWN_S)
+                raise
+            finally:
+                self._end_workers()
+        # What workers have reported before they ended.
+        self._deliver(reports)
+        ray.kill(reports)
+        if not problems:
+            self._run.wait_for_workers()
+            return None
+        problem = problems.pop()
+        if is_loss(problem):
+            return problem
+        raise WorkerError(f"Xenna ended the run: {type(problem).__name__}: {problem}", cause=str(problem)) from problem
+
+    def _shares(self) -> list[Share]:
+        """What the workers of each segment get on the cluster as it is now.
+
+        Raises:
+            PlanningError: Some workers can never find a place.
+        """
+        settings, nodes = self._settings, self._run.cluster.nodes
+        cpus = [float(settings.usable_cpus(node)) for node in nodes]
+        if not any(cpus):
+            raise PlanningError(
+                f"Xenna uses whole processors, and {settings.cpu_allocation_percentage:.0%} of "
+                f"{max(node.cpus for node in nodes):g} is less than one. Raise cpu_allocation_percentage.",
+                setting="cpu_allocation_percentage",
+            )
+        one_at_a_time = settings.execution_mode == "batch"
+        return self._run.shares(cpus, one_stage_at_a_time=one_at_a_time, ray_options=False)
+
+    def _deliver(self, reports: Any) -> None:
+        for report in ray.get(reports.take.remote()):
+            self._delivery.take(report)
+        self._run.poll()
+
+    def _end_workers(self) -> None:
+        """Let workers that Xenna has left behind tear down, and end them."""
+        left = [handle for handle in self._run.workers().values() if handle is not None]
+        ends = [handle.__ray_call__.remote(end_stage) for handle in left]
+        if ends:
+            ray.wait(ends, num_returns=len(ends), timeout=_TEARDOWN_S)
+        for handle in left:
+            ray.kill(handle)
+        self._run.kill_workers()
+
+    def _limits(self, specification: Any) -> dict[str, int]:
+        """The most workers of each stage, by the name that Xenna gives it."""
+        limits = {}
+        for number, (segment, stage) in enumerate(zip(self._run.plan.segments, specification.stages, strict=True)):
+            given = (self._settings.max_workers_per_stage, self._run.specs[segment.index].ray.max_workers)
+            wanted = [limit for limit in given if limit is not None]
+            if wanted and self._run.fixed_workers(segment) is None:
+                limits[stage.name(number)] = max(1, min(wanted))
+        return limits
+
+    def _specification(
+        self, tasks: list[PackedTask], shares: Sequence[Share], reports: Any, *, careful: bool
+    ) -> xenna.PipelineSpec:
+        settings = self._settings
+        streaming = xenna.StreamingSpecificSpec(
+            autoscale_interval_s=settings.autoscale_interval_s, executor_verbosity_level=xenna.VerbosityLevel.NONE
+        )
+        batch = settings.execution_mode == "batch"
+        config = xenna.PipelineConfig(
+            execution_mode=xenna.ExecutionMode.BATCH if batch else xenna.ExecutionMode.STREAMING,
+            logging_interval_s=settings.logging_interval,
+            cpu_allocation_percentage=settings.cpu_allocation_percentage,
+            return_last_stage_outputs=False,
+            enable_work_stealing=False,
+            actor_pool_verbosity_level=xenna.VerbosityLevel.NONE,
+            monitoring_verbosity_level=xenna.VerbosityLevel.NONE,
+            mode_specific=None if batch else streaming,
+        )
+        stages = [
+            self._stage(segment, share, reports, careful=careful)
+            for segment, share in zip(self._run.plan.segments, shares, strict=True)
+        ]
+        return xenna.PipelineSpec(input_data=tasks, stages=stages, config=config)
+
+    def _stage(self, segment: Segment, share: Share, reports: Any, *, careful: bool) -> xenna.StageSpec:
+        spec = self._run.specs[segment.index].xenna
+        worker = self._run.worker_spec(segment)
+        stage = SegmentStage(
+            worker,
+            reports,
+            share,
+            batch_size=segment.batch_size,
+            setup_attempts=spec.num_setup_attempts_python or 1,
+            careful=careful,
+            environment={**(self._settings.runtime_env or {}), **(segment.runtime_env or {})},
+        )
+        interval = spec.worker_restart_interval_m
+        if interval is None:
+            interval = self._settings.worker_restart_interval_m
+        return xenna.StageSpec(
+            stage,
+            num_workers=self._run.fixed_workers(segment),
+            slots_per_actor=spec.slots_per_actor or self._slots(segment, share),
+            worker_max_lifetime_m=0 if worker.lifetime_s is None else worker.lifetime_s / 60,
+            worker_restart_interval_m=1 if interval is None else interval,
+            max_setup_failure_percentage=spec.max_setup_failure_percentage,
+            over_provision_factor=spec.over_provision_factor,
+        )
+
+    def _slots(self, segment: Segment, share: Share) -> int:
+        """Tasks that a worker has at once: as many as it needs never to wait, and few enough for all to have some."""
+        tasks = len(self._work)
+        if segment.index:
+            tasks = max(tasks, self._work.input_bytes // _BATCH_BYTES)
+        calls = int(tasks) // (segment.batch_size * _TASKS_PER_WORKER * share.most)
+        return max(_LEAST_SLOTS, min(_MOST_SLOTS, calls))
+
+
+@dataclass(eq=False)
+class SegmentStage(xenna.Stage):  # type: ignore[misc]
+    """A segment as a stage of Xenna, whose samples are tasks.
+
+    Attributes:
+        spec: What the workers need to know.
+        reports: The queue for reports to the driver.
+        share: What one worker holds.
+        batch_size: Tasks per call.
+        setup_attempts: How often `setup` is tried.
+        careful: A worker of an earlier pipeline has died; see `SegmentWorker.run`.
+        environment: The runtime environment of the segment.
+    """
+
+    spec: WorkerSpec
+    reports: Any
+    share: Share
+    batch_size: int
+    setup_attempts: int
+    careful: bool
+    environment: dict[str, Any]
+    _worker: SegmentWorker | None = field(default=None, init=False)
+    _sent: deque[Any] = field(default_factory=deque, init=False)
+
+    def __deepcopy__(self, memo: object) -> SegmentStage:
+        # Xenna copies its whole specification; handles of actors must not be copied.
+        return self
+
+    @property
+    def stage_batch_size(self) -> int:
+        """Tasks per call."""
+        return self.batch_size
+
+    @property
+    def required_resources(self) -> xenna.Resources:
+        """What one worker holds."""
+        return xenna.Resources(cpus=self.share.cpus, gpus=self.share.gpus)
+
+    @property
+    def env_info(self) -> xenna.RuntimeEnv:
+        """The runtime environment of the workers."""
+        conda = self.environment.get("conda")
+        variables = dict(self.environment.get("env_vars", {}))
+        return xenna.RuntimeEnv(conda=xenna.CondaEnv(conda) if conda else None, extra_env_vars=variables)
+
+    def setup(self, worker_metadata: Any) -> None:
+        """Called by Xenna once per worker, in the thread that later works."""
+        _stages.append(self)
+        gpus = tuple(gpu.index for gpu in worker_metadata.allocation.gpus)
+        threading.Thread(target=_end_process, name="gristmill-end", daemon=True).start()
+        for _ in range(self.setup_attempts):
+            self._worker = SegmentWorker(self.spec)
+            self._worker.start(gpus)
+            if self._worker.failure is None:
+                return
+
+    def process_data(self, in_data: list[PackedTask]) -> list[PackedTask]:
+        """Called by Xenna with `stage_batch_size` tasks, or fewer at the end."""
+        assert self._worker is not None
+        given: list[PackedTask] = []
+        with contextlib.closing(self._worker.run(in_data, careful=self.careful)) as results:
+            for item in results:
+                if isinstance(item, WorkerReport):
+                    self._send(item)
+                else:
+                    given.append(item)
+        return given
+
+    def _send(self, report: WorkerReport) -> None:
+        """Send a report. One with an error has arrived when this returns.
+
+        Raises:
+            RayError: The driver takes no reports any more.
+        """
+        self._sent.append(self.reports.put.remote(report))
+        self._wait(0 if self.careful or report.error is not None else _REPORTS_AHEAD)
+
+    def _wait(self, left: int) -> None:
+        """Wait until no more than `left` reports are on their way."""
+        while len(self._sent) > left:
+            ray.get(self._sent.popleft())
+
+    def end(self) -> None:
+        """Tear down, and wait until all reports have arrived, unless the run is over."""
+        if self._worker is not None:
+            # Waits for a call that is under way.
+            self._worker.end()
+        with contextlib.suppress(ray.exceptions.RayError):
+            self._wait(0)
+
+
+_stages: list[SegmentStage] = []
+"""The stage of this process, where it is a Xenna worker."""
+
+
+def end_stage(worker: Any) -> None:
+    """Called in a Xenna worker by the driver, before the worker is killed."""
+    for stage in _stages:
+        stage.end()
+
+
+def _end_worker(actor: Any) -> None:
+    with contextlib.suppress(ray.exceptions.RayError):
+        ray.get(actor.__ray_call__.remote(end_stage), timeout=_TEARDOWN_S)
+
+
+def _end_process() -> None:
+    """End this process when Ray ends its main thread: Xenna's own threads would keep it for ever after a lost node."""
+    threading.main_thread().join()
+    os._exit(0)
