@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
-
-if TYPE_CHECKING:
-    from gristmill.storage.atomic import WrittenFile
 
 
 @click.command("split")
@@ -29,22 +24,15 @@ def command(file: str, output: str, size: str, as_json: bool) -> None:
     \b
     gristmill split crawl.jsonl.gz parts/ --size 500MB
     """
-    parts = cut(file, output, size)
-    if as_json:
-        print_json({"parts": [{"path": part.path, "rows": part.rows, "bytes": part.size} for part in parts]})
-        return
     from gristmill.observe.figures import plural
-
-    for part in parts:
-        click.echo(part.path)
-    click.echo(f"{plural(sum(part.rows for part in parts), 'row')} in {plural(len(parts), 'part')}.", err=True)
-
-
-def cut(file: str, output: str, size: str) -> list[WrittenFile]:
-    """The parts that `gristmill.storage` made."""
     from gristmill.storage.sizes import parse_size
     from gristmill.storage.splitting import split_file
 
     with before_the_run():
-        target = parse_size(size, name="--size")
-        return split_file(file, output, target_size=target)
+        parts = split_file(file, output, target_size=parse_size(size, name="--size"))
+    if as_json:
+        print_json({"parts": [{"path": part.path, "rows": part.rows, "bytes": part.size} for part in parts]})
+        return
+    for part in parts:
+        click.echo(part.path)
+    click.echo(f"{plural(sum(part.rows for part in parts), 'row')} in {plural(len(parts), 'part')}.", err=True)

@@ -95,10 +95,10 @@ class Pipeline:
         Reads only listings, a few records and the manifest of the output. The options are those of `run` that make
         output another one.
         """
-        from gristmill.pipeline.explain import explain
-        from gristmill.pipeline.run import Options
+        from gristmill.backends.registry import as_executor
+        from gristmill.pipeline.run import Options, explain
 
-        return explain(self, executor, Options(id_field=id_field, url_field=url_field, scores=scores))
+        return explain(self, as_executor(executor), Options(id_field=id_field, url_field=url_field, scores=scores))
 
     def run(
         self,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import enum
 import inspect
-import pathlib
 import sys
 import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import did_you_mean
 from gristmill.recipes.yaml_source import Path
@@ -22,7 +19,6 @@ REQUIRED: Any = inspect.Parameter.empty
 
 _UNIONS = (Union, types.UnionType)
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
-_SETS = (set, frozenset, collections.abc.Set)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
 
@@ -99,17 +95,17 @@ def check_parameters(
 
 
 def fit(value: Any, annotation: Any) -> Any:
-    """`value` as the annotated type wants it: a list where a tuple or a set is wanted becomes one.
+    """`value` as the annotated type wants it: a list where a tuple is wanted becomes one.
 
     Raises:
         Mismatch: The value does not fit; the message says what would.
     """
-    kind = _kind(annotation)
+    kind: Any = type(None) if annotation is None else annotation
     if kind is Any or kind is object:
         return value
     if get_origin(kind) in _UNIONS:
         return _fit_union(value, kind)
-    origin = get_origin(kind) or kind
+    origin: Any = get_origin(kind) or kind
     if origin is Literal:
         for choice in get_args(kind):
             if value == choice and type(value) is type(choice):
@@ -128,11 +124,17 @@ def fit(value: Any, annotation: Any) -> Any:
         raise Mismatch(f"expected {_WORDS[origin]}, found {_shown(value)}.{hint}")
     if origin in _MAPPINGS:
         return _fit_mapping(value, kind)
-    if origin is tuple or origin in _LISTS or origin in _SETS:
+    if origin is tuple or origin in _LISTS:
         return _fit_list(value, kind, origin)
-    if isinstance(origin, type):
-        return _fit_class(value, origin)
-    raise _not_expressible(kind)
+    if not _is_own_dataclass(origin):
+        raise Mismatch(f"expected {describe_type(kind)}, which a recipe cannot give; leave it out, or use Python.")
+    if not isinstance(value, Mapping):
+        raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
+    problems: list[tuple[Path, str]] = []
+    accepted = check_parameters(value, parameters_of(origin), problems)
+    if problems:
+        raise Mismatch(problems[0][1], problems[0][0])
+    return origin(**accepted)
 
 
 def describe_type(annotation: Any) -> str:
@@ -142,38 +144,32 @@ def describe_type(annotation: Any) -> str:
         >>> describe_type(int | None), describe_type(list[str])
         ('a whole number or null', 'a list of texts')
     """
-    kind = _kind(annotation)
+    kind: Any = type(None) if annotation is None else annotation
     if kind is Any or kind is object:
         return "any value"
     if get_origin(kind) in _UNIONS:
         parts = [describe_type(part) for part in sorted(get_args(kind), key=lambda part: part is type(None))]
         useful = list(dict.fromkeys(part for part in parts if not part.startswith("a Python object")))
         return " or ".join(useful or parts)
-    origin = get_origin(kind) or kind
+    origin: Any = get_origin(kind) or kind
     if origin is Literal:
         return "one of " + ", ".join(_shown(choice) for choice in get_args(kind))
     if origin in _WORDS:
         return _WORDS[origin]
     if origin in _MAPPINGS:
         return "a mapping"
-    if origin is tuple or origin in _LISTS or origin in _SETS:
+    if origin is tuple or origin in _LISTS:
         inner = [part for part in get_args(kind) if part is not Ellipsis]
         if origin is tuple and inner and Ellipsis not in get_args(kind):
             return "a list of " + ", then ".join(describe_type(part) for part in inner)
-        return "a list" if not inner or _kind(inner[0]) is Any else f"a list of {_plural(describe_type(inner[0]))}"
-    if isinstance(origin, type):
-        if issubclass(origin, enum.Enum):
-            return "one of " + ", ".join(_shown(member.value) for member in origin)
-        if issubclass(origin, pathlib.PurePath):
-            return "a path"
-        if _is_own_dataclass(origin):
-            return "a mapping of " + ", ".join(parameters_of(origin))
+        if not inner or inner[0] is Any:
+            return "a list"
+        words = describe_type(inner[0])
+        plural = {"text": "texts", "a whole number": "whole numbers", "a number": "numbers"}.get(words, f"({words})")
+        return f"a list of {plural}"
+    if _is_own_dataclass(origin):
+        return "a mapping of " + ", ".join(parameters_of(origin))
     return f"a Python object ({getattr(kind, '__name__', kind)})"
-
-
-def _plural(words: str) -> str:
-    simple = {"text": "texts", "a whole number": "whole numbers", "a number": "numbers", "a path": "paths"}
-    return simple.get(words, f"({words})")
 
 
 def _hints(called: Any, bases: Sequence[type] = ()) -> dict[str, Any]:
@@ -196,25 +192,6 @@ def _hints(called: Any, bases: Sequence[type] = ()) -> dict[str, Any]:
         except (NameError, TypeError, AttributeError):
             continue
     return found
-
-
-def _kind(annotation: Any) -> Any:
-    """The annotation without wrappers that say nothing about the value."""
-    while True:
-        if get_origin(annotation) is typing.Annotated:
-            annotation = get_args(annotation)[0]
-        elif isinstance(annotation, TypeVar):
-            annotation = annotation.__bound__ or (
-                Union[annotation.__constraints__] if annotation.__constraints__ else Any  # noqa: UP007 (a tuple)
-            )
-        elif hasattr(annotation, "__supertype__"):
-            annotation = annotation.__supertype__
-        elif annotation is None:
-            return type(None)
-        elif annotation is inspect.Parameter.empty:
-            return Any
-        else:
-            return annotation
 
 
 def _fit_union(value: Any, kind: Any) -> Any:
@@ -247,11 +224,7 @@ def _fit_list(value: Any, kind: Any, origin: Any) -> Any:
             raise Mismatch(f"expected {describe_type(kind)}, found {len(value)} values.")
         return tuple(_inside(item, part, place) for place, (item, part) in enumerate(zip(value, inner, strict=True)))
     items = [_inside(item, inner[0] if inner else Any, place) for place, item in enumerate(value)]
-    if origin is tuple:
-        return tuple(items)
-    if origin in _SETS:
-        return frozenset(items) if origin is frozenset else set(items)
-    return items
+    return tuple(items) if origin is tuple else items
 
 
 def _inside(value: Any, annotation: Any, place: str | int) -> Any:
@@ -261,31 +234,8 @@ def _inside(value: Any, annotation: Any, place: str | int) -> Any:
         raise Mismatch(str(mismatch), (place, *mismatch.path)) from None
 
 
-def _fit_class(value: Any, kind: type[Any]) -> Any:
-    if issubclass(kind, enum.Enum):
-        for member in kind:
-            if value == member.value and type(value) is type(member.value):
-                return member
-        raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
-    if issubclass(kind, pathlib.PurePath):
-        return kind(fit(value, str))
-    if _is_own_dataclass(kind):
-        if not isinstance(value, Mapping):
-            raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
-        problems: list[tuple[Path, str]] = []
-        accepted = check_parameters(value, parameters_of(kind), problems)
-        if problems:
-            raise Mismatch(problems[0][1], problems[0][0])
-        return kind(**accepted)
-    raise _not_expressible(kind)
-
-
-def _is_own_dataclass(kind: type[Any]) -> bool:
-    return dataclasses.is_dataclass(kind) and kind.__module__.split(".")[0] == "gristmill"
-
-
-def _not_expressible(kind: Any) -> Mismatch:
-    return Mismatch(f"expected {describe_type(kind)}, which a recipe cannot give; leave it out, or use Python.")
+def _is_own_dataclass(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__.split(".")[0] == "gristmill"
 
 
 def _shown(value: Any) -> str:

@@ -31,8 +31,6 @@ _OF_ITSELF = ("never_drops", "role")
 _LISTED = 2
 """Stages with the same difference that are written out; more are said in one line."""
 _NAMED = 5
-_FIRST_FORMAT = ("name", "type", "parameters", "for_dropped")
-"""What records without a format tell about a stage, besides its code."""
 UNCOMPARED_CODE = (
     "The finished partitions were made by an earlier version of Gristmill, whose record does not tell whether your "
     "code has changed since; everything else in the plan is the same. If it has, start over with --fresh (fresh=True)."
@@ -113,29 +111,28 @@ def plan_changes(folder: RunFolder, description: Mapping[str, Any]) -> list[str]
     old, new = read_plan(folder), json.loads(json.dumps(dict(description), default=str))
     if old is None or plan_digest(old) == plan_digest(new):
         return []
-    if "format" not in old:  # classes of this package may have moved since
-        old, new = _without_modules(old), _without_modules(new)
+    if "format" not in old:
+        old, new = _as_in_version_0_1(old), _as_in_version_0_1(new)
     return compare(old, new)
 
 
-def _without_modules(value: Any) -> Any:
-    """A description in which the classes of this package have just their names."""
+def _as_in_version_0_1(value: Any) -> Any:
+    """A description without code, and with just the names of the classes of this package, which may have moved."""
     if isinstance(value, list):
-        return [_without_modules(item) for item in value]
+        return [_as_in_version_0_1(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
         key: item.rpartition(".")[2]
         if key in ("type", "class") and str(item).startswith("gristmill.")
-        else _without_modules(item)
+        else _as_in_version_0_1(item)
         for key, item in value.items()
+        if key != "code"
     }
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Every difference between two plans as a sentence, and what it means for the work already done."""
-    if "format" not in old and "format" in new:
-        old, new = (_in_first_format(plan) for plan in (old, new))
     before, after = _stages(old), _stages(new)
     names_before, names_after = list(before), list(after)
     found = _variables(old.get("variables") or {}, new.get("variables") or {})
@@ -162,19 +159,6 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def has_uncompared_code(plan: Mapping[str, Any] | None) -> bool:
     """Whether a recorded plan has user code that cannot be told from that of today."""
     return plan is not None and "format" not in plan and '"code": {' in json.dumps(plan)
-
-
-def _in_first_format(plan: Mapping[str, Any]) -> dict[str, Any]:
-    stages = [
-        {key: _without_code(stage[key]) for key in _FIRST_FORMAT if key in stage} for stage in plan.get("stages", ())
-    ]
-    return {**{key: value for key, value in plan.items() if key != "format"}, "stages": stages}
-
-
-def _without_code(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_code(item) for key, item in value.items() if key != "code"}
-    return [_without_code(item) for item in value] if isinstance(value, list) else value
 
 
 def _stages(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
