@@ -82,8 +82,9 @@ def static_measures() -> list[Measure]:
     ]
 
 
-def run_measures() -> list[Measure]:
-    """What a small run enters."""
+@cache
+def _entered() -> dict[str, list[str]]:
+    """The functions that a small run enters, and its deepest stack, as `file:name`."""
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, __file__, "--count", place]
         environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
@@ -91,8 +92,18 @@ def run_measures() -> list[Measure]:
             done = subprocess.run([*command, number], check=False, env=environment, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"The run that is counted failed:\n{done.stderr}")
-        counted = json.loads((Path(place) / "counted.json").read_text(encoding="utf-8"))
-    functions, stack = counted["functions"], counted["stack"]
+        counted: dict[str, list[str]] = json.loads((Path(place) / "counted.json").read_text(encoding="utf-8"))
+    return counted
+
+
+def functions_entered() -> list[str]:
+    """The functions that a small run enters, as `file:name`."""
+    return _entered()["functions"]
+
+
+def run_measures() -> list[Measure]:
+    """What a small run enters."""
+    functions, stack = _entered()["functions"], _entered()["stack"]
     files = sorted({name.split(":")[0] for name in functions})
     return [
         Measure("functions entered by a small run", 500, len(functions), tuple(functions)),
