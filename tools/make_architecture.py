@@ -19,6 +19,9 @@ END = "<!-- drawn by tools/make_architecture.py: end -->"
 DIVIDED = ("backends", "stages")
 """Rooms that hold a contract in their own files and one room per folder."""
 
+LOWER = ("tracking.origins",)
+"""Modules that stand lower than the room that they lie in, because the data itself needs them."""
+
 OTHER_NAMES = "gristmill.stages.text.deduplication"
 """A package that only gives workflows the import paths that scripts know."""
 
@@ -41,6 +44,8 @@ def room_of(module: str) -> str:
     names = module.split(".")[1:]
     if names[0] == "__main__":
         return "cli"
+    if ".".join(names) in LOWER:
+        return ".".join(names)
     if names[0] not in DIVIDED:
         return names[0]
     is_folder = len(names) > 1 and (SOURCE / names[0] / names[1]).is_dir()
