@@ -24,14 +24,16 @@ RAY_TESTS := $(wildcard tests/integration/ray)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs bench test-core test-quick test-integration test-cluster clean
+.PHONY: help setup demo test check format docs bench house test-core test-quick test-room test-integration test-cluster clean
 
 help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
 	@echo "make test     check, then run every test"
+	@echo "make test-room ROOM=ledger  the unit tests of one room, and the contract tests that name it"
 	@echo "make test-cluster  the tests that start and kill Ray clusters of several nodes"
 	@echo "make check    formatting, lint, types and import layers"
 	@echo "make format   apply the formatter and the safe fixes of the linter"
+	@echo "make house    size and plainness of the source against its goals"
 	@echo "make docs     build the documentation into site/"
 	@echo "make bench    run the benchmarks and write benchmarks/results/"
 	@echo "make clean    remove both environments and everything built"
@@ -91,6 +93,13 @@ test-core: $(CORE_VENV_STAMP)
 test-quick: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(QUICK_TESTS)
 
+# A folder of tests/unit, such as ledger or stages/text/filters, and the contract tests in which its package is named.
+test-room: $(TEST_STAMP)
+	@test -d "tests/unit/$(ROOM)" -a -n "$(ROOM)" || { \
+		echo "ROOM is a folder of tests/unit, such as: make test-room ROOM=ledger (found: '$(ROOM)')" >&2; exit 1; }
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) tests/unit/$(ROOM) \
+		$$(grep -lE "gristmill\.$(subst /,[.],$(ROOM))\b" tests/contract/test_*.py)
+
 # The files beside each other, each of them in one process; then Ray, which keeps all processors busy itself.
 test-integration: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(INTEGRATION_TESTS) --ignore=$(RAY_TESTS)
@@ -99,6 +108,9 @@ test-integration: $(TEST_STAMP)
 # Whole clusters of Ray are started and killed, which takes minutes: not a part of 'make test'.
 test-cluster: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m cluster $(INTEGRATION_TESTS)
+
+house: $(TEST_STAMP)
+	$(BIN)/python tools/house.py
 
 docs: $(TEST_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,1 +1,1 @@
-"""Where plans run: the contract (`base`, `plan`, `runner`) and one folder per engine."""
+"""Where plans run: the contract (`base`, `plan`, `registry`, `config`) and one folder per engine."""
