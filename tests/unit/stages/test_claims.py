@@ -39,8 +39,8 @@ def test_a_subclass_of_a_built_in_stage_is_compared_with_its_input(tmp_path: Pat
     assert not Renamed.notes_changes
     run_lines(tmp_path, [{"id": "d1", "text": "quiet"}, {"id": "d2", "text": "LOUD"}], [Louder("number")])
     ledger = Ledger(str(tmp_path / "out"))
-    assert [(one.stage, one.field) for one in ledger.why("d1").fates[0].changes] == [("add_id", "text")]
-    assert ledger.why("d2").fates[0].changes == []
+    assert [(one.stage, one.field) for one in ledger.why("d1").documents[0].changes] == [("add_id", "text")]
+    assert ledger.why("d2").documents[0].changes == []
 
 
 def test_built_in_stages_on_documents_note_their_changes() -> None:

@@ -169,5 +169,5 @@ def test_the_ledger_has_the_reason_of_every_kind_of_filter(
     write_lines(tmp_path / "in.jsonl", [{"id": "d", "text": FOUR_WORDS}])
     job = [JsonlReader(str(tmp_path / "in.jsonl")), *stages, JsonlWriter(str(tmp_path / "out"))]
     Pipeline("job", stages=job).run(here())
-    (verdict,) = Ledger(str(tmp_path / "out")).why("d").fates[0].verdicts
+    (verdict,) = Ledger(str(tmp_path / "out")).why("d").documents[0].decisions
     assert (verdict.stage, verdict.reason, verdict.score, verdict.threshold) == expected
