@@ -63,8 +63,9 @@ class Steps:
         self.check_apart()
         output = RunFolder(self.workflow.output_path, self.workflow.storage_options)
         root = RunFolder(self._root, storage_options=self.workflow.storage_options)
+        for folder in (output, root):
+            folder.check_usable(write=False)
         output.check_usable()
-        root.check_usable(write=False)
         if self.workflow.perform_removal:  # said now, and not after the whole search
             writer = self.workflow._writer(self.source)
             output.check_strangers(writer.mode, writer.extension, self.partitions)
