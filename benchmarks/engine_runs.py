@@ -57,7 +57,10 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
-        from gristmill.observe.memory import measure_tree, process_tree
+        import psutil
+
+        from gristmill.observe.memory import measure_tree
 
         while not self._over.wait(self._period_s):
-            self.peak_bytes = max(self.peak_bytes, measure_tree(process_tree(os.getpid())).pss_bytes)
+            pids = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
+            self.peak_bytes = max(self.peak_bytes, measure_tree(pids).pss_bytes)

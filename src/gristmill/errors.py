@@ -115,10 +115,6 @@ class InputPermissionError(GristmillError, PermissionError):
     """An input file or folder is there but may not be read."""
 
 
-class ChannelClosed(GristmillError, ConnectionError):  # noqa: N818 (an ordinary end of a conversation, not a fault)
-    """The process at the other end of a channel is gone or has closed it."""
-
-
 class RecipeError(GristmillError, ValueError):
     """A recipe cannot be used as it is written; found before anything runs. `problems` lists every finding."""
 

@@ -111,7 +111,7 @@ def _wait_for(condition: Callable[[], bool]) -> bool:
 
 
 def _workers(driver: int) -> list[psutil.Process]:
-    """The worker processes of a driver: the children of its nursery."""
+    """The worker processes of a driver: the children of its fork server."""
     try:
         children = psutil.Process(driver).children(recursive=True)
         return [child for child in children if child.ppid() != driver]

@@ -226,11 +226,9 @@ def _modules_of_a_run() -> list[str]:
 def main() -> None:
     """Fork a driver for every request until stdin ends."""
     # Imported and loaded once, before the forks; nothing here starts a thread that works.
-    from gristmill.backends.local import nursery_main
+    from gristmill.backends.local.preload import load
 
-    nursery_main._preload(_modules_of_a_run())
-    nursery_main._warm_up()
-    nursery_main._sleepers_rest()
+    load(_modules_of_a_run())
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -32,15 +32,15 @@ def start_for_files(paths: object, modules: Sequence[str]) -> bool:
     """Start it with these modules loaded, if the local files that a reader's `file_paths` means are large enough."""
     if not _is_large(paths):
         return False
-    from gristmill.backends.local.nursery import shared_nursery
+    from gristmill.backends.local.fork_server import start_server
 
-    shared_nursery(modules=modules)
+    start_server(modules)
     return True
 
 
 def _modules(recipe: Recipe) -> list[str]:
     """Where the recipe's stages come from; unknown names are reported when the pipeline is built."""
-    from gristmill.backends.local.nursery_settings import LIGHT_STAGES
+    from gristmill.backends.local.preload import LIGHT_STAGES
     from gristmill.recipes.registry import registered
 
     found: dict[str, None] = {}

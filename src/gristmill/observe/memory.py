@@ -6,7 +6,6 @@ is what the machine really gave. Limits are the tightest of the machine's and of
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
@@ -22,7 +21,6 @@ __all__ = [
     "measure_tree",
     "memory_limit",
     "process_start_time",
-    "process_tree",
 ]
 
 _PROC = Path("/proc")
@@ -48,7 +46,7 @@ def measure_tree(pids: Iterable[int]) -> MemorySample:
     """The memory that the processes `pids` hold; those that have ended are left out.
 
     Costs the kernel a walk over the page tables, one to two milliseconds for each process with our packages loaded:
-    right a few times a second, wrong for every batch (there the worker's own `StatusWriter.note_memory` serves).
+    right a few times a second, wrong for every batch.
     """
     per_pid: dict[int, int] = {}
     for pid in pids:
@@ -88,32 +86,6 @@ def _rss(pid: int) -> int | None:
         return None
     except psutil.AccessDenied:
         return 0
-
-
-def process_tree(root: int) -> list[int]:
-    """`root` and all processes under it, parents first; those that end meanwhile may be missing."""
-    found = [root]
-    for pid in found:
-        found.extend(_children(pid))
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    children: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                children.extend(int(number) for number in file.read().split())
-    except FileNotFoundError:
-        if _PROC.joinpath("self/task").is_dir() and not _PROC.joinpath(str(pid)).exists():
-            return children
-        import psutil
-
-        with contextlib.suppress(psutil.Error):
-            return [child.pid for child in psutil.Process(pid).children()]
-    except ProcessLookupError:
-        pass
-    return children
 
 
 def process_start_time(pid: int) -> int | None:

@@ -19,10 +19,12 @@ from gristmill.recipes import parse_recipe
 
 recipe = parse_recipe("stages: [{JsonlReader: {file_paths: %s}}, {WordCountFilter: {}}, {NoSuchFilter: {}}]")
 print(start_early(recipe, executor=None, workers=None, settings={}))
-from gristmill.backends.local.nursery import shared_nursery
 before = set(sys.modules) & {"numba", "numpy", "pyarrow", "polars", "pandas"}
-nursery = shared_nursery()
-print(sorted(before), nursery.wait_ready()["missing"], nursery.wait_ready()["failed"], len(nursery.workers))
+from gristmill.backends.local.fork_server import server_pid, start_worker
+early = server_pid()
+def look(connection, page):
+    connection.send([name for name in ("gristmill.stages.text.filters.heuristic", "torch") if name in sys.modules])
+print(sorted(before), start_worker(look).connection.recv(), server_pid() == early)
 """
 
 
@@ -52,4 +54,4 @@ def test_nothing_starts_for_little_or_unknown_input(tmp_path: Path, paths: str) 
 def test_it_starts_before_anything_heavy_is_imported(large: Path, paths: str) -> None:
     program = PROGRAM % paths.replace("{folder}", str(large.parent))
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["True", "[] [] {} 0"]
+    assert done.stdout.splitlines() == ["True", "[] ['gristmill.stages.text.filters.heuristic'] True"]

@@ -1,6 +1,6 @@
 """The local engine: carries out what the scheduler decides, and tells it what has happened.
 
-The only place that knows processes, channels and clocks at once. Everything it does is a reaction to one of three
+The only place that knows processes, messages and clocks at once. Everything it does is a reaction to one of three
 things: a message from a worker, the end of a worker, or the passing of time.
 """
 
@@ -12,25 +12,38 @@ import os
 import selectors
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from multiprocessing.connection import wait
 from typing import Any
 
-from gristmill.backends.local.committer import Committer
-from gristmill.backends.local.interrupts import InterruptWatch
-from gristmill.backends.local.jobs import Hand, Jobs, lineage_in
-from gristmill.backends.local.memory_watch import MemoryWatch
-from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
-from gristmill.backends.local.nursery import Nursery, shared_nursery
-from gristmill.backends.local.processes import ExitCause, WorkerProcess, stop_workers
+from gristmill.backends.local import worker as worker_process
+from gristmill.backends.local.driver_support import Committer, Interrupts, MemoryMonitor
+from gristmill.backends.local.fork_server import LOST, server_pid, start_worker, stop_server
+from gristmill.backends.local.jobs import AssignedWork, Jobs
+from gristmill.backends.local.messages import (
+    Done,
+    Ended,
+    Failed,
+    GoOn,
+    Leave,
+    Left,
+    Link,
+    Output,
+    Prepare,
+    Ready,
+    WorkOn,
+    read_status,
+)
 from gristmill.backends.local.scheduler import Action, Give, Start, Stop, Unblock, next_action
 from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.state import WINDOW, Life, State, Worker
-from gristmill.backends.local.transport import Parcel, unpack
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.errors import ChannelClosed, WorkerError
+from gristmill.errors import WorkerError
 from gristmill.execution.driver import Work
-from gristmill.execution.partition_output import Leaf
+from gristmill.execution.parcel import PackedTask, pack, unpack
+from gristmill.execution.partition_output import task_end
 from gristmill.execution.stage_pickling import pickled
-from gristmill.observe.events import Notice, Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
+from gristmill.observe.events import Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
 from gristmill.observe.memory import measure_tree
 
 _TICK_S = 0.1
@@ -39,7 +52,12 @@ _STOP_S = 1.4
 """How long workers have to tear down after an error or an interrupt; together with the rest less than two seconds."""
 _LEAVE_S = 300.0
 """How long they have when all is well."""
-_MOST_NURSERIES = 5
+_KILL_S = 0.3
+"""What is left of that for the kernel to end those who had to be killed."""
+_MOST_MESSAGES = 32
+"""So many messages of a worker are taken in a row, so that one busy worker does not keep the driver."""
+_MOST_LOST_STARTS = 5
+"""How often a worker may be lost with the fork server in a row."""
 _MOST_STARTS = 3
 """How often in a row a worker of a segment may die before it is ready."""
 
@@ -51,7 +69,6 @@ class Engine:
         plan: What to run.
         work: Where tasks come from and results go.
         state: The scheduler's state, with the segments and limits set.
-        nursery: Where workers come from.
         folder: Where documents pass between workers.
         gpu_names: What each GPU slot is called in `CUDA_VISIBLE_DEVICES`.
         modules: What is better imported once than in every worker.
@@ -62,7 +79,6 @@ class Engine:
         plan: ExecutionPlan,
         work: Work,
         state: State,
-        nursery: Nursery,
         folder: SharedFolder,
         gpu_names: list[str],
         modules: Sequence[str] = (),
@@ -70,7 +86,6 @@ class Engine:
         self.plan = plan
         self.work = work
         self.state = state
-        self.nursery = nursery
         self.folder = folder
         self.gpu_names = gpu_names
         self.modules = modules
@@ -79,19 +94,18 @@ class Engine:
         self._source: Iterator[Any] = work.tasks()
         self._jobs = Jobs(plan, state, folder)
         self._groups = itertools.count()
-        self._hands: dict[int, Hand] = {}
-        self._by_process: dict[int, int] = {}
+        self._roots = itertools.count()
+        self._assigned: dict[int, AssignedWork] = {}
         self._selector = selectors.DefaultSelector()
         self._committer = Committer(work)
-        self._memory = MemoryWatch(self._pids)
+        self._memory = MemoryMonitor(self._pids)
         self._failed_starts = [0] * len(plan.segments)
         self._limits = [segment.time_limit_s for segment in plan.segments]
         self._last_sample = 0.0
-        self._interrupts = InterruptWatch()
+        self._interrupts = Interrupts()
         self._error: Exception | None = None
-        self._nursery_noted = False
-        self._nursery_bytes = 0
-        self._nurseries = 0
+        self._server_bytes = 0
+        self._lost_starts = 0
         self._workers = itertools.count(1)
 
     # --- the loop ---
@@ -115,9 +129,6 @@ class Engine:
                 self._selector.close()
 
     def _run(self) -> None:
-        self._selector.register(self.nursery, selectors.EVENT_READ)
-        with self._nursery_at_work():
-            self.nursery.preload(self.modules)
         self._refill()
         while not (self.state.finished and self._committer.idle):
             self._decide()
@@ -126,19 +137,6 @@ class Engine:
         self._let_go()
         self._committer.close()
         self._check()
-
-    @contextlib.contextmanager
-    def _nursery_at_work(self) -> Iterator[None]:
-        """While nobody works yet, an interrupt need not wait until the nursery has imported everything.
-
-        A message to it may then be cut in the middle, so it is given up; the next run gets a new one.
-        """
-        try:
-            with self._interrupts.may_cut(not self._hands):
-                yield
-        except KeyboardInterrupt:
-            self.nursery.close(timeout_s=0.2)
-            raise
 
     def _check(self) -> None:
         if self._interrupts.asked:
@@ -166,36 +164,19 @@ class Engine:
             self._stop(action)
 
     def _wait(self) -> None:
-        for key, events in self._selector.select(_TICK_S):
-            if key.fileobj is self.nursery:
+        for key, _ in self._selector.select(_TICK_S):
+            number = key.data
+            if number not in self._assigned:
                 continue
-            worker = key.data
-            if worker not in self._hands:
-                continue
-            if events & selectors.EVENT_WRITE:
-                self._flush(worker)
-            if events & selectors.EVENT_READ:
-                self._receive(worker)
-        # Whether or not it is readable: ends may have become known while a worker was forked.
-        self._listen_to_nursery()
+            if key.fileobj == self._assigned[number].process.sentinel:
+                self._ended(number)
+            else:
+                self._receive(number)
         now = time.monotonic()
         self.state.now = now
         if now - self._last_sample >= _SAMPLE_S:
             self._sample(now)
             self._enforce_limits()
-
-    def _listen_to_nursery(self) -> None:
-        for process in self.nursery.poll():
-            self._ended(process)
-        if self.nursery.alive:
-            return
-        # Its end took all workers with it. That proves nothing about the documents, and a new one is soon there.
-        self._selector.unregister(self.nursery)
-        self._nurseries += 1
-        if self._nurseries > _MOST_NURSERIES:
-            raise WorkerError("The process that workers are forked from has ended again and again; giving up.")
-        self.nursery = shared_nursery()
-        self._selector.register(self.nursery, selectors.EVENT_READ)
 
     # --- source ---
 
@@ -208,51 +189,69 @@ class Engine:
             if task is None:
                 self.state.source_left = False
                 return
-            self._jobs.add(0, Parcel(task, nbytes=1024))
+            packed = pack(task)
+            if packed.documents is not None:
+                packed.documents = self.folder.write_table(packed.documents, f"d-{next(self._roots)}")
+            self._jobs.add(0, packed)
 
     # --- workers ---
 
     def _start(self, action: Start) -> None:
-        segment = self.state.segments[action.segment]
-        env: dict[str, str | None] = {}
+        number = next(self._workers)
+        last = action.segment == len(self.plan.segments) - 1
+        prepare = Prepare(
+            code=self._code[action.segment],
+            first=action.segment == 0,
+            whole_partitions=self.plan.whole_partitions,
+            worker_id=f"{action.segment}-{number}",
+            gpus=action.gpus,
+            folders=self.folder.paths,
+            number=number,
+            window=1 << 20 if last or self.state.batch_mode else WINDOW,
+            on_node=not self.state.segments[action.segment].node_ready,
+            modules=tuple(self.modules),
+        )
+        env: dict[str, str] = {}
         if self.gpu_names:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpu_names[device] for device in action.gpus)
-        with self._nursery_at_work():
-            process = self.nursery.fork(env=env)
-        if not self._nursery_bytes:
+        try:
+            # While nobody works yet, an interrupt need not wait until the fork server has imported everything.
+            with self._interrupts.may_cut(not self._assigned):
+                process = start_worker(partial(worker_process.main, prepare), env=env)
+        except KeyboardInterrupt:
+            # The start may have been cut in the middle; the next run gets a new fork server.
+            stop_server()
+            raise
+        except WorkerError:
+            self._lost_start()
+            return
+        if not self._server_bytes:
             # Together, because each page that both have counts half in either; later there are more to share with.
-            self._nursery_bytes = measure_tree([self.nursery.pid, process.pid]).pss_bytes
-        number = next(self._workers)
-        self._hands[number] = Hand(process)
-        self._by_process[id(process)] = number
+            self._server_bytes = measure_tree([server_pid() or 0, process.pid]).pss_bytes
+        self._assigned[number] = AssignedWork(process, Link(process.connection, self.folder, f"w{number}-d"))
         self.state.started(Worker(number, action.segment, action.gpus, warm=action.warm))
-        self._selector.register(process.channel, selectors.EVENT_READ, number)
-        last = action.segment == len(self.plan.segments) - 1
-        self._send(
-            number,
-            Prepare(
-                code=self._code[action.segment],
-                first=action.segment == 0,
-                whole_partitions=self.plan.whole_partitions,
-                worker_id=f"{action.segment}-{number}",
-                gpus=action.gpus,
-                folders=self.folder.paths,
-                number=number,
-                window=1 << 20 if last or self.state.batch_mode else WINDOW,
-                on_node=not segment.node_ready,
-            ),
-        )
+        self._selector.register(process.connection, selectors.EVENT_READ, number)
+        self._selector.register(process.sentinel, selectors.EVENT_READ, number)
         self.events.emit(WorkerStarted(number, action.segment, process.pid, action.gpus))
+
+    def _lost_start(self) -> None:
+        """The fork server has ended. That proves nothing about the documents, and a new one is soon there."""
+        self._lost_starts += 1
+        if self._lost_starts >= _MOST_LOST_STARTS:
+            raise WorkerError(
+                "The process that workers are forked from has ended again and again; what it printed says why. "
+                "Use fewer workers, or raise the limits on processes and memory."
+            )
 
     def _give(self, action: Give) -> None:
         group = next(self._groups)
         items = self.state.given(action.worker, group, action.count, alone=action.alone)
         jobs = self._jobs.of(items)
-        self._hands[action.worker].groups[group] = tuple(job.number for job in jobs)
+        self._assigned[action.worker].groups[group] = tuple(job.number for job in jobs)
         hints = jobs[0].attempts.hints if len(jobs) == 1 and jobs[0].attempts.searching else None
-        self._send(action.worker, Run(group, [job.parcel for job in jobs], hints))
-        lineage = jobs[0].lineage
-        self.events.emit(TaskStarted(lineage.task_id, lineage.partition, jobs[0].segment, action.worker))
+        self._send(action.worker, WorkOn(group, [job.task for job in jobs], hints))
+        task = jobs[0].task
+        self.events.emit(TaskStarted(task.task_id, task.partition, jobs[0].segment, action.worker))
 
     def _go_on(self, number: int, results: int) -> None:
         if results:
@@ -260,128 +259,112 @@ class Engine:
 
     def _stop(self, action: Stop) -> None:
         self.state.leaves(action.worker, recycled=action.recycled)
-        hand = self._hands[action.worker]
-        hand.expected = True
-        hand.stopped_for = "recycled" if action.recycled else "finished"
+        assigned = self._assigned[action.worker]
+        assigned.expected = True
+        assigned.stopped_for = "recycled" if action.recycled else "finished"
         self._send(action.worker, Leave())
 
     def _send(self, number: int, message: object) -> None:
-        channel = self._hands[number].process.channel
-        try:
-            if not channel.send(message):
-                self._selector.modify(channel, selectors.EVENT_READ | selectors.EVENT_WRITE, number)
-        except ChannelClosed:
-            pass  # it has died; the nursery will say so, and its tasks are taken back then
-
-    def _flush(self, number: int) -> None:
-        channel = self._hands[number].process.channel
-        try:
-            if channel.flush():
-                self._selector.modify(channel, selectors.EVENT_READ, number)
-        except ChannelClosed:
-            pass  # as in _send
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died, and its tasks are taken back
+            self._assigned[number].link.send(message)
 
     def _receive(self, number: int) -> None:
-        hand = self._hands[number]
-        try:
-            messages = hand.process.channel.receive(at_most=32)
-        except ChannelClosed:
-            self._selector.unregister(hand.process.channel)
-            return
-        for message in messages:
+        assigned = self._assigned[number]
+        for _ in range(_MOST_MESSAGES):
+            try:
+                message = assigned.link.receive()
+            except (EOFError, OSError) as error:
+                self._selector.unregister(assigned.process.connection)
+                if not isinstance(error, EOFError | ConnectionResetError):
+                    assigned.process.kill()  # something else has written to the connection
+                return
             self._handle(number, message)
+            if not assigned.process.connection.poll():
+                return
 
     def _handle(self, number: int, message: object) -> None:
         worker = self.state.workers[number]
-        hand = self._hands[number]
+        assigned = self._assigned[number]
         if isinstance(message, Output):
-            self._output(number, hand, message)
+            self._output(number, assigned, message)
         elif isinstance(message, Ended):
-            if self._jobs.is_new(hand, message.group, message.leaf.path, message.leaf.partition):
+            if self._jobs.is_new(assigned, message.group, message.leaf.path, message.leaf.partition):
                 self._committer.deliver(message.leaf)
         elif isinstance(message, Done):
-            self._done(number, worker, hand, message)
+            self._done(number, worker, assigned, message)
         elif isinstance(message, Ready):
             self.state.is_ready(number)
             self._failed_starts[worker.segment] = 0
+            self._lost_starts = 0
         elif isinstance(message, Failed):
             self._error = self._error or message.error
         elif isinstance(message, Left):
-            hand.expected = True
+            assigned.expected = True
             if message.error is not None:
                 self._error = self._error or message.error
 
-    def _output(self, number: int, hand: Hand, message: Output) -> None:
+    def _output(self, number: int, assigned: AssignedWork, message: Output) -> None:
         worker = self.state.workers[number]
-        parcel = message.parcel
-        lineage = lineage_in(parcel)
-        if parcel.segment is not None:
-            self.folder.adopt(parcel.segment)
+        task = message.task
+        if task.documents is not None:
+            self.folder.adopt(task.documents)
         following = worker.segment + 1
-        if not self._jobs.is_new(hand, message.group, lineage.path, lineage.partition):
-            self._jobs.release(parcel)
+        if not self._jobs.is_new(assigned, message.group, task.path, task.partition):
+            self._jobs.release(task)
         elif following < len(self.plan.segments):
-            self._jobs.add(following, parcel)
+            self._jobs.add(following, task)
         else:
-            self._deliver_task(parcel)
+            self._deliver_task(task)
         if following < len(self.plan.segments) and not self.state.batch_mode:
             self._go_on(number, self.state.sent(number))
 
-    def _deliver_task(self, parcel: Parcel) -> None:
-        task = unpack(parcel)
-        self._jobs.release(parcel)  # the mapping keeps the documents
-        lineage = task._lineage
-        assert lineage is not None
-        self._committer.deliver(Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, task=task))
+    def _deliver_task(self, packed: PackedTask) -> None:
+        segment = packed.documents
+        if segment is not None:
+            packed.documents = SharedFolder.read_table(segment)
+            self.folder.release(segment)  # the mapping keeps the documents
+        self._committer.deliver(task_end(unpack(packed)))
 
-    def _done(self, number: int, worker: Worker, hand: Hand, message: Done) -> None:
-        numbers = hand.groups.pop(message.group, ())
+    def _done(self, number: int, worker: Worker, assigned: AssignedWork, message: Done) -> None:
+        numbers = assigned.groups.pop(message.group, ())
         self.state.done(number, message.group, seconds=message.seconds, held=message.held, taken=message.taken)
-        jobs = self._jobs.finish(numbers)
-        lineage = jobs[0].lineage
+        task = self._jobs.finish(numbers)[0].task
         self.events.emit(
             TaskFinished(
-                lineage.task_id,
-                lineage.partition,
-                worker.segment,
-                number,
-                message.seconds,
-                message.counts,
-                message.times,
+                task.task_id, task.partition, worker.segment, number, message.seconds, message.counts, message.times
             )
         )
 
     # --- deaths ---
 
-    def _ended(self, process: WorkerProcess) -> None:
-        number = self._by_process.pop(id(process), None)
-        if number is None or number not in self._hands:
-            return
-        hand = self._hands[number]
-        self._drain(number, hand)
+    def _ended(self, number: int) -> None:
+        assigned = self._assigned[number]
+        process = assigned.process
+        cause = process.exit_cause or LOST
+        self._drain(number, assigned)
         worker = self.state.ended(number)
-        del self._hands[number]
-        status = process.status()
-        cause = process.exit_cause or ExitCause("lost")
+        del self._assigned[number]
+        status = read_status(process.page)
         self._jobs.sweep_after(number)
-        words = "time limit" if hand.over_limit else hand.stopped_for if hand.expected else _cause_words(cause)
-        self.events.emit(WorkerStopped(number, worker.segment, process.pid, words, hand.expected))
+        words = "time limit" if assigned.over_limit else assigned.stopped_for if assigned.expected else cause
+        self.events.emit(WorkerStopped(number, worker.segment, process.pid, words, assigned.expected))
         process.close()
-        if worker.life is Life.STARTING and not hand.expected:
-            self._died_starting(worker.segment, words)
-        hopeless = self._jobs.take_back(worker, hand, status, words, innocent=cause.kind == "lost")
+        if worker.life is Life.STARTING and not assigned.expected:
+            if cause == LOST:
+                self._lost_start()
+            else:
+                self._died_starting(worker.segment, words)
+        hopeless = self._jobs.take_back(worker, assigned, status, words, innocent=cause == LOST)
         self._error = self._error or hopeless
 
-    def _drain(self, number: int, hand: Hand) -> None:
+    def _drain(self, number: int, assigned: AssignedWork) -> None:
         """Take what a dead worker had sent before it died."""
-        try:
-            while messages := hand.process.channel.receive():
-                for message in messages:
-                    self._handle(number, message)
-        except ChannelClosed:
-            pass
-        with contextlib.suppress(KeyError, ValueError):  # it may have been unregistered when its channel ended
-            self._selector.unregister(hand.process.channel)
+        with contextlib.suppress(EOFError, OSError):
+            while assigned.process.connection.poll():
+                self._handle(number, assigned.link.receive())
+        self._selector.unregister(assigned.process.sentinel)
+        with contextlib.suppress(KeyError, ValueError):  # it may have been unregistered when its connection ended
+            self._selector.unregister(assigned.process.connection)
 
     def _died_starting(self, segment: int, words: str) -> None:
         self._failed_starts[segment] += 1
@@ -393,17 +376,17 @@ class Engine:
             )
 
     def _enforce_limits(self) -> None:
-        for number, hand in self._hands.items():
+        for number, assigned in self._assigned.items():
             segment = self.plan.segments[self.state.workers[number].segment]
-            if self._limits[segment.index] is None or not hand.groups:
+            if self._limits[segment.index] is None or not assigned.groups:
                 continue
-            status = hand.process.status()
-            if status.task not in hand.groups or not 0 <= status.stage < len(segment.stages):
+            status = read_status(assigned.process.page)
+            if status.task not in assigned.groups or not 0 <= status.stage < len(segment.stages):
                 continue
             limit = segment.stages[status.stage].time_limit_s
-            if limit is not None and status.running_s > limit and not hand.over_limit:
-                hand.over_limit = True
-                hand.process.kill()
+            if limit is not None and status.running_s > limit and not assigned.over_limit:
+                assigned.over_limit = True
+                assigned.process.kill()
 
     # --- time ---
 
@@ -411,7 +394,7 @@ class Engine:
         state, held = self.state, self._memory.per_pid
         self._last_sample = now
         state.memory = self._memory.pss_bytes + state.unmapped_bytes
-        state.own = held.get(os.getpid(), 0) + self._nursery_bytes
+        state.own = held.get(os.getpid(), 0) + self._server_bytes
         workers = [state.of(segment.index) for segment in state.segments]
         self.events.emit(
             Sample(
@@ -423,13 +406,11 @@ class Engine:
                 busy=tuple(sum(worker.working for worker in mine) for mine in workers),
             )
         )
-        if not self._nursery_noted and self.nursery.report is not None:
-            self._nursery_noted = True
-            for name, problem in dict(self.nursery.report.get("failed", {})).items():
-                self.events.emit(Notice(f"Workers could not preload {name}: {problem}", "warning"))
 
     def _pids(self) -> list[int]:
-        return [os.getpid(), self.nursery.pid, *(hand.process.pid for hand in list(self._hands.values()))]
+        server = server_pid()
+        workers = [assigned.process.pid for assigned in list(self._assigned.values())]
+        return [os.getpid(), *([] if server is None else [server]), *workers]
 
     def _let_go(self) -> None:
         """All is done: let every worker tear down and leave, in its own time."""
@@ -437,28 +418,42 @@ class Engine:
             if worker.life is not Life.LEAVING:
                 self._stop(Stop(number))
         until = time.monotonic() + _LEAVE_S
-        while self._hands and time.monotonic() < until:
+        while self._assigned and time.monotonic() < until:
             self._wait()
             self._check()
         self._end(_STOP_S)
 
     def _end(self, deadline_s: float) -> None:
-        """Let every worker tear down and leave; those that do not in time are killed."""
-        processes = [hand.process for hand in self._hands.values()]
-        for process in processes:
-            process.interrupt()
-        stop_workers(self.nursery, processes, message=Leave(), deadline_s=deadline_s, on_message=self._last_words)
-        for hand in self._hands.values():
-            hand.process.close()
-        self._hands.clear()
+        """Let every worker tear down and leave; those that do not in time are killed.
+
+        They are never sent SIGTERM, which would cut a teardown in the middle.
+        """
+        until = time.monotonic() + deadline_s
+        for number, assigned in self._assigned.items():
+            assigned.process.interrupt()
+            self._send(number, Leave())
+        # What they still send is read, since one that cannot get rid of a result cannot read our message either.
+        links = {assigned.process.connection: assigned.link for assigned in self._assigned.values()}
+        while self._living() and (left := until - _KILL_S - time.monotonic()) > 0:
+            for ready in wait([*links, *(assigned.process.sentinel for assigned in self._living())], left):
+                if ready in links:
+                    try:
+                        self._last_message(links[ready].receive())
+                    except (EOFError, OSError):
+                        del links[ready]
+        stubborn = self._living()
+        for assigned in stubborn:
+            assigned.process.kill()
+        for assigned in stubborn:
+            assigned.process.wait(max(0.0, until - time.monotonic()))
+        for assigned in self._assigned.values():
+            assigned.process.close()
+        self._assigned.clear()
         self.state.workers.clear()
 
-    def _last_words(self, process: WorkerProcess, message: Any) -> None:
+    def _living(self) -> list[AssignedWork]:
+        return [assigned for assigned in self._assigned.values() if assigned.process.exit_cause is None]
+
+    def _last_message(self, message: Any) -> None:
         if isinstance(message, Left) and message.error is not None:
             self._error = self._error or message.error
-
-
-def _cause_words(cause: ExitCause) -> str:
-    if cause.kind == "signal":
-        return cause.signal_name or "signal"
-    return str(cause)

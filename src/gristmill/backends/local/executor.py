@@ -21,9 +21,9 @@ from gristmill.execution.in_process import run_in_process
 from gristmill.observe.memory import available_memory, cpu_count, measure_tree
 from gristmill.storage.sizes import format_size
 
-_NURSERY_BYTES = 110 << 20
+_SERVER_BYTES = 110 << 20
 _WORKER_BYTES = 70 << 20
-"""What a nursery and a worker need at least, measured; together with the driver the idle floor of a budget."""
+"""What the fork server and a worker need at least, measured; together with the driver the idle floor of a budget."""
 _MOST_QUEUED = 128 << 20
 
 
@@ -62,11 +62,12 @@ class LocalExecutor(BaseExecutor):
             run_in_process(plan, work)
             return
         from gristmill.backends.local.engine import Engine
-        from gristmill.backends.local.nursery import shared_nursery
+        from gristmill.backends.local.fork_server import start_server
         from gristmill.backends.local.shared_files import SharedFolder, sweep
 
         sweep()
-        nursery = shared_nursery()
+        modules, packages = _modules_of(plan)
+        start_server(modules, packages=packages)
         _compile_missing_kernels(plan)
         state = self._state(plan)
         base = None
@@ -74,7 +75,7 @@ class LocalExecutor(BaseExecutor):
             base = _spill_base(plan)
             sweep(bases=[base])
         with SharedFolder.create(uuid.uuid4().hex[:12], base=base) as folder:
-            Engine(plan, work, state, nursery, folder, self._gpus(), _modules_of(plan)).run()
+            Engine(plan, work, state, folder, self._gpus(), [*modules, *packages]).run()
 
     def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
         """Whether worker processes would be of no use."""
@@ -169,7 +170,7 @@ class LocalExecutor(BaseExecutor):
         asked = self.settings.budget_bytes
         if asked is None:
             return int(0.8 * available_memory())
-        floor = measure_tree([os.getpid()]).pss_bytes + _NURSERY_BYTES + _WORKER_BYTES * max(1, len(plan.segments))
+        floor = measure_tree([os.getpid()]).pss_bytes + _SERVER_BYTES + _WORKER_BYTES * max(1, len(plan.segments))
         if asked < floor:
             raise PlanningError(
                 f"memory_budget={self.settings.memory_budget!r} is below what the processes of this run need when they "
@@ -191,22 +192,20 @@ def _compile_missing_kernels(plan: ExecutionPlan) -> None:
                 stage.warm_up()
 
 
-def _modules_of(plan: ExecutionPlan) -> list[str]:
-    """What is better imported once than in every worker.
+def _modules_of(plan: ExecutionPlan) -> tuple[list[str], list[str]]:
+    """What is better imported once than in every worker: modules of the stages, and packages that they will use.
 
     Code that is not ours mostly works on frames, of pandas or of what the driver has imported too.
     """
-    from gristmill.backends.local.nursery_settings import LIGHT_STAGES
+    from gristmill.backends.local.preload import LIGHT_STAGES
 
     stages = [stage for segment in plan.segments for stage in segment.stages]
     members = [member for stage in stages for member in (stage, *getattr(stage, "members", ()))]
     names = {type(member).__module__ for member in members}
     found = sorted(name for name in names if name.startswith(LIGHT_STAGES))
     if not all(type(stage).__module__.startswith("gristmill.") and _only_ours(stage) for stage in stages):
-        found.append("pandas")
-        if "polars" in sys.modules:
-            found.append("polars")
-    return found
+        return found, ["pandas", "polars"] if "polars" in sys.modules else ["pandas"]
+    return found, []
 
 
 def _only_ours(stage: Any) -> bool:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from gristmill.backends.local.processes import WorkerProcess
+from gristmill.backends.local.fork_server import WorkerProcess
+from gristmill.backends.local.messages import Link, WorkerStatus
 from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.state import Queued, State, Worker
-from gristmill.backends.local.status import WorkerStatus
-from gristmill.backends.local.transport import Parcel
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import WorkerError
+from gristmill.execution.parcel import PackedTask
 from gristmill.execution.recovery import Attempts, Place
 from gristmill.tracking.origins import Step
 
@@ -24,21 +23,17 @@ class Job:
 
     number: int
     segment: int
-    parcel: Parcel
+    task: PackedTask
     attempts: Attempts = field(default_factory=Attempts)
     seen: set[tuple[Step, ...]] = field(default_factory=set)
 
-    @property
-    def lineage(self) -> Any:
-        """Where its task comes from."""
-        return lineage_in(self.parcel)
-
 
 @dataclass(slots=True)
-class Hand:
-    """What the engine keeps about a worker beside the scheduler's view of it."""
+class AssignedWork:
+    """What the engine keeps about a worker beside the scheduler's view of it; `groups` are the jobs it has."""
 
     process: WorkerProcess
+    link: Link
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
     over_limit: bool = False
     expected: bool = False
@@ -61,19 +56,19 @@ class Jobs:
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count()
 
-    def add(self, segment: int, parcel: Parcel) -> None:
+    def add(self, segment: int, task: PackedTask) -> None:
         """A task waits for a segment."""
-        job = Job(next(self._numbers), segment, parcel)
+        job = Job(next(self._numbers), segment, task)
         self._jobs[job.number] = job
-        self._state.segments[segment].put(Queued(job.number, parcel.nbytes))
+        self._state.segments[segment].put(Queued(job.number, task.nbytes))
 
     def of(self, items: Iterable[Queued]) -> list[Job]:
         """The jobs of tasks that waited."""
         return [self._jobs[item.number] for item in items]
 
-    def is_new(self, hand: Hand, group: int, path: tuple[Step, ...], partition: int) -> bool:
+    def is_new(self, assigned: AssignedWork, group: int, path: tuple[Step, ...], partition: int) -> bool:
         """Whether a result has not been given by an attempt before; it is remembered."""
-        job = self._giver(hand, group, path, partition)
+        job = self._giver(assigned, group, path, partition)
         if job is None:
             return True
         if path in job.seen:
@@ -81,12 +76,11 @@ class Jobs:
         job.seen.add(path)
         return True
 
-    def _giver(self, hand: Hand, group: int, path: tuple[Step, ...], partition: int) -> Job | None:
+    def _giver(self, assigned: AssignedWork, group: int, path: tuple[Step, ...], partition: int) -> Job | None:
         """The job of a group that a result comes from: the one whose task the result descends from."""
-        jobs = [self._jobs[number] for number in hand.groups.get(group, ()) if number in self._jobs]
+        jobs = [self._jobs[number] for number in assigned.groups.get(group, ()) if number in self._jobs]
         for job in jobs:
-            lineage = job.lineage
-            if lineage.partition == partition and path[: len(lineage.path)] == lineage.path:
+            if job.task.partition == partition and path[: len(job.task.path)] == job.task.path:
                 return job
         return jobs[0] if jobs else None
 
@@ -94,27 +88,27 @@ class Jobs:
         """These jobs are done; their documents are given up."""
         jobs = [self._jobs.pop(number) for number in numbers]
         for job in jobs:
-            self.release(job.parcel)
+            self.release(job.task)
         return jobs
 
-    def release(self, parcel: Parcel) -> None:
+    def release(self, task: PackedTask) -> None:
         """Give up the documents of a task; who has mapped them keeps them."""
-        if parcel.segment is not None:
-            self._folder.release(parcel.segment)
+        if task.documents is not None:
+            self._folder.release(task.documents)
 
     def sweep_after(self, worker: int) -> None:
         """Remove what a worker that is gone has written and never announced."""
-        known = {job.parcel.segment.path for job in self._jobs.values() if job.parcel.segment is not None}
+        known = {job.task.documents.path for job in self._jobs.values() if job.task.documents is not None}
         self._folder.discard(f"w{worker}-", keep=known)
 
     def take_back(
-        self, worker: Worker, hand: Hand, status: WorkerStatus, words: str, *, innocent: bool
+        self, worker: Worker, assigned: AssignedWork, status: WorkerStatus, words: str, *, innocent: bool
     ) -> WorkerError | None:
-        """Return the tasks of a dead worker to the queue; the one that was in hand has learnt something.
+        """Return the tasks of a dead worker to the queue; the one that it was working on has learnt something.
 
         Args:
             worker: Who has died.
-            hand: What it had.
+            assigned: What it had.
             status: What it said last.
             words: Why it died.
             innocent: Whether its death says nothing about the documents.
@@ -125,23 +119,23 @@ class Jobs:
         segment = self._state.segments[worker.segment]
         hopeless = None
         # A worker that dies between two tasks, or while it takes one in, blames the one that it would have begun.
-        blamed = status.task if status.task in hand.groups else next(iter(hand.groups), None)
-        for group, numbers in reversed(list(hand.groups.items())):
+        blamed = status.task if status.task in assigned.groups else next(iter(assigned.groups), None)
+        for group, numbers in reversed(list(assigned.groups.items())):
             jobs = [self._jobs[number] for number in numbers]
             for job in reversed(jobs):
                 if group == blamed and not innocent:
                     known = len(jobs) == 1 and status.task == group
                     place = Place(status.batch, status.stage, status.lo, status.hi) if known else None
                     again = job.attempts.died(
-                        place, words, was_alone=worker.alone and len(jobs) == 1, certain=known and hand.over_limit
+                        place, words, was_alone=worker.alone and len(jobs) == 1, certain=known and assigned.over_limit
                     )
                     if not again:
                         hopeless = self._hopeless(job, words)
-                segment.put(Queued(job.number, job.parcel.nbytes, job.attempts.alone), first=True)
+                segment.put(Queued(job.number, job.task.nbytes, job.attempts.alone), first=True)
         return hopeless
 
     def _hopeless(self, job: Job, words: str) -> WorkerError:
-        task = job.lineage.task_id
+        task = job.task.task_id
         return WorkerError(
             f"{self._plan.segments[job.segment].name} killed its worker {job.attempts.deaths} times on {task} "
             f"({words}), and no single document could be found to be the cause. "
@@ -149,9 +143,3 @@ class Jobs:
             cause=words,
             task=task,
         )
-
-
-def lineage_in(parcel: Parcel) -> Any:
-    """Where the task in a parcel comes from."""
-    task = parcel.task
-    return task.lineage if hasattr(task, "lineage") else task._lineage

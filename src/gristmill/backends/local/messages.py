@@ -1,15 +1,34 @@
-"""The messages between the driver and its workers."""
+"""What the driver and its workers tell each other: messages over a connection, and a status page.
+
+A message never keeps the driver waiting for its end. It is a single write of a few kilobytes: were it two, a stage
+that holds the interpreter for ever could come between them, and the driver would wait for the rest instead of ending
+the worker. What is larger is left in the shared folder, and the message says where.
+
+The status page is memory that both share. A worker writes what it is about to do, the driver reads, also after the
+worker was killed; no system call is made. There are two slots, written in turn, each with its own sequence number and
+checksum. A reader takes the newest slot whose checksum holds, so a write that was cut short hides only itself.
+"""
 
 from __future__ import annotations
 
+import itertools
+import pickle
+import struct
+import time
+import zlib
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
-from gristmill.backends.local.transport import Parcel
+from gristmill.backends.local.shared_files import SharedFolder, SharedSegment
 from gristmill.errors import GristmillError
+from gristmill.execution.parcel import PackedTask
 from gristmill.execution.partition_output import Leaf
 from gristmill.execution.recovery import Hints
 from gristmill.ledger.record.trail import StageCount, StageTime
+
+LARGEST_MESSAGE = 16_000
+"""A connection sends up to 16,384 bytes and their length in one write."""
 
 # --- driver to worker ---
 
@@ -27,14 +46,15 @@ class Prepare:
     number: int
     window: int
     on_node: bool
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class Run:
+class WorkOn:
     """Work on these tasks as one call."""
 
     group: int
-    parcels: list[Parcel]
+    tasks: list[PackedTask]
     hints: Hints | None
 
 
@@ -63,7 +83,7 @@ class Output:
     """A task for the next segment (or for the caller, if there is none)."""
 
     group: int
-    parcel: Parcel
+    task: PackedTask
 
 
 @dataclass(slots=True)
@@ -98,3 +118,115 @@ class Left:
     """The worker has torn down; `error` is what teardown raised."""
 
     error: Any = None
+
+
+class Link:
+    """One end of the connection between the driver and a worker; one thread may send while another receives.
+
+    Args:
+        connection: The connection.
+        folder: Where large messages are left.
+        prefix: How the names of these begin.
+    """
+
+    def __init__(self, connection: Connection, folder: SharedFolder, prefix: str) -> None:
+        self.connection = connection
+        self._folder = folder
+        self._names = (f"{prefix}{number}" for number in itertools.count())
+
+    def send(self, message: object) -> None:
+        """Send a message.
+
+        Raises:
+            BrokenPipeError: The other end is gone.
+        """
+        data = pickle.dumps(message, protocol=5)
+        if len(data) > LARGEST_MESSAGE:
+            data = pickle.dumps(self._folder.write_bytes(data, next(self._names)), protocol=5)
+        self.connection.send_bytes(data)
+
+    def receive(self) -> Any:
+        """The next message, waiting for it.
+
+        Raises:
+            EOFError: The other end is gone.
+            OSError: What came is not a message: something else wrote to the connection.
+        """
+        # Both ends are processes that we started; nothing that comes from data is ever unpickled here.
+        message = pickle.loads(self.connection.recv_bytes(LARGEST_MESSAGE))  # noqa: S301
+        if isinstance(message, SharedSegment):
+            with open(message.path, "rb") as file:
+                data = file.read()
+            self._folder.release(message)
+            message = pickle.loads(data)  # noqa: S301
+        return message
+
+
+# --- the status page ---
+
+_BODY = struct.Struct("=7q")
+_CHECK = struct.Struct("=I")
+_SLOT_BYTES = 256
+_SLOTS = 2
+
+
+class WorkerStatus(NamedTuple):
+    """One consistent reading of a status page.
+
+    Attributes:
+        task: The number of the group that is worked on; -1 for none.
+        batch: Number of the call within the group; -1 for none.
+        stage: Index of the stage that runs; -1 for none.
+        lo: First row of the slice that is worked on.
+        hi: One past its last row.
+        started_ns: When this work began, on the monotonic clock, which all processes of a machine share; 0 for none.
+    """
+
+    task: int = -1
+    batch: int = -1
+    stage: int = -1
+    lo: int = 0
+    hi: int = 0
+    started_ns: int = 0
+
+    @property
+    def running_s(self) -> float:
+        """Seconds since the present work began; 0.0 when there is none."""
+        return max(0.0, (time.monotonic_ns() - self.started_ns) / 1e9) if self.started_ns else 0.0
+
+
+IDLE = WorkerStatus()
+
+
+def read_status(page: Any) -> WorkerStatus:
+    """The newest complete status on a page; that of an idle worker before there is any."""
+    memory = memoryview(page).cast("B")
+    newest, found = 0, IDLE
+    for slot in range(_SLOTS):
+        at = slot * _SLOT_BYTES
+        body = bytes(memory[at : at + _BODY.size])
+        (check,) = _CHECK.unpack_from(memory, at + _BODY.size)
+        sequence, *values = _BODY.unpack(body)
+        # An untouched slot is all zeros; its sequence number tells it from a written one.
+        if sequence > newest and zlib.crc32(body) == check:
+            newest, found = sequence, WorkerStatus(*values)
+    return found
+
+
+class StatusWriter:
+    """The worker's side of a status page; writing takes a few microseconds and cannot fail."""
+
+    def __init__(self, page: Any) -> None:
+        self._memory = memoryview(page).cast("B")
+        self._sequence = 0
+
+    def write(self, status: WorkerStatus) -> None:
+        """Say what is being done."""
+        self._sequence += 1
+        at = (self._sequence % _SLOTS) * _SLOT_BYTES
+        body = _BODY.pack(self._sequence, *status)
+        self._memory[at : at + _BODY.size + _CHECK.size] = body + _CHECK.pack(zlib.crc32(body))
+
+    def begin(self, task: int, batch: int = -1, stage: int = -1, lo: int = 0, hi: int = 0) -> None:
+        """Say what is begun now; time limits count from here."""
+        self.write(WorkerStatus(task, batch, stage, lo, hi, time.monotonic_ns()))

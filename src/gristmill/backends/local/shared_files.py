@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -201,6 +201,20 @@ class SharedFolder:
         Raises:
             OutputError: Neither the memory nor the temporary folder has room.
         """
+        segment = self._write(name, lambda path: _write_table(table, path), table.nbytes)
+        if self._owner is not None:
+            self.adopt(segment)  # a worker's is adopted by whom it announces it to, and never released by itself
+        return segment
+
+    def write_bytes(self, data: bytes, name: str) -> SharedSegment:
+        """Write `data` under `name` (new in this folder) for one reader, who releases it; it is not counted.
+
+        Raises:
+            OutputError: Neither the memory nor the temporary folder has room.
+        """
+        return self._write(name, lambda path: _write_bytes(data, path), len(data))
+
+    def _write(self, name: str, write: Callable[[str], int], nbytes: int) -> SharedSegment:
         if not _SEGMENT_NAME.fullmatch(name):
             raise UsageError(f"A segment cannot be called {name!r}; use letters, digits, _ and -.", name=name)
         full: OSError | None = None
@@ -210,7 +224,7 @@ class SharedFolder:
                 if at > 0:
                     _user_folder(Path(folder).parents[1])
                     os.makedirs(folder, mode=0o700, exist_ok=True)
-                nbytes = _write(table, path)
+                return SharedSegment(path, write(path))
             except OSError as error:
                 if error.errno == errno.EEXIST:
                     raise UsageError(f"There is already a segment called {name!r}.", name=name) from error
@@ -221,16 +235,11 @@ class SharedFolder:
                         f"Data for another process could not be written to {path}: {error}.", path=path
                     ) from error
                 full = error
-                continue
-            segment = SharedSegment(path, nbytes)
-            if self._owner is not None:
-                self.adopt(segment)  # a worker's is adopted by whom it announces it to, and never released by itself
-            return segment
         raise OutputError(
-            f"There is no room for {table.nbytes:,} bytes of data between processes in {' or '.join(self.paths)}. "
+            f"There is no room for {nbytes:,} bytes of data between processes in {' or '.join(self.paths)}. "
             "Free some space there, set TMPDIR to a larger folder, or use a smaller `blocksize`.",
             paths=self.paths,
-            nbytes=table.nbytes,
+            nbytes=nbytes,
         ) from full
 
     def adopt(self, segment: SharedSegment) -> None:
@@ -294,13 +303,22 @@ class SharedFolder:
         self.close()
 
 
-def _write(table: pa.Table, path: str) -> int:
+def _write_table(table: pa.Table, path: str) -> int:
     import pyarrow as pa
 
     # Made first and only if new; Arrow then opens what is surely our own file.
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    os.close(_create(path))
     with pa.OSFile(path, "wb") as sink:
         # The stream format, because dictionaries may differ from chunk to chunk.
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return int(sink.tell())
+
+
+def _write_bytes(data: bytes, path: str) -> int:
+    with open(_create(path), "wb") as file:
+        return file.write(data)
+
+
+def _create(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -3,13 +3,15 @@
 One thread receives and maps the next group while the current one is worked on, one writes and sends results while the
 next one is computed, and the main thread runs the stages. Between two groups the main thread makes no system call: each
 would give the interpreter to the thread that sends, and the next group would wait for it. Where a stage holds a GPU,
-the main thread does nothing but call it; the rest is done in two lanes (`lanes.py`).
+the main thread does nothing but call it, and two other threads do the rest: while one group is on the device, the one
+before is accounted for and the next one made ready.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import pickle
 import queue
@@ -19,26 +21,42 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
 import cloudpickle
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
-from gristmill.backends.local.channel import Channel
-from gristmill.backends.local.lanes import Lane, open_lanes
-from gristmill.backends.local.messages import Done, Ended, Failed, GoOn, Leave, Left, Output, Prepare, Ready, Run
+from gristmill.backends.local.messages import (
+    IDLE,
+    Done,
+    Ended,
+    Failed,
+    GoOn,
+    Leave,
+    Left,
+    Link,
+    Output,
+    Prepare,
+    Ready,
+    StatusWriter,
+    WorkOn,
+)
+from gristmill.backends.local.preload import load
 from gristmill.backends.local.shared_files import SharedFolder
-from gristmill.backends.local.status import Phase, StatusWriter
-from gristmill.backends.local.transport import pack, unpack
-from gristmill.errors import ChannelClosed, GristmillError, WorkerError
+from gristmill.errors import GristmillError, WorkerError
+from gristmill.execution.parcel import PackedTask, pack, unpack
 from gristmill.execution.partition_output import Leaf
 from gristmill.execution.runner import SegmentRunner, set_up_node
+from gristmill.execution.stage_call import DirectCalls
 from gristmill.ledger.record.trail import Trail
 from gristmill.tasks.base import Task
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+_THREADS_AROUND_GPU = 2
 
 
 class _Progress:
@@ -46,9 +64,10 @@ class _Progress:
 
     def __init__(self, status: StatusWriter) -> None:
         self._status = status
+        self.group = -1
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
-        self._status.update(phase=Phase.PROCESSING, batch=call, stage=stage, rows=(lo, hi), restart_clock=True)
+        self._status.begin(self.group, call, stage, lo, hi)
 
 
 class _Interrupts:
@@ -76,18 +95,15 @@ class _Interrupts:
 class _Outbox:
     """Sends results in order from a thread of its own; `credit` bounds how many wait for room in the next queue."""
 
-    def __init__(
-        self, channel: Channel, folder: SharedFolder, number: int, window: int, resident: Callable[[], int], first: int
-    ) -> None:
-        self._channel = channel
-        self._resident = resident
-        self._first = first
+    def __init__(self, link: Link, folder: SharedFolder, prepare: Prepare, first_bytes: int) -> None:
+        self._link = link
+        self._first_bytes = first_bytes
         self._folder = folder
-        self._number = number
+        self._number = prepare.number
         self._serial = 0
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._slots = threading.Semaphore(2)
-        self._credit = threading.Semaphore(window)
+        self._credit = threading.Semaphore(prepare.window)
         self._problem: BaseException | None = None
         self._given_up = False
         self._thread = threading.Thread(target=self._work, daemon=True, name="outbox")
@@ -107,7 +123,7 @@ class _Outbox:
     def done(self, group: int, seconds: float, calls: Trail) -> None:
         """Say behind the results that a group is finished."""
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-        self.message(Done(group, seconds, calls.counts, calls.times, taken=most - self._first))
+        self.message(Done(group, seconds, calls.counts, calls.times, taken=most - self._first_bytes))
 
     def go_on(self, results: int) -> None:
         """So many more results may leave."""
@@ -137,69 +153,90 @@ class _Outbox:
                     if self._given_up:
                         self._slots.release()
                         continue
-                    self._serial += 1
-                    parcel = pack(task, self._folder, f"w{self._number}-{self._serial}")
+                    packed = self._packed(task)
                     del task, item
                     self._slots.release()
-                    self._channel.send(Output(group, parcel))
+                    self._link.send(Output(group, packed))
                 else:
                     if isinstance(item, Done):
-                        item.held = self._resident() - self._first
-                    self._channel.send(item)
-            except ChannelClosed:
+                        item.held = _resident_bytes() - self._first_bytes
+                    self._link.send(item)
+            except BrokenPipeError:
                 os._exit(1)
             except BaseException as error:
                 self._problem = error
                 self._slots.release()
                 try:
-                    self._channel.send(Failed(_sendable(error)))
+                    self._link.send(Failed(_sendable(error)))
                 except OSError:
-                    os._exit(1)  # a stage has closed the channel; the driver learns of the end
+                    os._exit(1)  # a stage has closed the connection; the driver learns of the end
+
+    def _packed(self, task: Task[Any]) -> PackedTask:
+        packed = pack(task)
+        if packed.documents is not None:
+            self._serial += 1
+            packed.documents = self._folder.write_table(packed.documents, f"w{self._number}-{self._serial}")
+        return packed
 
 
-def _inbox(channel: Channel, groups: queue.SimpleQueue[Any], outbox: _Outbox) -> None:
+def _inbox(link: Link, groups: queue.SimpleQueue[Any], outbox: _Outbox) -> None:
     """Receive messages and map the documents of groups before they are needed."""
     while True:
         try:
-            message = channel.recv()
+            message = link.receive()
             if isinstance(message, GoOn):
                 outbox.go_on(message.results)
-            elif isinstance(message, Run):
-                groups.put((message.group, [unpack(parcel) for parcel in message.parcels], message.hints))
+            elif isinstance(message, WorkOn):
+                for packed in message.tasks:
+                    if packed.documents is not None:
+                        packed.documents = SharedFolder.read_table(packed.documents)
+                groups.put((message.group, [unpack(packed) for packed in message.tasks], message.hints))
             else:
                 groups.put(message)
-        except ChannelClosed:
+        except (EOFError, ConnectionResetError):
             os._exit(1)  # the driver is gone
         except OSError as error:
             if error.errno == errno.EBADF:
-                os._exit(1)  # a stage has closed the channel
+                os._exit(1)  # a stage has closed the connection
             groups.put(error)
         except BaseException as error:
             groups.put(error)
 
 
-def main(channel: Channel, status: StatusWriter) -> None:
+def _resident_bytes() -> int:
+    """This process's resident memory; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read(128).split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
+
+
+def main(prepare: Prepare, connection: Connection, page: Any) -> None:
     """Be a worker until told to leave."""
     interrupts = _Interrupts()
-    first = status.resident_bytes()  # shared with the nursery; what comes on top is the worker's own
-    prepare: Prepare = channel.recv()
+    status = StatusWriter(page)
+    first_bytes = _resident_bytes()  # shared with the fork server; what comes on top is the worker's own
+    folder = SharedFolder.attach(prepare.folders)
+    link = Link(connection, folder, f"w{prepare.number}-m")
+    progress = _Progress(status)
     try:
         with interrupts:
-            runner = _prepared(prepare, status)
+            runner = _prepared(prepare, progress)
     except KeyboardInterrupt:
         return
     except Exception as error:
-        channel.send(Failed(_sendable(error)))
+        link.send(Failed(_sendable(error)))
         return
-    folder = SharedFolder.attach(prepare.folders)
-    outbox = _Outbox(channel, folder, prepare.number, prepare.window, status.resident_bytes, first)
+    outbox = _Outbox(link, folder, prepare, first_bytes)
     groups: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_inbox, args=(channel, groups, outbox), daemon=True, name="inbox").start()
-    status.idle()
+    threading.Thread(target=_inbox, args=(link, groups, outbox), daemon=True, name="inbox").start()
     outbox.message(Ready())
-    work = _in_lanes if _takes_lanes(runner) else _in_turn
-    ended_well = work(runner, groups, outbox, status, interrupts)
-    status.update(phase=Phase.TEARDOWN)
+    if _has_gpu_alone(runner):
+        ended_well = _around_gpu(runner, groups, outbox, status, interrupts)
+    else:
+        ended_well = _in_turn(runner, groups, outbox, progress, status, interrupts)
+    status.write(IDLE)
     problem: Any = None
     try:
         runner.teardown()
@@ -213,6 +250,7 @@ def _in_turn(
     runner: SegmentRunner,
     groups: queue.SimpleQueue[Any],
     outbox: _Outbox,
+    progress: _Progress,
     status: StatusWriter,
     interrupts: _Interrupts,
 ) -> bool:
@@ -226,10 +264,11 @@ def _in_turn(
             return False
         group, tasks, hints = item
         del item
-        status.update(phase=Phase.PROCESSING, task=group, batch=-1, stage=-1, rows=(0, 0), restart_clock=True)
+        progress.group = group
+        status.begin(group)
         try:
             with interrupts:
-                _run_group(runner, group, tasks, hints, outbox, time.perf_counter, status.idle)
+                _run_group(runner, group, tasks, hints, outbox, time.perf_counter, lambda: status.write(IDLE))
         except KeyboardInterrupt:
             outbox.give_up()
             return False
@@ -240,18 +279,81 @@ def _in_turn(
             del tasks
 
 
-def _in_lanes(
+@dataclass(slots=True)
+class StageCall:
+    """A call of a stage that another thread waits for."""
+
+    method: Callable[[Any], Any]
+    argument: Any
+    group: int
+    place: tuple[int, int, int, int]
+    answer: queue.SimpleQueue[tuple[Any, BaseException | None]]
+    seconds: float = 0.0
+
+    def make(self, status: StatusWriter) -> None:
+        """Call it here, after saying so on the status page; an interrupt passes, everything else is the answer."""
+        status.begin(self.group, *self.place)
+        begun = time.perf_counter()
+        try:
+            given = DirectCalls().call(self.method, self.argument)
+            # What a generator does belongs to the call too.
+            found = list(given) if isinstance(given, Iterator) else given
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self.seconds = time.perf_counter() - begun
+            self.answer.put((None, error))
+        else:
+            self.seconds = time.perf_counter() - begun
+            self.answer.put((found, None))
+
+
+@dataclass(slots=True)
+class MainThreadCalls:
+    """The `Progress` and the `Calls` of a runner that works in a thread beside the one that calls the stage."""
+
+    calls: queue.SimpleQueue[Any]
+    group: int = -1
+    place: tuple[int, int, int, int] = (-1, -1, 0, 0)
+    waited: float = 0.0
+    _answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = field(default_factory=queue.SimpleQueue)
+
+    def at(self, call: int, stage: int, lo: int, hi: int) -> None:
+        """Remember where the runner is; it is said when the call is made."""
+        self.place = (call, stage, lo, hi)
+
+    def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
+        """Have it called in the main thread."""
+        made = StageCall(method, argument, self.group, self.place, self._answer)
+        begun = time.perf_counter()
+        self.calls.put(made)
+        found, error = self._answer.get()
+        self.waited += time.perf_counter() - begun - made.seconds
+        if error is not None:
+            raise error
+        return found
+
+    def clock(self) -> float:
+        """Seconds without those in which a call waited for that of another thread."""
+        return time.perf_counter() - self.waited
+
+
+def _around_gpu(
     runner: SegmentRunner,
     groups: queue.SimpleQueue[Any],
     outbox: _Outbox,
     status: StatusWriter,
     interrupts: _Interrupts,
 ) -> bool:
-    """As `_in_turn`, with everything but the calls of the stage in other threads."""
+    """As `_in_turn`, with everything but the calls of the stage in other threads.
+
+    The calls are made here, one after the other, because a stage may hold what belongs to the thread of its `setup()`.
+    """
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def work(lane: Lane) -> None:
-        mine = runner.twin(progress=lane, calls=lane)
+    def work() -> None:
+        mine = MainThreadCalls(calls)
+        own_runner = runner.twin(progress=mine, calls=mine)
         while True:
             item = groups.get()
             try:
@@ -260,16 +362,17 @@ def _in_lanes(
                 if isinstance(item, Leave):
                     calls.put(item)
                     return
-                lane.group, tasks, hints = item
+                mine.group, tasks, hints = item
                 del item
-                _run_group(mine, lane.group, tasks, hints, outbox, lane.clock, lambda: None)
+                _run_group(own_runner, mine.group, tasks, hints, outbox, mine.clock, lambda: None)
                 del tasks
             except BaseException as error:
                 outbox.message(Failed(_sendable(error)))
                 calls.put(None)
                 return
 
-    open_lanes(work, calls)
+    for _ in range(_THREADS_AROUND_GPU):
+        threading.Thread(target=work, daemon=True).start()
     while True:
         item = calls.get()
         if isinstance(item, Leave):
@@ -284,7 +387,7 @@ def _in_lanes(
             return False
         del item
         if calls.empty():
-            status.idle()
+            status.write(IDLE)
 
 
 def _told_to_leave(outbox: _Outbox, interrupts: _Interrupts) -> bool:
@@ -294,7 +397,7 @@ def _told_to_leave(outbox: _Outbox, interrupts: _Interrupts) -> bool:
     return not interrupts.asked
 
 
-def _takes_lanes(runner: SegmentRunner) -> bool:
+def _has_gpu_alone(runner: SegmentRunner) -> bool:
     """Whether a device would wait; time limits need to know exactly where a worker is."""
     segment = runner.segment
     return bool(segment.resources.gpus) and segment.time_limit_s is None and not runner.whole_partitions
@@ -322,10 +425,11 @@ def _run_group(
     outbox.done(group, seconds, runner.call_counts)
 
 
-def _prepared(prepare: Prepare, status: StatusWriter) -> SegmentRunner:
+def _prepared(prepare: Prepare, progress: _Progress) -> SegmentRunner:
     import pyarrow as pa
 
     pa.set_cpu_count(1)
+    load(prepare.modules)
     try:
         segment, settings = cloudpickle.loads(prepare.code)
     except Exception as error:
@@ -338,10 +442,9 @@ def _prepared(prepare: Prepare, status: StatusWriter) -> SegmentRunner:
         settings,
         first=prepare.first,
         whole_partitions=prepare.whole_partitions,
-        progress=_Progress(status),
+        progress=progress,
         can_be_killed=True,
     )
-    status.update(phase=Phase.SETUP, restart_clock=True)
     metadata = WorkerMetadata(prepare.worker_id, {"gpus": list(prepare.gpus)})
     try:
         if prepare.on_node:

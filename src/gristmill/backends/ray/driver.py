@@ -17,11 +17,11 @@ from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.backends.ray.allocation import Demand, Request, Share, check, fit
 from gristmill.backends.ray.cluster import Cluster
 from gristmill.backends.ray.coordinator import Coordinator
-from gristmill.backends.ray.parcels import unpack_end
 from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_spec
 from gristmill.backends.ray.worker import WorkerReport, WorkerSpec, overrides, own_memory
 from gristmill.errors import GristmillError
 from gristmill.execution.driver import Work
+from gristmill.execution.parcel import unpack_end
 from gristmill.execution.partition_output import Leaf
 from gristmill.execution.stage_pickling import pickled
 from gristmill.observe.events import Event, EventStream, Notice, Sample, WorkerStopped

@@ -18,11 +18,11 @@ from gristmill.backends.ray import ray_internals
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import temporary_variables
 from gristmill.backends.ray.driver import RayRun
-from gristmill.backends.ray.parcels import pack
 from gristmill.backends.ray.worker import WorkerReport
 from gristmill.backends.ray_data.background import BackgroundIterator, in_background
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
 from gristmill.backends.ray_data.executor import RayDataConfig
+from gristmill.execution.parcel import pack
 
 _MOST_BATCHES = 8
 """Batches in one Ray task: its overhead of about 10 ms must not starve a worker that needs 10 ms for a batch."""

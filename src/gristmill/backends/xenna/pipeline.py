@@ -22,11 +22,11 @@ from gristmill.backends.plan import Segment
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import present
 from gristmill.backends.ray.driver import Delivery, RayRun, beside_driver, is_loss
-from gristmill.backends.ray.parcels import PackedTask, pack
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.xenna.executor import XennaConfig
 from gristmill.backends.xenna.patches import patched
 from gristmill.errors import PlanningError, WorkerError
+from gristmill.execution.parcel import PackedTask, pack
 
 _POLL_S = 0.05
 _TEARDOWN_S = 30.0

@@ -7,34 +7,34 @@ import threading
 
 import pytest
 
-from gristmill.backends.local.interrupts import InterruptWatch
+from gristmill.backends.local.driver_support import Interrupts
 
 
 def test_an_interrupt_is_noted_and_the_handler_is_as_before_afterwards() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with InterruptWatch() as watch:
-        assert not watch.asked
+    with Interrupts() as interrupts:
+        assert not interrupts.asked
         signal.raise_signal(signal.SIGINT)
-        assert watch.asked
+        assert interrupts.asked
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_it_raises_at_once_where_it_may_cut() -> None:
-    with InterruptWatch() as watch:
-        with pytest.raises(KeyboardInterrupt), watch.may_cut(True):
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt), interrupts.may_cut(True):
             signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt), watch.may_cut(True):
+        with pytest.raises(KeyboardInterrupt), interrupts.may_cut(True):
             pytest.fail("an interrupt that came before must be heard before anything is begun")
-        with watch.may_cut(False):
+        with interrupts.may_cut(False):
             signal.raise_signal(signal.SIGINT)
 
 
 def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with InterruptWatch() as watch:
+        with Interrupts() as interrupts:
             signal.raise_signal(signal.SIGINT)
-            assert not watch.asked
+            assert not interrupts.asked
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -44,7 +44,7 @@ def test_other_threads_leave_the_handler_alone() -> None:
     seen = []
 
     def work() -> None:
-        with InterruptWatch():
+        with Interrupts():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

@@ -184,7 +184,7 @@ def test_memory_that_fills_up_gives_way_to_the_temporary_folder(
     temp.mkdir()
     monkeypatch.setattr(shared_files, "_MEMORY_BASE", memory)
     monkeypatch.setattr("tempfile.tempdir", str(temp))
-    real = shared_files._write
+    real = shared_files._write_table
 
     def write(table: pa.Table, path: str) -> int:
         if path.startswith(str(memory)):
@@ -192,7 +192,7 @@ def test_memory_that_fills_up_gives_way_to_the_temporary_folder(
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(table, path)
 
-    monkeypatch.setattr(shared_files, "_write", write)
+    monkeypatch.setattr(shared_files, "_write_table", write)
     with SharedFolder.create("r", worthwhile_bytes=0) as folder:
         segment = folder.write_table(TABLE, "a")
         assert segment.path.startswith(str(temp))

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from gristmill.backends.ray.parcels import PackedTask
 from gristmill.backends.ray_data import calls
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block
+from gristmill.execution.parcel import PackedTask
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -37,7 +37,7 @@ class _Worker:
 
     def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Iterator[PackedTask]:
         for packed in tasks:
-            self.history.append(packed.body)
+            self.history.append(packed.task_id)
             yield packed
 
     def end(self, cause: str = "finished") -> None:
@@ -62,12 +62,12 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> SegmentActor:
     return SegmentActor(spec, restart_interval_s=0.0)
 
 
-def _frame(*bodies: str) -> Any:
-    return block([PackedTask(body) for body in bodies])
+def _frame(*ids: str) -> Any:
+    return block([PackedTask(task_id, 0, (), b"") for task_id in ids])
 
 
-def _bodies(frames: Iterator[Any]) -> list[str]:
-    return [item.body for frame in frames for item in frame[COLUMN] if isinstance(item, PackedTask)]
+def _ids(frames: Iterator[Any]) -> list[str]:
+    return [item.task_id for frame in frames for item in frame[COLUMN] if isinstance(item, PackedTask)]
 
 
 def test_the_next_call_is_worked_on_before_the_last_one_has_been_handed_on(actor: SegmentActor) -> None:
@@ -75,8 +75,8 @@ def test_the_next_call_is_worked_on_before_the_last_one_has_been_handed_on(actor
     next(first)
     next(second)
     assert actor._worker.history == ["start", "a", "b", "c"]  # type: ignore[attr-defined]
-    assert _bodies(first) == ["b"]
-    assert _bodies(second) == []
+    assert _ids(first) == ["b"]
+    assert _ids(second) == []
 
 
 def test_an_old_worker_ends_when_no_other_call_is_under_way(actor: SegmentActor) -> None:
@@ -95,7 +95,7 @@ def test_an_old_worker_ends_when_no_other_call_is_under_way(actor: SegmentActor)
     other.start()
     assert not ended.wait(0.2)
     assert "recycled" not in worker.history
-    assert _bodies(first) == ["b"]
+    assert _ids(first) == ["b"]
     assert ended.wait(10.0)
     other.join()
     assert worker.history == ["start", "a", "b", "recycled"]
@@ -104,6 +104,6 @@ def test_an_old_worker_ends_when_no_other_call_is_under_way(actor: SegmentActor)
 def test_even_a_worker_that_is_born_old_does_one_call(actor: SegmentActor) -> None:
     worker: Any = actor._worker
     worker.is_old = True
-    assert _bodies(actor(_frame("a"))) == ["a"]
+    assert _ids(actor(_frame("a"))) == ["a"]
     with pytest.raises(_Exit):
         next(actor(_frame("b")))

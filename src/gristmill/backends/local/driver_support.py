@@ -1,0 +1,149 @@
+"""Beside the engine in the driver: delivering results and measuring memory in threads of their own, and Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+from gristmill.execution.driver import Work
+from gristmill.execution.partition_output import Leaf
+from gristmill.observe.memory import measure_tree
+
+_PERIOD_S = 0.25
+_SHARE = 0.05
+"""The most of its time that the thread that measures memory may spend doing so."""
+
+
+class Committer:
+    """Hands ends of tasks to `Work` one after the other; the first error is kept for the engine to raise."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._leaves: queue.SimpleQueue[Leaf | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="committer")
+        self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything delivered so far has been dealt with."""
+        return self._waiting == 0 or self.error is not None
+
+    def deliver(self, leaf: Leaf) -> None:
+        """Take a result; returns at once."""
+        with self._lock:
+            self._waiting += 1
+        self._leaves.put(leaf)
+
+    def close(self) -> None:
+        """Wait until everything is dealt with."""
+        self._leaves.put(None)
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """Deal with nothing more; returns at once."""
+        self._abandoned = True
+        self._leaves.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for what is being dealt with now."""
+        self._thread.join(timeout=timeout_s)
+
+    def _run(self) -> None:
+        while (leaf := self._leaves.get()) is not None:
+            if self._abandoned or self.error is not None:
+                continue
+            try:
+                self._work.deliver(leaf)
+            except Exception as error:
+                self.error = error
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+
+
+class MemoryMonitor:
+    """The latest measurement of the memory of a run's processes, renewed a few times a second.
+
+    The kernel walks page tables for it, which takes milliseconds for each process and much longer on a busy machine.
+
+    Args:
+        pids: Gives the processes to measure; called in the thread.
+
+    Attributes:
+        pss_bytes: What they hold together.
+        per_pid: What each of them holds.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        self.pss_bytes = 0
+        self.per_pid: dict[int, int] = {}
+        self._pids = pids
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True, name="memory-monitor")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Measure no more; returns at once."""
+        self._over.set()
+
+    def _measure(self) -> None:
+        pause = 0.0
+        while not self._over.wait(pause):
+            begun = time.monotonic()
+            sample = measure_tree(self._pids())
+            self.pss_bytes, self.per_pid = sample.pss_bytes, sample.per_pid
+            pause = max(_PERIOD_S, (time.monotonic() - begun) / _SHARE)
+
+
+class Interrupts:
+    """Turns Ctrl-C into a flag while it is entered, to be looked at between two steps.
+
+    An exception in the middle of a message would break a connection. Only in the main thread, and only where interrupts
+    are not ignored; elsewhere the flag is never set.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._may_cut = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if before is not signal.SIG_IGN:
+                self._before = before
+                signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    @contextlib.contextmanager
+    def may_cut(self, allowed: bool) -> Iterator[None]:
+        """Let Ctrl-C raise at once in what follows, if `allowed`; whatever it cuts must not be used any more."""
+        self._may_cut = allowed
+        try:
+            if allowed and self.asked:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._may_cut = False
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if self._may_cut:
+            self._may_cut = False
+            raise KeyboardInterrupt

@@ -1,0 +1,383 @@
+"""Worker processes from the standard library's fork server: how they are started, and why they ended.
+
+One fork server serves a driver process for its whole life. It holds what every worker needs (`preload.py`), no user
+code and no file of the driver's. Workers end with the fork server, the fork server ends with the driver, however that
+one ends.
+
+The standard library leaves three things to its private attributes, all of them used here alone: the fork server's
+process number, its pipe to the driver, and what a process that the driver has forked must forget about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import forkserver, get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.popen_forkserver import Popen
+from typing import Any
+
+from gristmill.errors import WorkerError
+from gristmill.observe.memory import OutOfMemoryCounter, process_start_time
+
+PRELOAD_VARIABLE = "GRISTMILL_PRELOAD"
+LOST = "lost with the process it was forked from"
+"""Why a worker ended when its fork server did, which says nothing about the worker."""
+
+# One thread for each worker: parallelism is the number of workers. The jemalloc settings keep the copies inside Arrow
+# and Polars from starting a thread in the fork server, where a fork would lose it. The last two let a worker keep the
+# memory of a batch for the next one, up to the size of a few batches; getting it anew from the kernel costs a page
+# fault for every 4 kB.
+SINGLE_THREADED: Mapping[str, str] = {
+    "POLARS_MAX_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "ARROW_IO_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "_RJEM_MALLOC_CONF": "background_thread:false",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
+
+STATUS_BYTES = 512
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+# Added to a worker's badness, so that the kernel takes a worker and not the driver when memory runs out.
+_OOM_SCORE = 300
+
+_context = get_context("forkserver")
+_server: Any = forkserver._forkserver
+_lock = threading.RLock()
+_workers: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+_preloaded: set[str] = set()
+
+
+# --- the fork server, as the driver holds it ---
+
+
+def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -> None:
+    """Have a fork server running; returns at once, it imports while the driver goes on.
+
+    Args:
+        modules: What a new one imports besides what every worker needs: modules, or `module:name` for what a module
+            loads when it is asked for. With one that runs already, workers import these themselves.
+        packages: Packages that take so much time and memory in every worker that a fork server that lacks one is
+            replaced, unless workers of it are at work.
+    """
+    with _lock:
+        if server_pid() is not None:
+            if _preloaded.issuperset(packages) or any(worker.exit_cause is None for worker in _workers):
+                return
+            stop_server()
+        wanted = sorted({*_preloaded, *modules, *packages})
+        resource_tracker.ensure_running()
+        signal_blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        before = _server._preload_modules
+        try:
+            # Ctrl-C is for the driver alone, also while the fork server imports.
+            with _environment(_settings_of_server(wanted)):
+                _context.set_forkserver_preload(["gristmill.backends.local.preload"])
+                forkserver.ensure_running()
+        finally:
+            _context.set_forkserver_preload(before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal_blocked)
+        _preloaded.update(wanted)
+
+
+def stop_server() -> None:
+    """End the fork server, and with it its workers."""
+    with _lock:
+        pid = _server._forkserver_pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _server._stop()
+
+
+def server_pid() -> int | None:
+    """The process number of the fork server; None while there is none."""
+    pid: int | None = _server._forkserver_pid
+    return pid if pid is not None and process_start_time(pid) is not None else None
+
+
+def _settings_of_server(modules: Sequence[str]) -> dict[str, str]:
+    added = {
+        **SINGLE_THREADED,
+        # A module in the current folder must not stand in for one of the packages'.
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry),
+    }
+    settings = {
+        "modules": list(modules),
+        "driver": os.getpid(),
+        # The kernel ties a child to the thread that started it; only the main thread lives as long as the driver.
+        "tie": threading.current_thread() is threading.main_thread(),
+        "restore": {name: os.environ.get(name) for name in added},
+    }
+    return {**added, PRELOAD_VARIABLE: json.dumps(settings)}
+
+
+@contextlib.contextmanager
+def _environment(added: Mapping[str, str]) -> Iterator[None]:
+    """The driver's environment with `added`, for a process that is started meanwhile."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        set_variables(before)
+
+
+def set_variables(values: Mapping[str, str | None]) -> None:
+    """Set variables of the environment, or with None remove them."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _forget_server() -> None:
+    """In a process that the driver has forked: the fork server is not its child, and must not wait for its end."""
+    if _server._forkserver_pid is not None:
+        os.close(_server._forkserver_alive_fd)
+        _server.__init__()
+        _preloaded.clear()
+        _workers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_server)
+
+
+# --- workers, as the driver holds them ---
+
+
+class WorkerProcess:
+    """One worker: its end of the connection, its status page, and in the end why it ended.
+
+    Attributes:
+        pid: Its process number.
+        connection: Where its messages come from.
+        page: Memory that it shares with the driver; readable also after its end.
+        sentinel: Becomes readable when it ends.
+    """
+
+    def __init__(self, process: Popen, connection: Connection, page: Any) -> None:
+        self.pid: int = process.pid
+        self.connection = connection
+        self.page = page
+        self.sentinel: int = process.sentinel
+        self._process = process
+        self._lock = threading.Lock()
+        self._killed = False
+        self._cause: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<WorkerProcess {self.pid}, {self.exit_cause or 'alive'}>"
+
+    @property
+    def exit_cause(self) -> str | None:
+        """Why it ended: `exit code 1`, `SIGSEGV`, `out of memory` or `LOST`; None while it lives."""
+        with self._lock:
+            if self._cause is None and wait([self.sentinel], 0):
+                self._cause = self._find_cause()
+                self._kill_group()  # what a stage started goes with it
+            return self._cause
+
+    def _find_cause(self) -> str:
+        try:
+            code: int = forkserver.read_signed(self.sentinel)
+        except EOFError:
+            return LOST
+        if code >= 0:
+            return f"exit code {code}"
+        if code == -signal.SIGKILL and _oom_counter().rose() and not self._killed:
+            return "out of memory"
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"SIG{-code}"
+
+    def wait(self, timeout_s: float | None = None) -> str | None:
+        """Why it ended, waiting for its end if need be; None when it still lives after `timeout_s`."""
+        if self._cause is None:
+            wait([self.sentinel], timeout_s)
+        return self.exit_cause
+
+    def kill(self) -> None:
+        """End it and every process it started, at once; does nothing when it has ended."""
+        if self.exit_cause is None:
+            self._killed = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def interrupt(self) -> None:
+        """Cut short what it is doing, so that it gets to its teardown; one that has nothing to do does not notice."""
+        if self.exit_cause is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGINT)
+
+    def close(self) -> None:
+        """Let go of its connection; a worker that still lives ends when it next looks at it."""
+        _workers.discard(self)
+        self.connection.close()
+        self._process.close()
+
+
+def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str, str] | None = None) -> WorkerProcess:
+    """A new worker, running.
+
+    Args:
+        work: What it does with its connection and its status page; sent by value where workers cannot import it.
+        env: Variables on top of the driver's environment and of those that keep libraries to one thread.
+
+    Raises:
+        WorkerError: The fork server is gone, or the system has no room for another process.
+    """
+    import cloudpickle
+
+    start_server()
+    _oom_counter()  # before anybody can have been killed
+    ours, theirs = _context.Pipe()
+    page = _context.RawArray("B", STATUS_BYTES)
+    code = cloudpickle.dumps(work)
+    environment = {**os.environ, **SINGLE_THREADED, **(env or {})}
+    try:
+        with _hidden_main():
+            # Not by its `start`, which refuses to work in processes that the user's own pools have made, and would have
+            # the interpreter wait for workers at its end.
+            process = Popen(_context.Process(target=_begin, args=(code, theirs, page, environment, os.getcwd())))
+    except (EOFError, OSError) as error:
+        ours.close()
+        raise WorkerError(
+            f"No further worker process could be started ({error}); what the process that workers are forked from "
+            "printed says why. Use fewer workers, or raise the limit on processes."
+        ) from error
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    worker = WorkerProcess(process, ours, page)
+    _workers.add(worker)
+    return worker
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Keeps a process that is started meanwhile from running the user's script again.
+
+    What a worker needs of the script travels by value.
+    """
+    main = sys.modules["__main__"]
+    spec, file = main.__spec__, getattr(main, "__file__", None)
+    main.__spec__ = main.__file__ = None
+    try:
+        yield
+    finally:
+        main.__spec__, main.__file__ = spec, file
+
+
+def _oom_counter() -> OutOfMemoryCounter:
+    global _counter  # noqa: PLW0603 (one for the process: who asks, resets it)
+    if _counter is None:
+        _counter = OutOfMemoryCounter()
+    return _counter
+
+
+_counter: OutOfMemoryCounter | None = None
+
+
+# --- in a new worker ---
+
+
+def _begin(code: bytes, connection: Connection, page: Any, environment: Mapping[str, str], folder: str) -> None:
+    """Turn a fresh fork into a worker and do its work; never returns, so that nothing of the fork server's is run."""
+    exit_code = 1
+    try:
+        _leave_the_server(environment, folder)
+        import cloudpickle
+
+        cloudpickle.loads(code)(connection, page)
+        exit_code = 0
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        exit_code = 0  # the driver is gone or no longer interested; there is nobody left to tell
+    except SystemExit as error:
+        exit_code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(exit_code)
+
+
+def _leave_the_server(environment: Mapping[str, str], folder: str) -> None:
+    preload = sys.modules.get("gristmill.backends.local.preload")
+    os.setsid()  # a group of its own, so that what a stage starts is ended with it, and no terminal
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if preload is not None and os.getppid() != preload.server:
+        os._exit(1)
+    prctl(_PR_SET_NAME, b"gm-worker")
+    # With its own copy it would keep the fork server from noticing the driver's end.
+    os.close(_server._forkserver_alive_fd)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _raise_oom_score()
+    # Nothing of the fork server is to be found under the name of the user's script.
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    importlib.invalidate_caches()
+    # The standard generator is seeded anew at a fork by the interpreter; numpy's global one is not.
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _raise_oom_score() -> None:
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        score = int(file.read())
+        file.seek(0)
+        file.write(str(min(1000, max(score, score + _OOM_SCORE))))
+
+
+def prctl(option: int, value: int | bytes) -> bool:
+    """Set an attribute of this process; False where the system has no `prctl`."""
+    if not sys.platform.startswith("linux"):
+        return False
+    argument: Any = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
+    zero = ctypes.c_ulong(0)
+    return bool(ctypes.CDLL(None).prctl(ctypes.c_int(option), argument, zero, zero, zero) == 0)
+
+
+def end_with_parent(name: bytes, *, tie: bool, parent: int) -> None:
+    """End this process when its parent ends, if they can be tied; and give it a name."""
+    if tie:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    prctl(_PR_SET_NAME, name)

@@ -1,0 +1,123 @@
+"""What the fork server imports before it forks: packages, stages and compiled kernels, once for all workers.
+
+Importing this module does that in a fork server, which is told by a variable what to import, and nothing anywhere else.
+No user code is run and no thread is started here: a thread that holds a lock at the moment of a fork leaves it locked
+for ever in the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterable
+
+from gristmill.backends.local.fork_server import PRELOAD_VARIABLE, end_with_parent, set_variables
+from gristmill.execution.late_imports import defer_imports
+
+# Heavy packages first; what does not exist in this installation is skipped.
+EVERY_WORKER: tuple[str, ...] = (
+    "numpy",
+    "pyarrow",
+    "pyarrow.compute",
+    "pyarrow.ipc",
+    "pyarrow.parquet",
+    "numba",
+    "orjson",
+    "cloudpickle",
+    "fsspec",
+    "gristmill.backends.local.worker",
+)
+
+LIGHT_STAGES = (
+    *(f"gristmill.stages.text.{part}" for part in ("io", "filters", "modifiers", "modules")),
+    *(f"gristmill.stages.deduplication.{part}" for part in ("exact", "fuzzy", "removal", "sorted_runs", "key_ranges")),
+)
+
+server = 0
+"""The process number of the fork server, in it and in its workers."""
+
+
+def load(names: Iterable[str]) -> None:
+    """Import what can be imported of `names`, then load the compiled kernels of what has been imported.
+
+    Whatever is wrong with a package is not judged here: a worker that needs it will say so.
+
+    Args:
+        names: Modules, or `module:name` for what a module loads when it is asked for.
+    """
+    for name in names:
+        with contextlib.suppress(Exception):
+            module, _, attribute = name.partition(":")
+            found = importlib.import_module(module)
+            if attribute:
+                getattr(found, attribute)
+            if name == "pandas":
+                importlib.import_module("gristmill.tasks.pandas_io").introduce_pandas()
+    with contextlib.suppress(Exception):
+        importlib.import_module("gristmill.kernels.warm").load_cached()
+    wait_for_threads()
+
+
+def wait_for_threads(*, patience_s: float = 0.5) -> None:
+    """Wait until the threads that packages start when they are imported have done so and sleep.
+
+    Polars has one that cannot be told not to start (it deletes spill files). It waits on a queue without holding a
+    lock, so that a fork may leave it behind, once it sleeps. At a normal end of the process it would be waited for;
+    workers leave by `os._exit`.
+    """
+
+    def seen() -> list[str]:
+        lines = []
+        for number in os.listdir("/proc/self/task"):
+            if int(number) != threading.get_native_id():
+                with contextlib.suppress(OSError), open(f"/proc/self/task/{number}/stat") as file:
+                    after_name = file.read().rpartition(")")[2].split()
+                    lines.append(f"{number} {after_name[0]} {after_name[11]} {after_name[12]}")
+        return lines
+
+    if not os.path.isdir("/proc/self/task"):
+        return
+    give_up = time.monotonic() + patience_s
+    before = seen()
+    while before and time.monotonic() < give_up:
+        time.sleep(0.002)
+        now = seen()
+        if now == before and all(line.split()[1] == "S" for line in now):
+            return
+        before = now
+
+
+def _become_server(text: str) -> None:
+    global server  # noqa: PLW0603 (what workers inherit)
+    settings = json.loads(text)
+    # Out of the driver's session: a terminal's signals are for the driver alone, and a kernel that shares out its time
+    # by session does not make the driver wait for these imports.
+    os.setsid()
+    # An interrupt that came since the start is forgotten; from here on the fork server's own loop ignores them.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    end_with_parent(b"gm-forkserver", tie=settings["tie"], parent=settings["driver"])
+    server = os.getpid()
+    os.chdir("/")  # out of the way of file systems that are to be unmounted
+    # Nothing that is imported becomes garbage; looking for some takes a tenth of the time.
+    gc.disable()
+    defer_imports()
+    load([*EVERY_WORKER, *settings["modules"]])
+    # The interpreter warns about any thread at a fork; the one there may be has been waited for.
+    warnings.filterwarnings("ignore", r".*fork\(\)", DeprecationWarning)
+    set_variables(settings["restore"])
+    # What lives now is shared with every worker as long as nobody writes to it: the collector must not.
+    gc.freeze()
+    gc.enable()
+    signal.signal(signal.SIGINT, handler)
+
+
+if PRELOAD_VARIABLE in os.environ:
+    _become_server(os.environ.pop(PRELOAD_VARIABLE))
