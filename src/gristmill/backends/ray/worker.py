@@ -16,8 +16,8 @@ import ray
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.plan import Segment
-from gristmill.backends.ray.parcels import PackedTask, pack, pack_end, unpack
 from gristmill.errors import GristmillError, WorkerError
+from gristmill.execution.parcel import PackedTask, pack, pack_end, unpack
 from gristmill.execution.partition_output import Leaf, task_end
 from gristmill.execution.recovery import Hints, Place
 from gristmill.execution.runner import SegmentRunner, set_up_node

@@ -16,10 +16,10 @@ from typing import Any
 import pandas as pd
 import ray
 
-from gristmill.backends.ray.parcels import PackedTask
 from gristmill.backends.ray.ray_internals import task_attempt
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.ray_data.background import StageThread
+from gristmill.execution.parcel import PackedTask
 
 COLUMN = "item"
 _HANDED_ON_S = 3.0

@@ -18,10 +18,10 @@ from gristmill.backends.ray import ray_internals
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import temporary_variables
 from gristmill.backends.ray.driver import RayRun
-from gristmill.backends.ray.parcels import pack
 from gristmill.backends.ray.worker import WorkerReport
 from gristmill.backends.ray_data.background import BackgroundIterator, in_background
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
+from gristmill.execution.parcel import pack
 
 if TYPE_CHECKING:
     from gristmill.backends.ray_data.executor import RayDataConfig
@@ -160,12 +160,9 @@ class SegmentDataset:
             max_concurrent_calls_per_actor=_CALLS_AT_ONCE,
             enable_true_multi_threading=True,
         )
-        return dataset.map_batches(
-            SegmentActor,
-            fn_constructor_kwargs={"spec": worker, "restart_interval_s": spec.restart_interval_s},
-            compute=pool,
-            **options,
-        )
+        interval_m = spec.xenna.worker_restart_interval_m
+        arguments = {"spec": worker, "restart_interval_s": 60 * (1.0 if interval_m is None else interval_m)}
+        return dataset.map_batches(SegmentActor, fn_constructor_kwargs=arguments, compute=pool, **options)
 
     def _environment(self, segment: Segment) -> dict[str, Any]:
         """What its workers need beside the environment of the connection: that of its stages goes before all others."""

@@ -22,10 +22,10 @@ from gristmill.backends.plan import Segment
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import present
 from gristmill.backends.ray.driver import Delivery, RayRun, beside_driver, is_loss
-from gristmill.backends.ray.parcels import PackedTask, pack
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.xenna.patches import patched
 from gristmill.errors import PlanningError, WorkerError
+from gristmill.execution.parcel import PackedTask, pack
 
 if TYPE_CHECKING:
     from gristmill.backends.xenna.executor import XennaConfig
@@ -76,8 +76,7 @@ class XennaRun:
 
     def run(self) -> None:
         """Run pipelines until nothing is left."""
-        fruitless = 0
-        careful = False
+        fruitless, careful = 0, False
         while left := [pack(task) for task in self._work.tasks()]:
             before = self._work.done
             loss = self._run_pipeline(left, careful=careful)
@@ -152,8 +151,7 @@ class XennaRun:
                 f"{max(node.cpus for node in nodes):g} is less than one. Raise cpu_allocation_percentage.",
                 setting="cpu_allocation_percentage",
             )
-        one_at_a_time = settings.execution_mode == "batch"
-        return self._run.shares(cpus, one_stage_at_a_time=one_at_a_time, ray_options=False)
+        return self._run.shares(cpus, one_stage_at_a_time=settings.execution_mode == "batch", ray_options=False)
 
     def _deliver(self, reports: Any) -> None:
         for report in ray.get(reports.take.remote()):

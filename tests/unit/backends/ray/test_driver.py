@@ -12,9 +12,9 @@ import ray.exceptions
 
 from gristmill.backends.ray import driver as module
 from gristmill.backends.ray.driver import Delivery, Sampler, is_loss
-from gristmill.backends.ray.parcels import pack_end
 from gristmill.backends.ray.worker import WorkerReport, own_memory
 from gristmill.errors import StageFailedError
+from gristmill.execution.parcel import pack_end
 from gristmill.execution.partition_output import Leaf
 from gristmill.ledger.record.trail import Trail
 from gristmill.observe.events import Event, EventStream, Sample, TaskFinished, WorkerStopped

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from gristmill.backends.ray.parcels import PackedTask
 from gristmill.backends.ray_data import calls
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block
+from gristmill.execution.parcel import PackedTask
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -37,7 +37,7 @@ class _Worker:
 
     def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Iterator[PackedTask]:
         for packed in tasks:
-            self.history.append(packed.body)
+            self.history.append(packed.task_id)
             yield packed
 
     def end(self, cause: str = "finished") -> None:
@@ -63,11 +63,11 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> SegmentActor:
 
 
 def _frame(*bodies: str) -> Any:
-    return block([PackedTask(body) for body in bodies])
+    return block([PackedTask(body, 0, (), b"") for body in bodies])
 
 
 def _bodies(frames: Iterator[Any]) -> list[str]:
-    return [item.body for frame in frames for item in frame[COLUMN] if isinstance(item, PackedTask)]
+    return [item.task_id for frame in frames for item in frame[COLUMN] if isinstance(item, PackedTask)]
 
 
 def test_the_next_call_is_worked_on_before_the_last_one_has_been_handed_on(actor: SegmentActor) -> None:
