@@ -63,9 +63,7 @@ class RayClient:
     metrics_dir: str | None = None
 
     address: str | None = field(default=None, init=False)
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
-    _before: dict[str, str | None] = field(default_factory=dict, init=False, repr=False)
-    _log: IO[bytes] | None = field(default=None, init=False, repr=False)
+    _running: contextlib.ExitStack | None = field(default=None, init=False, repr=False)
 
     @property
     def dashboard_url(self) -> str | None:
@@ -81,56 +79,38 @@ class RayClient:
             OutputError: `ray_stdouterr_capture_file` exists.
             WorkerError: The cluster did not come up.
         """
-        if self._process is not None:
+        if self._running is not None:
             return
         from gristmill.backends.ray import cluster, ray_internals
 
-        self._log = self._open_log()
-        self.ray_temp_dir = self.ray_temp_dir or cluster.short_temp_dir()
-        taken: set[int] = set()
-        for name in ("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"):
-            setattr(self, name, _free_port(getattr(self, name), taken))
-        if "RAY_AUTH_MODE" not in os.environ:
-            # A token of its own: nobody else on the machine can use this cluster, and no stored token is touched.
-            self._remember(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
-            ray_internals.reread_authentication()
-        command = [*ray_internals.START_COMMAND, *self._options()]
-        # A session of its own, so that the whole cluster and nothing else can be ended.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
-        )
-        self.address = f"127.0.0.1:{self.ray_port}"
-        self._remember(RAY_ADDRESS=self.address)
-        try:
-            self._wait(ray_internals.STARTED_MESSAGE)
-        except BaseException:
-            self.stop()
-            raise
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(self._open_log())
+            self.ray_temp_dir = self.ray_temp_dir or cluster.short_temp_dir()
+            taken: set[int] = set()
+            for name in ("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"):
+                setattr(self, name, _free_port(getattr(self, name), taken))
+            stack.enter_context(cluster.restored_variables("RAY_ADDRESS"))
+            if "RAY_AUTH_MODE" not in os.environ:
+                # A token of its own: nobody else on the machine can use this cluster, and no stored token is touched.
+                stack.callback(ray_internals.reread_authentication)
+                stack.enter_context(cluster.restored_variables("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))
+                os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+                ray_internals.reread_authentication()
+            command = [*ray_internals.START_COMMAND, *self._options()]
+            # A session of its own, so that the whole cluster and nothing else can be ended.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+            stack.callback(self._end, process)
+            _wait(process, log, ray_internals.STARTED_MESSAGE)
+            self.address = os.environ["RAY_ADDRESS"] = f"127.0.0.1:{self.ray_port}"
+            self._running = stack.pop_all()
 
     def stop(self) -> None:
         """End the cluster; does nothing if it does not run. Other clusters on the machine are not touched."""
-        process, self._process = self._process, None
-        if process is not None:
-            self._disconnect()
-            for kind, limit in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, _STOP_S)):
-                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                    os.killpg(process.pid, kind)
-                    process.wait(limit)
-                    break
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        if "RAY_AUTH_MODE" in self._before:
-            from gristmill.backends.ray import ray_internals
-
-            ray_internals.reread_authentication()
-        self._before = {}
-        self.address = None
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        running, self._running, self.address = self._running, None, None
+        if running is not None:
+            running.close()
 
     def __enter__(self) -> RayClient:
         self.start()
@@ -157,7 +137,7 @@ class RayClient:
 
     def _open_log(self) -> IO[bytes]:
         if self.ray_stdouterr_capture_file is None:
-            return tempfile.TemporaryFile()  # closed by stop()
+            return tempfile.TemporaryFile()
         try:
             return Path(self.ray_stdouterr_capture_file).open("x+b")
         except FileExistsError as error:
@@ -171,35 +151,31 @@ class RayClient:
                 path=self.ray_stdouterr_capture_file,
             ) from error
 
-    def _remember(self, **values: str) -> None:
-        for name, value in values.items():
-            self._before.setdefault(name, os.environ.get(name))
-            os.environ[name] = value
-
-    def _wait(self, message: str) -> None:
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise WorkerError(
-                    f"Ray did not start (exit code {self._process.returncode}).\n{self._printed()[-2000:]}"
-                )
-            if message in self._printed():
-                return
-            time.sleep(0.1)
-        raise WorkerError(f"Ray did not start within {_START_S:g} s.\n{self._printed()[-2000:]}")
-
-    def _printed(self) -> str:
-        if self._log is None:
-            return ""
-        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
-
-    def _disconnect(self) -> None:
-        """Let this process go, if it is connected to this very cluster."""
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Let this process go, if it is connected to this very cluster, and end the cluster."""
         import ray
 
         if ray.is_initialized() and str(ray.get_runtime_context().gcs_address).endswith(f":{self.ray_port}"):
             ray.shutdown()
+        for kind in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, kind)
+                process.wait(_STOP_S)
+                break
+
+
+def _wait(process: subprocess.Popen[bytes], log: IO[bytes], message: str) -> None:
+    """Wait until the process has printed `message`."""
+    deadline = time.monotonic() + _START_S
+    while True:
+        printed = os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")
+        if message in printed:
+            return
+        if process.poll() is not None:
+            raise WorkerError(f"Ray did not start (exit code {process.returncode}).\n{printed[-2000:]}")
+        if time.monotonic() > deadline:
+            raise WorkerError(f"Ray did not start within {_START_S:g} s.\n{printed[-2000:]}")
+        time.sleep(0.1)
 
 
 def _free_port(wanted: int, taken: set[int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import ConservationError, ErrorBudgetExceededError, StageFailedError
-from gristmill.execution.partition_output import Leaf, join_pieces
+from gristmill.execution.partition_output import TaskEnd, join_pieces
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.trail import Trail, join_sources
@@ -33,7 +33,7 @@ class _Node:
 
 
 class TaskTree:
-    """The tasks of one partition. Children are numbered and the last one says so; a leaf is a task that has ended.
+    """The tasks of one partition, of which some have ended. Children are numbered, and the last one says so.
 
     Example:
         >>> tree = TaskTree()
@@ -83,27 +83,22 @@ class _Open:
     tree: TaskTree = field(default_factory=TaskTree)
     trails: dict[tuple[int, ...] | None, Trail] = field(default_factory=dict)
     failed: str | None = None
-    pieces: list[tuple[tuple[int, ...], WrittenFile]] = field(default_factory=list)
-    tasks: list[tuple[tuple[int, ...], Task[Any]]] = field(default_factory=list)
+    pieces: dict[tuple[int, ...], WrittenFile] = field(default_factory=dict)
+    tasks: dict[tuple[int, ...], Task[Any]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
 class ErrorBudget:
     """How many records may be quarantined before the run fails.
 
-    Args:
+    Attributes:
         limit: A float in [0, 1] is a share of all records (but at least 10 of them, unless it is zero), an int a
             number, None no limit.
     """
 
-    def __init__(self, limit: float | int | None) -> None:
-        self.limit = limit
-        self.records = 0
-        self.quarantined = 0
-
-    def add(self, records: int, quarantined: int) -> None:
-        """Count the records of a partition."""
-        self.records += records
-        self.quarantined += quarantined
+    limit: float | int | None
+    records: int = 0
+    quarantined: int = 0
 
     def check(self, *, final: bool, share_done: float = 1.0) -> None:
         """Fail if the budget is spent; a share is only judged once a tenth of the work is done.
@@ -160,7 +155,6 @@ class Work:
         self._total = len(self._left)
         self._open: dict[int, _Open] = {}
         self._failures: dict[str, str] = {}
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._total
@@ -190,62 +184,50 @@ class Work:
             task._metadata = {**task._metadata, "partition": partition}
             yield task
 
-    def deliver(self, leaf: Leaf) -> None:
+    def deliver(self, end: TaskEnd) -> None:
         """Take what one task left; commits the partition when it was the last of its tasks."""
-        if leaf.entry is not None:
-            self._committed(leaf.partition, leaf.partition_id, leaf.entry, leaf.trail)
+        lineage = end.lineage
+        partition = self._left[lineage.partition]
+        if end.entry is not None or (end.failed is not None and not lineage.path):
+            self._ended(partition, lineage.trail, end.entry, end.failed)
             return
-        if leaf.failed is not None and leaf.path == ():
-            self._failed(leaf.partition, leaf.partition_id, leaf.failed)
+        state = self._open.setdefault(lineage.partition, _Open())
+        if end.piece is not None:
+            state.pieces[lineage.order] = end.piece
+        if end.task is not None:
+            state.tasks[lineage.order] = end.task
+        state.failed = state.failed or end.failed
+        state.trails.setdefault(lineage.source, Trail()).merge(lineage.trail)
+        if not state.tree.close(lineage.path):
             return
-        state = self._open.setdefault(leaf.partition, _Open())
-        if leaf.piece is not None:
-            state.pieces.append((leaf.order, leaf.piece))
-        if leaf.task is not None:
-            state.tasks.append((leaf.order, leaf.task))
-        state.failed = state.failed or leaf.failed
-        state.trails.setdefault(leaf.source, Trail()).merge(leaf.trail)
-        if not state.tree.close(leaf.path):
-            return
-        del self._open[leaf.partition]
-        partition = self._left[leaf.partition]
-        if state.failed is not None:
-            self._failed(partition.index, partition.id, state.failed)
-            return
+        del self._open[lineage.partition]
         trail = join_sources(state.trails)
-        sink = self.plan.sink
-        if sink is not None:
-            pieces = [piece for _, piece in sorted(state.pieces, key=lambda pair: pair[0])]
+        sink, entry = self.plan.sink, None
+        if state.failed is None and sink is not None:
+            pieces = [state.pieces[order] for order in sorted(state.pieces)]
             entry = join_pieces(sink, self.plan.settings, partition, pieces, trail)
-            self._committed(partition.index, partition.id, entry, trail)
+        elif state.failed is None:
+            self.results[partition.index] = [state.tasks[order] for order in sorted(state.tasks)]
+        self._ended(partition, trail, entry, state.failed)
+
+    def _ended(self, partition: Partition, trail: Trail, entry: ManifestEntry | None, failed: str | None) -> None:
+        """Add a partition that has come to an end to the totals, without the rows themselves."""
+        del self._left[partition.index]
+        if failed is not None:  # by the word of a stage: it is left for the next run
+            self._failures[partition.id] = failed
             return
-        self.results[partition.index] = [task for _, task in sorted(state.tasks, key=lambda pair: pair[0])]
-        self._count(partition.index, trail)
-
-    def _failed(self, number: int, name: str, stage: str) -> None:
-        """A partition with a task that failed by the word of a stage: it is left for the next run."""
-        del self._left[number]
-        self._failures[name] = stage
-
-    def _committed(self, number: int, name: str, entry: ManifestEntry, trail: Trail) -> None:
-        size = sum(file.size for file in entry.files)
-        files = tuple(file.path for file in entry.files)
-        self._count(number, trail)
-        self.events.emit(PartitionCommitted(number, name, entry.rows_written, size, files))
-
-    def _count(self, number: int, trail: Trail) -> None:
-        """Add a finished partition to the totals, without the rows themselves."""
-        del self._left[number]
-        causes: dict[tuple[str, str], int] = {}
-        for record in trail.quarantine:
-            causes[record.stage, record.cause] = causes.get((record.stage, record.cause), 0) + 1
+        causes = Counter((record.stage, record.cause) for record in trail.quarantine)
         for (stage, cause), records in causes.items():
-            self.events.emit(RecordsQuarantined(number, stage, cause, records))
+            self.events.emit(RecordsQuarantined(partition.index, stage, cause, records))
         counts = {name: trail.counts[name] for name in self.plan.stage_names if name in trail.counts}
-        records = max(source_rows(counts), len(trail.quarantine))
-        self.budget.add(records, len(trail.quarantine))
+        self.budget.records += max(source_rows(counts), len(trail.quarantine))
+        self.budget.quarantined += len(trail.quarantine)
         self.trail.merge(Trail(counts=trail.counts, times=trail.times))
         self.budget.check(final=False, share_done=self.done / max(1, len(self)))
+        if entry is not None:
+            files = {file.path: file.size for file in entry.files}
+            size = sum(files.values())
+            self.events.emit(PartitionCommitted(partition.index, partition.id, entry.rows_written, size, tuple(files)))
 
     def finish(self) -> None:
         """Check that nothing is missing.

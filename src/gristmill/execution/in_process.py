@@ -9,11 +9,12 @@ from typing import Any
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.execution.driver import Work
-from gristmill.execution.partition_output import Leaf, task_end
+from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.observe.events import Sample, TaskFinished
 from gristmill.observe.memory import highest_memory, measure_tree
 from gristmill.tasks.base import Task
+from gristmill.tracking.origins import lineage_of
 
 _HERE = "0"
 
@@ -71,7 +72,7 @@ class _Flow:
     def feed(self, place: int, task: Task[Any]) -> None:
         """Give a task to the segment number `place`, or deliver it behind the last one."""
         if place == len(self._runners):
-            self._work.deliver(task_end(task))
+            self._work.deliver(TaskEnd(lineage_of(task), task=task))
             return
         self._waiting[place].append(task)
         if len(self._waiting[place]) >= self._runners[place].segment.batch_size:
@@ -89,7 +90,7 @@ class _Flow:
         begun, before = time.perf_counter(), self._below
         for item in runner.run(tasks):
             handed_on, below = time.perf_counter(), self._below
-            if isinstance(item, Leaf):
+            if isinstance(item, TaskEnd):
                 self._work.deliver(item)
             else:
                 self.feed(place + 1, item)

@@ -20,46 +20,26 @@ from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.origins import Lineage, Step, lineage_of
+from gristmill.tracking.origins import Lineage, lineage_of
 
 
 @dataclass(slots=True)
-class Leaf:
-    """The end of the way of one task: what it left, and its trail.
+class TaskEnd:
+    """The end of the way of one task: where it stood, what happened on the way, and what it left.
 
     Attributes:
+        lineage: The task's place in its partition, with its trail.
         piece: The staged file with its rows, where there is a writer.
         task: The task itself, where there is none.
         entry: The manifest entry, when the worker has already committed the whole partition.
-        source: The way to the task of which its documents were made, within the partition.
         failed: The stage that gave a FailedTask: the partition is not finished, and is done again by the next run.
     """
 
-    partition: int
-    partition_id: str
-    path: tuple[Step, ...]
-    trail: Trail
+    lineage: Lineage
     piece: WrittenFile | None = None
     task: Task[Any] | None = None
     entry: ManifestEntry | None = None
-    source: tuple[int, ...] | None = None
     failed: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of the staged file."""
-        return 0 if self.piece is None else self.piece.size
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """Where its rows stand within the partition."""
-        return tuple(step.index for step in self.path)
-
-
-def task_end(task: Task[Any]) -> Leaf:
-    """The end of a task that came out of the last segment where there is no writer."""
-    lineage = lineage_of(task)
-    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, task=task, source=lineage.source)
 
 
 class PartitionOutput:
@@ -70,7 +50,6 @@ class PartitionOutput:
         self._settings = settings
         self._lineage = lineage
         self._file: PartFile | None = None
-        self._size = 0
         self._rows = 0
         self._trails: dict[tuple[int, ...] | None, Trail] = {}
         self.failed: str | None = None
@@ -82,24 +61,24 @@ class PartitionOutput:
     def append(self, batch: DocumentBatch) -> int:
         """Write the batch behind what is there; gives the number of bytes before compression."""
         if self._file is None:
-            self._file = self._sink.open_part(self._staged())
+            staged = f"{self._settings.staging}/{self._lineage.partition_id}{self._sink.extension}"
+            self._file = self._sink.open_part(staged)
         payload = self._sink.encode(batch)
         self._file.append(payload, rows=batch.num_items)
         self._rows += batch.num_items
         return int(payload.nbytes)
 
-    def commit(self, task: Task[Any]) -> Leaf:
+    def commit(self, partition: Partition) -> TaskEnd:
         """Finish the file and commit the partition, unless a task of it failed."""
         trail = join_sources(self._trails) if self._trails else Trail()
         trail.output_rows = self._rows
+        whole = Lineage(partition.index, partition.id, trail=trail)
         if self.failed is not None:
             self.abort()
-            return Leaf(self._lineage.partition, self._lineage.partition_id, (), trail, failed=self.failed)
+            return TaskEnd(whole, failed=self.failed)
         files = [] if self._file is None else self._file.close()
         self._file = None
-        partition: Partition = task._metadata["partition"]
-        entry = commit(self._sink, self._settings, partition, files, trail)
-        return Leaf(self._lineage.partition, self._lineage.partition_id, (), trail, entry=entry)
+        return TaskEnd(whole, entry=commit(self._settings, partition, files, trail))
 
     def abort(self) -> None:
         """Remove what was written."""
@@ -107,11 +86,8 @@ class PartitionOutput:
             self._file.abort()
             self._file = None
 
-    def _staged(self) -> str:
-        return f"{self._settings.staging}/{self._lineage.partition_id}{self._sink.extension}"
 
-
-def piece_leaf(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) -> Leaf:
+def write_piece(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) -> WrittenFile:
     """Write one batch as a piece of its partition."""
     lineage = lineage_of(batch)
     number = "-".join(map(str, lineage.order)) or "0"
@@ -123,7 +99,7 @@ def piece_leaf(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) -> 
         part.abort()
         raise
     lineage.trail.output_rows += batch.num_items
-    return Leaf(lineage.partition, lineage.partition_id, lineage.path, lineage.trail, written, source=lineage.source)
+    return written
 
 
 def join_pieces(
@@ -133,12 +109,10 @@ def join_pieces(
     files: list[WrittenFile] = []
     if pieces:
         files.extend(sink.concatenate(pieces, f"{settings.staging}/{partition.id}{sink.extension}"))
-    return commit(sink, settings, partition, files, trail)
+    return commit(settings, partition, files, trail)
 
 
-def commit(
-    sink: SinkStage, settings: RunSettings, partition: Partition, files: Sequence[WrittenFile], trail: Trail
-) -> ManifestEntry:
+def commit(settings: RunSettings, partition: Partition, files: Sequence[WrittenFile], trail: Trail) -> ManifestEntry:
     """Make the staged files the partition's output."""
     assert settings.output is not None
     folder = RunFolder(settings.output, storage_options=settings.storage_options)

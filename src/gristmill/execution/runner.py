@@ -16,7 +16,7 @@ from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.plan import RunSettings, Segment
 from gristmill.errors import StageFailedError, StageResultError, UsageError
 from gristmill.execution.failures import failed_stage, raised_in
-from gristmill.execution.partition_output import Leaf, PartitionOutput, piece_leaf
+from gristmill.execution.partition_output import PartitionOutput, TaskEnd, write_piece
 from gristmill.execution.recovery import Hints
 from gristmill.execution.stage_call import Calls, DirectCalls, NoProgress, OneByOne, Progress, StageCaller
 from gristmill.ledger.record.trail import Trail
@@ -114,15 +114,15 @@ class SegmentRunner:
 
     # --- work ---
 
-    def run(self, tasks: Sequence[Task[Any]], hints: Hints | None = None) -> Iterator[Task[Any] | Leaf]:
-        """Push `tasks` through the segment: tasks for the next segment, and leaves where the way ends."""
+    def run(self, tasks: Sequence[Task[Any]], hints: Hints | None = None) -> Iterator[Task[Any] | TaskEnd]:
+        """Push `tasks` through the segment: tasks for the next segment, and the ends of those that go no further."""
         self._caller.begin(hints or Hints())
         for task in tasks:
             if self.first and isinstance(task, DocumentBatch):
                 self._note_identity(task, lineage_of(task).trail)
         return map(self._whole_partition, tasks) if self.whole_partitions else self._advance(tasks)
 
-    def _advance(self, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any] | Leaf]:
+    def _advance(self, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any] | TaskEnd]:
         """Push tasks through the stages, depth first: a stage is asked for more when all that it gave has gone on."""
         stages, sink = self.segment.stages, self.segment.sink
         results: list[Iterator[Task[Any]]] = []  # what each stage on the way is still to give
@@ -157,7 +157,7 @@ class SegmentRunner:
             for task in tasks
         )
 
-    def _arrived(self, task: Task[Any]) -> Task[Any] | Leaf:
+    def _arrived(self, task: Task[Any]) -> Task[Any] | TaskEnd:
         """A task that has gone through all stages but the writer: a piece of output, or for the next segment."""
         sink = self.segment.sink
         if sink is None:
@@ -171,9 +171,9 @@ class SegmentRunner:
             return task
         self._at_sink()
         start = time.perf_counter()
-        leaf = piece_leaf(sink, self.settings, task)
-        self._wrote(task, leaf.size, time.perf_counter() - start)
-        return leaf
+        piece = write_piece(sink, self.settings, task)
+        self._wrote(task, piece.size, time.perf_counter() - start)
+        return TaskEnd(lineage_of(task), piece)
 
     @property
     def _is_last(self) -> bool:
@@ -183,7 +183,7 @@ class SegmentRunner:
 
     # --- output ---
 
-    def _whole_partition(self, task: Task[Any]) -> Leaf:
+    def _whole_partition(self, task: Task[Any]) -> TaskEnd:
         sink = self.segment.sink
         assert sink is not None
         output = PartitionOutput(sink, self.settings, lineage_of(task))
@@ -199,7 +199,7 @@ class SegmentRunner:
                     self._wrote(item, size, time.perf_counter() - start)
                 output.note(lineage_of(item))
             self._at_sink()
-            return output.commit(task)
+            return output.commit(task._metadata["partition"])
         except BaseException:
             output.abort()
             raise
@@ -217,7 +217,7 @@ class SegmentRunner:
         count.bytes_in, count.bytes_out = batch.columns.nbytes, size
         self._caller.record(sink, counts, lineage_of(batch).trail, seconds, batch.num_items)
 
-    def _emptied(self, task: Task[Any], place: int) -> Task[Any] | Leaf:
+    def _emptied(self, task: Task[Any], place: int) -> Task[Any] | TaskEnd:
         """What goes on of a task without documents: dropped ones that must still be scored, or just its trail."""
         lineage = lineage_of(task)
         if lineage.unscored is not None and not isinstance(task, FailedTask):
@@ -229,14 +229,7 @@ class SegmentRunner:
         lineage.unscored = None
         failed = _failing_stage(task) if isinstance(task, FailedTask) else None
         if self.settings.output is None or not self.whole_partitions:
-            return Leaf(
-                lineage.partition,
-                lineage.partition_id,
-                lineage.path,
-                lineage.trail,
-                source=lineage.source,
-                failed=failed,
-            )
+            return TaskEnd(lineage, failed=failed)
         return task if failed else with_lineage(NoneTask(task.dataset_name), lineage)
 
     # --- stages that make documents ---

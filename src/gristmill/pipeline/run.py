@@ -217,7 +217,7 @@ def begun_run(
     work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget))
     del prepared, partitions  # the work lets go of each partition as it ends
     if state is not None:
-        work.budget.add(state.rows_read, state.quarantined)
+        work.budget.records, work.budget.quarantined = state.rows_read, state.quarantined
     done_before = 0 if state is None else len(state.done)
     events.emit(
         RunStarted(

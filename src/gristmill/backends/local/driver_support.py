@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from gristmill.execution.driver import Work
-from gristmill.execution.partition_output import Leaf
+from gristmill.execution.partition_output import TaskEnd
 from gristmill.observe.memory import measure_tree
 
 _PERIOD_S = 0.25
@@ -25,7 +25,7 @@ class Committer:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._leaves: queue.SimpleQueue[Leaf | None] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[TaskEnd | None] = queue.SimpleQueue()
         self._waiting = 0
         self._lock = threading.Lock()
         self._abandoned = False
@@ -38,32 +38,32 @@ class Committer:
         """Whether everything delivered so far has been dealt with."""
         return self._waiting == 0 or self.error is not None
 
-    def deliver(self, leaf: Leaf) -> None:
+    def deliver(self, end: TaskEnd) -> None:
         """Take a result; returns at once."""
         with self._lock:
             self._waiting += 1
-        self._leaves.put(leaf)
+        self._ends.put(end)
 
     def close(self) -> None:
         """Wait until everything is dealt with."""
-        self._leaves.put(None)
+        self._ends.put(None)
         self._thread.join()
 
     def abandon(self) -> None:
         """Deal with nothing more; returns at once."""
         self._abandoned = True
-        self._leaves.put(None)
+        self._ends.put(None)
 
     def join(self, timeout_s: float) -> None:
         """Wait for what is being dealt with now."""
         self._thread.join(timeout=timeout_s)
 
     def _run(self) -> None:
-        while (leaf := self._leaves.get()) is not None:
+        while (end := self._ends.get()) is not None:
             if self._abandoned or self.error is not None:
                 continue
             try:
-                self._work.deliver(leaf)
+                self._work.deliver(end)
             except Exception as error:
                 self.error = error
             finally:

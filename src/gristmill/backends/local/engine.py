@@ -40,11 +40,12 @@ from gristmill.backends.local.state import WINDOW, Life, State, Worker
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import WorkerError
 from gristmill.execution.driver import Work
-from gristmill.execution.parcel import PackedTask, pack, unpack
-from gristmill.execution.partition_output import task_end
+from gristmill.execution.packed_task import PackedTask, pack, unpack
+from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.stage_pickling import pickled
 from gristmill.observe.events import Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
 from gristmill.observe.memory import measure_tree
+from gristmill.tracking.origins import lineage_of
 
 _TICK_S = 0.1
 _SAMPLE_S = 0.25
@@ -288,8 +289,8 @@ class Engine:
         if isinstance(message, Output):
             self._output(number, assigned, message)
         elif isinstance(message, Ended):
-            if self._jobs.is_new(assigned, message.group, message.leaf.path, message.leaf.partition):
-                self._committer.deliver(message.leaf)
+            if self._jobs.is_new(assigned, message.group, message.end.lineage.path, message.end.lineage.partition):
+                self._committer.deliver(message.end)
         elif isinstance(message, Done):
             self._done(number, worker, assigned, message)
         elif isinstance(message, Ready):
@@ -323,7 +324,8 @@ class Engine:
         if segment is not None:
             packed.documents = SharedFolder.read_table(segment)
             self.folder.release(segment)  # the mapping keeps the documents
-        self._committer.deliver(task_end(unpack(packed)))
+        task = unpack(packed)
+        self._committer.deliver(TaskEnd(lineage_of(task), task=task))
 
     def _done(self, number: int, worker: Worker, assigned: AssignedWork, message: Done) -> None:
         numbers = assigned.groups.pop(message.group, ())

@@ -12,7 +12,7 @@ from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.backends.local.state import Queued, State, Worker
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import WorkerError
-from gristmill.execution.parcel import PackedTask
+from gristmill.execution.packed_task import PackedTask
 from gristmill.execution.recovery import Attempts, Place
 from gristmill.tracking.origins import Step
 

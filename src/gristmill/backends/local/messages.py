@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from gristmill.backends.local.shared_files import SharedFolder, SharedSegment
 from gristmill.errors import GristmillError
-from gristmill.execution.parcel import PackedTask
-from gristmill.execution.partition_output import Leaf
+from gristmill.execution.packed_task import PackedTask
+from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.recovery import Hints
 from gristmill.ledger.record.trail import StageCount, StageTime
 
@@ -91,7 +91,7 @@ class Ended:
     """A task has come to its end here."""
 
     group: int
-    leaf: Leaf
+    end: TaskEnd
 
 
 @dataclass(slots=True)

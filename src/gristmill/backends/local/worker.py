@@ -48,8 +48,8 @@ from gristmill.backends.local.messages import (
 from gristmill.backends.local.preload import load
 from gristmill.backends.local.shared_files import SharedFolder
 from gristmill.errors import GristmillError, WorkerError
-from gristmill.execution.parcel import PackedTask, pack, unpack
-from gristmill.execution.partition_output import Leaf
+from gristmill.execution.packed_task import PackedTask, pack, unpack
+from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.execution.stage_call import DirectCalls
 from gristmill.ledger.record.trail import Trail
@@ -415,7 +415,7 @@ def _run_group(
     """Run a group of tasks and send what comes out."""
     begun = clock()
     for result in runner.run(tasks, hints):
-        if isinstance(result, Leaf):
+        if isinstance(result, TaskEnd):
             outbox.message(Ended(group, result))
         else:
             outbox.result(group, result)

@@ -222,18 +222,13 @@ def place_on_devices(wanted: Sequence[float], devices: Sequence[int]) -> bool:
     free = [[1.0] * count for count in devices]
     for request in sorted(wanted, reverse=True):
         for node in free:
-            if request >= 1:
-                whole = [index for index, room in enumerate(node) if room > 1 - _TINY]
-                if len(whole) >= request:
-                    for index in whole[: int(request)]:
-                        node[index] = 0.0
-                    break
-            else:
-                # The fullest device on which it fits, so that whole ones stay whole.
-                fitting = [index for index, room in enumerate(node) if room + _TINY >= request]
-                if fitting:
-                    node[min(fitting, key=lambda index: node[index])] -= request
-                    break
+            each = min(1.0, request)
+            # The fullest devices on which it fits first, so that whole ones stay whole.
+            fitting = sorted((room, index) for index, room in enumerate(node) if room + _TINY >= each)
+            if fitting and len(fitting) >= request:
+                for _, index in fitting[: max(1, int(request))]:
+                    node[index] -= each
+                break
         else:
             return False
     return True

@@ -291,14 +291,22 @@ def _local_gpus() -> int:
 
 
 @contextlib.contextmanager
-def temporary_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables that are set for a while, where nobody has set them."""
-    before = {name: os.environ.get(name) for name in values}
-    for name, value in values.items():
-        os.environ.setdefault(name, value)
+def restored_variables(*names: str) -> Iterator[None]:
+    """Puts environment variables back to what they were."""
+    before = {name: os.environ.get(name) for name in names}
     try:
         yield
     finally:
-        for name, old in before.items():
-            if old is None:
-                os.environ.pop(name, None)
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def temporary_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that are set for a while, where nobody has set them."""
+    with restored_variables(*values):
+        for name, value in values.items():
+            os.environ.setdefault(name, value)
+        yield

@@ -21,8 +21,7 @@ from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_
 from gristmill.backends.ray.worker import WorkerReport, WorkerSpec, overrides, own_memory
 from gristmill.errors import GristmillError
 from gristmill.execution.driver import Work
-from gristmill.execution.parcel import unpack_end
-from gristmill.execution.partition_output import Leaf
+from gristmill.execution.packed_task import unpack_end
 from gristmill.execution.stage_pickling import pickled
 from gristmill.observe.events import Event, EventStream, Notice, Sample, WorkerStopped
 
@@ -253,23 +252,18 @@ class Delivery:
             GristmillError: The error that the report brings.
         """
         for end, packed in report.ends:
-            self._deliver(unpack_end(end, packed))
+            partition, order = end.lineage.partition, end.lineage.order
+            seen = self._seen.setdefault(partition, set())
+            if order not in seen and not self._work.is_done(partition):
+                seen.add(order)
+                self._work.deliver(unpack_end(end, packed))
+            if self._work.is_done(partition):
+                del self._seen[partition]
         for event in report.events:
             self._work.events.emit(event)
         self._sampler.take(report)
         if report.error is not None:
             raise report.error
-
-    def _deliver(self, end: Leaf) -> None:
-        if self._work.is_done(end.partition):
-            return
-        seen = self._seen.setdefault(end.partition, set())
-        if end.order in seen:
-            return
-        seen.add(end.order)
-        self._work.deliver(end)
-        if self._work.is_done(end.partition):
-            del self._seen[end.partition]
 
 
 class Sampler:

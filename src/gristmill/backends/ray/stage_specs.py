@@ -11,8 +11,6 @@ from gristmill.errors import UsageError
 
 MODEL_LIFETIME_M = 120.0
 """Minutes after which a worker that holds a model is replaced, unless the stage says otherwise."""
-RESTART_INTERVAL_M = 1.0
-"""Minutes between two replacements in one segment, unless the stage says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class XennaStageSpec:
         reset_workers_on_failure: Accepted; a worker whose stage raised holds no half-done state here.
         slots_per_actor: Tasks that a worker has at once, the next one being fetched while it works.
         worker_max_lifetime_m: Minutes after which a worker is replaced; 0: never.
-        worker_restart_interval_m: Minutes that pass at least between two replacements.
+        worker_restart_interval_m: Minutes that pass at least between two replacements; None: one.
         max_setup_failure_percentage: The share of workers whose setup may fail.
         over_provision_factor: How much faster the stage shall be than its measured speed.
     """
@@ -85,12 +83,6 @@ class SegmentSpec:
 
     ray: RayStageSpec
     xenna: XennaStageSpec
-
-    @property
-    def restart_interval_s(self) -> float:
-        """Seconds between two replacements of workers."""
-        given = self.xenna.worker_restart_interval_m
-        return 60 * (RESTART_INTERVAL_M if given is None else given)
 
 
 def segment_spec(segment: Segment) -> SegmentSpec:

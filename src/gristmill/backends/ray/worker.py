@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 import psutil
@@ -17,8 +17,8 @@ import ray
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.plan import Segment
 from gristmill.errors import GristmillError, WorkerError
-from gristmill.execution.parcel import PackedTask, pack, pack_end, unpack
-from gristmill.execution.partition_output import Leaf, task_end
+from gristmill.execution.packed_task import PackedTask, pack, pack_end, unpack
+from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.recovery import Hints, Place
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.observe.events import TaskFinished
@@ -68,7 +68,7 @@ class WorkerReport:
         memory: Bytes that the worker holds; 0 where it has not measured.
     """
 
-    ends: list[tuple[Leaf, PackedTask | None]] = field(default_factory=list)
+    ends: list[tuple[TaskEnd, PackedTask | None]] = field(default_factory=list)
     events: list[TaskFinished] = field(default_factory=list)
     error: GristmillError | None = None
     memory: int = 0
@@ -84,6 +84,9 @@ class WorkerReport:
         # Ray Data weighs blocks by this, and holds work back accordingly.
         documents = sum(packed.nbytes for _, packed in self.ends if packed is not None)
         return _SMALL * (1 + len(self.ends)) + documents
+
+
+Result: TypeAlias = PackedTask | WorkerReport
 
 
 class SegmentWorker:
@@ -188,7 +191,7 @@ class SegmentWorker:
 
     # --- work ---
 
-    def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Generator[PackedTask | WorkerReport, None, None]:
+    def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Generator[Result, None, None]:
         """Push tasks through the segment: tasks for the next one as they come, reports for the driver.
 
         Args:
@@ -204,9 +207,7 @@ class SegmentWorker:
                 if not (yield from self._run_recorded(tasks[start : start + size], careful=careful)):
                     return
 
-    def _run_recorded(
-        self, group: Sequence[PackedTask], *, careful: bool
-    ) -> Generator[PackedTask | WorkerReport, None, bool]:
+    def _run_recorded(self, group: Sequence[PackedTask], *, careful: bool) -> Generator[Result, None, bool]:
         """Run a group of tasks, recorded by the coordinator if `careful`; returns whether they were done."""
         coordinator = self.spec.coordinator
         key = f"{group[0].task_id} in {self.segment.name}"
@@ -229,19 +230,17 @@ class SegmentWorker:
                 _answer((coordinator.finish_task if finished else coordinator.release_task).remote(key))
         return done
 
-    def _run_group(
-        self, tasks: list[Task[Any]], hints: Hints | None
-    ) -> Generator[PackedTask | WorkerReport, None, bool]:
+    def _run_group(self, tasks: list[Task[Any]], hints: Hints | None) -> Generator[Result, None, bool]:
         started = time.perf_counter()
         waited = 0.0
         report = WorkerReport()
         first = lineage_of(tasks[0])
         try:
             for item in self.runner.run(tasks, hints):
-                if isinstance(item, Leaf):
+                if isinstance(item, TaskEnd):
                     report.ends.append(pack_end(item))
                 elif self.spec.last:
-                    report.ends.append(pack_end(task_end(item)))
+                    report.ends.append(pack_end(TaskEnd(lineage_of(item), task=item)))
                 else:
                     packed = pack(item)
                     since = time.perf_counter()

@@ -19,7 +19,7 @@ import ray
 from gristmill.backends.ray.ray_internals import task_attempt
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.ray_data.background import StageThread
-from gristmill.execution.parcel import PackedTask
+from gristmill.execution.packed_task import PackedTask
 
 COLUMN = "item"
 _HANDED_ON_S = 3.0

@@ -7,7 +7,7 @@ import gc
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.data
@@ -21,8 +21,10 @@ from gristmill.backends.ray.driver import RayRun
 from gristmill.backends.ray.worker import WorkerReport
 from gristmill.backends.ray_data.background import BackgroundIterator, in_background
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
-from gristmill.backends.ray_data.executor import RayDataConfig
-from gristmill.execution.parcel import pack
+from gristmill.execution.packed_task import pack
+
+if TYPE_CHECKING:
+    from gristmill.backends.ray_data.executor import RayDataConfig
 
 _MOST_BATCHES = 8
 """Batches in one Ray task: its overhead of about 10 ms must not starve a worker that needs 10 ms for a batch."""
@@ -72,7 +74,7 @@ class SegmentDataset:
         self._run.wait_for_workers()
 
     def _blocks(self) -> Generator[Any, None, None]:
-        with _context():
+        with _data_settings():
             bundles = iter(self._dataset().iter_internal_ref_bundles())
             try:
                 for bundle in bundles:
@@ -158,12 +160,9 @@ class SegmentDataset:
             max_concurrent_calls_per_actor=_CALLS_AT_ONCE,
             enable_true_multi_threading=True,
         )
-        return dataset.map_batches(
-            SegmentActor,
-            fn_constructor_kwargs={"spec": worker, "restart_interval_s": spec.restart_interval_s},
-            compute=pool,
-            **options,
-        )
+        interval_m = spec.xenna.worker_restart_interval_m
+        arguments = {"spec": worker, "restart_interval_s": 60 * (1.0 if interval_m is None else interval_m)}
+        return dataset.map_batches(SegmentActor, fn_constructor_kwargs=arguments, compute=pool, **options)
 
     def _environment(self, segment: Segment) -> dict[str, Any]:
         """What its workers need beside the environment of the connection: that of its stages goes before all others."""
@@ -176,11 +175,10 @@ class SegmentDataset:
 
 
 @contextlib.contextmanager
-def _context() -> Iterator[None]:
+def _data_settings() -> Iterator[None]:
     """The settings of Ray Data for our rows; the caller's come back at the end."""
-    context = DataContext.get_current()
-    wanted: dict[str, Any] = {
-        # Rows are Python values in pandas blocks, which Ray sends without copying what lies inside.
+    settings: dict[str, Any] = {
+        # Rows are Python values in pandas blocks, which Ray sends without copying what is inside.
         "enable_pandas_block": True,
         "batch_to_block_arrow_format": False,
         # One row per block: see `calls`.
@@ -192,22 +190,17 @@ def _context() -> Iterator[None]:
         "enable_auto_log_stats": False,
         **ray_internals.DATA_SETTINGS,
     }
-    before = {name: getattr(context, name) for name in wanted}
+    context = DataContext.get_current().copy()
+    for name, value in settings.items():
+        setattr(context, name, value)
     key, policies = ray_internals.idle_cpu_policies()
-    own_policies = context.get_config(key) is None  # else those that the user has chosen stay
+    if context.get_config(key) is None:  # else those that the user has chosen stay
+        context.set_config(key, policies)
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    for name, value in wanted.items():
-        setattr(context, name, value)
-    if own_policies:
-        context.set_config(key, policies)
     try:
-        with temporary_variables(ray_internals.USAGE_VARIABLES):
+        with DataContext.current(context), temporary_variables(ray_internals.USAGE_VARIABLES):
             yield
     finally:
-        for name, value in before.items():
-            setattr(context, name, value)
-        if own_policies:
-            context.remove_config(key)
         logger.setLevel(level)

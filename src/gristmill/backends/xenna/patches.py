@@ -7,13 +7,14 @@ no longer has a part, or no longer needs the change.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ray
 from cosmos_xenna.pipelines.private import monitoring, resources
 from cosmos_xenna.ray_utils import actor_pool
+
+from gristmill.backends.ray.cluster import restored_variables
 
 CHECKED_VERSIONS = ("0.3",)
 
@@ -53,20 +54,14 @@ def patched(*, nodes: frozenset[str], limits: Mapping[str, int], end_worker: Cal
     def look_at_nodes(cpu_allocation_percentage: float = 1.0) -> Any:
         return look(cpu_allocation_percentage, [node for node in ray.nodes() if node["NodeID"] in nodes])
 
-    before = {name: os.environ.get(name) for name in VARIABLES}
     with (
+        restored_variables(*VARIABLES),
         _replaced(actor_pool, "_kill_actor_and_reap", end_and_kill),
         _replaced(actor_pool.ActorPool, "_add_worker_group", add_within_limit),
         _replaced(resources, "make_cluster_resources_for_ray_cluster", look_at_nodes),
         _replaced(monitoring, "PipelineMonitor", _NoMonitor),
     ):
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
+        yield
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from cosmos_xenna.pipelines import v1 as xenna
@@ -23,10 +23,12 @@ from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import present
 from gristmill.backends.ray.driver import Delivery, RayRun, beside_driver, is_loss
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
-from gristmill.backends.xenna.executor import XennaConfig
 from gristmill.backends.xenna.patches import patched
 from gristmill.errors import PlanningError, WorkerError
-from gristmill.execution.parcel import PackedTask, pack
+from gristmill.execution.packed_task import PackedTask, pack
+
+if TYPE_CHECKING:
+    from gristmill.backends.xenna.executor import XennaConfig
 
 _POLL_S = 0.05
 _TEARDOWN_S = 30.0
@@ -74,8 +76,7 @@ class XennaRun:
 
     def run(self) -> None:
         """Run pipelines until nothing is left."""
-        fruitless = 0
-        careful = False
+        fruitless, careful = 0, False
         while left := [pack(task) for task in self._work.tasks()]:
             before = self._work.done
             loss = self._run_pipeline(left, careful=careful)
@@ -150,8 +151,7 @@ class XennaRun:
                 f"{max(node.cpus for node in nodes):g} is less than one. Raise cpu_allocation_percentage.",
                 setting="cpu_allocation_percentage",
             )
-        one_at_a_time = settings.execution_mode == "batch"
-        return self._run.shares(cpus, one_stage_at_a_time=one_at_a_time, ray_options=False)
+        return self._run.shares(cpus, one_stage_at_a_time=settings.execution_mode == "batch", ray_options=False)
 
     def _deliver(self, reports: Any) -> None:
         for report in ray.get(reports.take.remote()):

@@ -14,11 +14,10 @@ from gristmill.backends.ray import driver as module
 from gristmill.backends.ray.driver import Delivery, Sampler, is_loss
 from gristmill.backends.ray.worker import WorkerReport, own_memory
 from gristmill.errors import StageFailedError
-from gristmill.execution.parcel import pack_end
-from gristmill.execution.partition_output import Leaf
-from gristmill.ledger.record.trail import Trail
+from gristmill.execution.packed_task import pack_end
+from gristmill.execution.partition_output import TaskEnd
 from gristmill.observe.events import Event, EventStream, Sample, TaskFinished, WorkerStopped
-from gristmill.tracking.origins import Step
+from gristmill.tracking.origins import Lineage, Step
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -30,19 +29,19 @@ class _Work:
     """Counts ends; a partition is done after its second one."""
 
     def __init__(self) -> None:
-        self.ends: list[Leaf] = []
+        self.ends: list[TaskEnd] = []
         self.events = EventStream()
         self.plan = SimpleNamespace(segments=[None])
 
-    def deliver(self, end: Leaf) -> None:
+    def deliver(self, end: TaskEnd) -> None:
         self.ends.append(end)
 
     def is_done(self, partition: int) -> bool:
         return len(self.ends) == 2
 
 
-def _end(index: int) -> Leaf:
-    return Leaf(0, "p", (Step(index, last=index == 1),), Trail())
+def _end(index: int) -> TaskEnd:
+    return TaskEnd(Lineage(0, "p", (Step(index, last=index == 1),)))
 
 
 def test_an_end_that_comes_twice_is_taken_once() -> None:
@@ -50,7 +49,7 @@ def test_an_end_that_comes_twice_is_taken_once() -> None:
     delivery = Delivery(work)  # type: ignore[arg-type]
     for index in (0, 0, 1, 0, 1):
         delivery.take(WorkerReport(ends=[pack_end(_end(index))]))
-    assert [end.order for end in work.ends] == [(0,), (1,)]
+    assert [end.lineage.order for end in work.ends] == [(0,), (1,)]
 
 
 def test_an_error_is_raised_after_what_came_with_it() -> None:

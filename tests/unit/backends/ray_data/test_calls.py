@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 
 from gristmill.backends.ray_data import calls
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block
-from gristmill.execution.parcel import PackedTask
+from gristmill.execution.packed_task import PackedTask
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -62,11 +62,11 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> SegmentActor:
     return SegmentActor(spec, restart_interval_s=0.0)
 
 
-def _frame(*ids: str) -> Any:
-    return block([PackedTask(task_id, 0, (), b"") for task_id in ids])
+def _frame(*bodies: str) -> Any:
+    return block([PackedTask(body, 0, (), b"") for body in bodies])
 
 
-def _ids(frames: Iterator[Any]) -> list[str]:
+def _bodies(frames: Iterator[Any]) -> list[str]:
     return [item.task_id for frame in frames for item in frame[COLUMN] if isinstance(item, PackedTask)]
 
 
@@ -75,8 +75,8 @@ def test_the_next_call_is_worked_on_before_the_last_one_has_been_handed_on(actor
     next(first)
     next(second)
     assert actor._worker.history == ["start", "a", "b", "c"]  # type: ignore[attr-defined]
-    assert _ids(first) == ["b"]
-    assert _ids(second) == []
+    assert _bodies(first) == ["b"]
+    assert _bodies(second) == []
 
 
 def test_an_old_worker_ends_when_no_other_call_is_under_way(actor: SegmentActor) -> None:
@@ -95,7 +95,7 @@ def test_an_old_worker_ends_when_no_other_call_is_under_way(actor: SegmentActor)
     other.start()
     assert not ended.wait(0.2)
     assert "recycled" not in worker.history
-    assert _ids(first) == ["b"]
+    assert _bodies(first) == ["b"]
     assert ended.wait(10.0)
     other.join()
     assert worker.history == ["start", "a", "b", "recycled"]
@@ -104,6 +104,6 @@ def test_an_old_worker_ends_when_no_other_call_is_under_way(actor: SegmentActor)
 def test_even_a_worker_that_is_born_old_does_one_call(actor: SegmentActor) -> None:
     worker: Any = actor._worker
     worker.is_old = True
-    assert _ids(actor(_frame("a"))) == ["a"]
+    assert _bodies(actor(_frame("a"))) == ["a"]
     with pytest.raises(_Exit):
         next(actor(_frame("b")))

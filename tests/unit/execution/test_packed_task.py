@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from gristmill.execution.parcel import pack, unpack
+from gristmill.execution.packed_task import pack, unpack
 from gristmill.tasks import DocumentBatch, FileGroupTask
 from gristmill.tasks.base import Task
-from gristmill.tracking.origins import Lineage, Step
+from gristmill.tracking.origins import Lineage, Step, with_lineage
 
 
 def sent(task: Task[Any]) -> Task[Any]:
@@ -39,7 +39,7 @@ def test_documents_and_files_arrive() -> None:
 
 
 def test_only_the_documents_travel_apart() -> None:
-    packed = pack(DocumentBatch(data=pa.table({"text": ["x" * 100_000]})))
+    packed = pack(with_lineage(DocumentBatch(data=pa.table({"text": ["x" * 100_000]})), Lineage(0, "p")))
     assert len(packed.body) < 5_000
     assert sys.getsizeof(packed) >= packed.nbytes > 100_000
     assert copy.deepcopy(packed) is packed

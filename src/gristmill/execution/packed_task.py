@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 
-from gristmill.execution.partition_output import Leaf
+from gristmill.execution.partition_output import TaskEnd
 from gristmill.tasks.base import Task
-from gristmill.tasks.columns import from_transport
+from gristmill.tasks.columns import TableColumns, from_transport
 from gristmill.tasks.document import DocumentBatch
-from gristmill.tracking.origins import Step
+from gristmill.tracking.origins import Step, lineage_of
 
 _SMALL = 1024
 """The weight of a task without documents."""
-_DOCUMENTS = ("_columns", "_frame", "_polars")
-"""The attributes of a batch that hold its documents."""
 
 
 @dataclass(slots=True)
@@ -58,31 +57,27 @@ class PackedTask:
 
 def pack(task: Task[Any]) -> PackedTask:
     """The task in parts. Classes of the user's script go by value, because their names mean nothing elsewhere."""
-    lineage = task._lineage
-    partition, path = (0, ()) if lineage is None else (lineage.partition, lineage.path)
-    if not isinstance(task, DocumentBatch):
-        return PackedTask(task.task_id, partition, path, cloudpickle.dumps(task))
-    rest = {name: value for name, value in vars(task).items() if name not in _DOCUMENTS}
-    return PackedTask(task.task_id, partition, path, cloudpickle.dumps((type(task), rest)), task.columns.transport())
+    lineage = lineage_of(task)
+    documents = None
+    if isinstance(task, DocumentBatch):
+        documents = task.columns.transport()
+        task = task.with_columns(TableColumns(pa.table({})))
+    return PackedTask(task.task_id, lineage.partition, lineage.path, cloudpickle.dumps(task), documents)
 
 
 def unpack(packed: PackedTask) -> Task[Any]:
     """The task again, of the class it was and with all its attributes."""
-    found = pickle.loads(packed.body)  # noqa: S301 (written by a process of this run)
-    if packed.documents is None:
-        task: Task[Any] = found
-        return task
-    kind, rest = found
-    batch: DocumentBatch = kind.from_columns(from_transport(packed.documents))
-    vars(batch).update(rest)
-    return batch
+    task: Task[Any] = pickle.loads(packed.body)  # noqa: S301 (written by a process of this run)
+    if isinstance(task, DocumentBatch):
+        return task.with_columns(from_transport(packed.documents))
+    return task
 
 
-def pack_end(end: Leaf) -> tuple[Leaf, PackedTask | None]:
+def pack_end(end: TaskEnd) -> tuple[TaskEnd, PackedTask | None]:
     """The end, with the documents of its task beside it."""
     return (end, None) if end.task is None else (replace(end, task=None), pack(end.task))
 
 
-def unpack_end(end: Leaf, packed: PackedTask | None) -> Leaf:
+def unpack_end(end: TaskEnd, packed: PackedTask | None) -> TaskEnd:
     """The end again."""
     return end if packed is None else replace(end, task=unpack(packed))
