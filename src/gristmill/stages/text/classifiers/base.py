@@ -12,8 +12,7 @@ import pyarrow as pa
 from gristmill.errors import UsageError, did_you_mean
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.models.model import check_padding_side, check_positive
-from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import CONFIG_FILES, check_identifier, fetch_model, read_config
+from gristmill.stages.text.models.sources import CONFIG_FILES, Secret, check_identifier, fetch_model, hide, read_config
 from gristmill.stages.text.models.token_batches import BudgetedModelStage
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import SEQ_ORDER_FIELD, TOKEN_FIELDS, PaddingSide, format_name_with_suffix

@@ -20,7 +20,7 @@ from gristmill.stages.text.classifiers.base import (
     check_filter_by,
     check_new_columns,
 )
-from gristmill.stages.text.models.secrets import Secret, hide
+from gristmill.stages.text.models.sources import Secret, hide
 from gristmill.stages.text.models.token_batches import BudgetedModelStage
 from gristmill.stages.text.models.tokens import PaddingSide
 

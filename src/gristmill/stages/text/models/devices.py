@@ -194,14 +194,14 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
     threads = limit_threads(worker, cpus)
     if device.type == "cuda":
         return network.to(device)
-    from gristmill.stages.text.models.deberta_encoder import faster
+    from gristmill.stages.text.models.acceleration.deberta_encoder import faster
 
     keep_freed_memory()
     network = faster(network).eval()
     if cpu_backend == "torch-int8":
-        from gristmill.stages.text.models.int8 import with_int8_layers
+        from gristmill.stages.text.models.acceleration.int8 import with_int8_layers
 
         network = with_int8_layers(network)
-    from gristmill.stages.text.models.threaded_forward import in_parts
+    from gristmill.stages.text.models.acceleration.threaded_forward import in_parts
 
     return in_parts(network, threads)

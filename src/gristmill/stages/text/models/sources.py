@@ -1,6 +1,7 @@
 """Where a model comes from: a hub id, a local folder, or an installed package. Downloads once, loads local files only.
 
 Only safetensors weights and plain tokenizer and configuration files are fetched; code of a model repository never is.
+Access tokens travel in a wrapper that never shows them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import MissingExtraError, ModelLoadError, ModelNotFoundError, UsageError
-from gristmill.stages.text.models.secrets import Secret, show
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,47 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "spm.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.txt",
     "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
+
+
+# Of a large file these many pieces decide whether it is still the same.
+_PIECES = 64
+_PIECE_BYTES = 1 << 16
+
+
+class Secret:
+    """An access token in a wrapper that never shows it.
+
+    Example:
+        >>> str(Secret("hf_abc")), Secret("hf_abc").reveal()
+        ('***', 'hf_abc')
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself, for the library that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Secret, (self._value,)
+
+
+def hide(token: Any) -> Secret | bool | None:
+    """The token in a wrapper; True and False (use the stored login, or none) and None stay as they are."""
+    if token is None or isinstance(token, bool | Secret):
+        return token
+    return Secret(str(token))
+
+
+def show(token: Any) -> str | bool | None:
+    """The token as libraries take it."""
+    return token.reveal() if isinstance(token, Secret) else token
 
 
 def check_identifier(identifier: Any) -> str:
@@ -339,3 +380,35 @@ def listing(folder: Path) -> str:
         return "nothing, as there is no such folder"
     names = sorted(path.name for path in folder.iterdir())[:12]
     return ", ".join(names) or "nothing"
+
+
+def folder_digest(folder: str | Path) -> str | None:
+    """A digest of the files in a local folder that make a model; None where there is no such folder.
+
+    Small files are read as a whole, of large ones pieces from all over: weights that were trained again differ
+    everywhere. Of folders inside, which may hold older states of a training, only the settings count.
+
+    Example:
+        >>> folder_digest("no/such/folder") is None
+        True
+    """
+    top = Path(folder)
+    if not top.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(path for path in (*top.glob("*"), *top.glob("*/config.json")) if path.is_file()):
+        digest.update(f"{path.relative_to(top)} {path.stat().st_size}\n".encode())
+        digest.update(_pieces(path))
+    return digest.hexdigest()[:16]
+
+
+def _pieces(path: Path) -> bytes:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        if size <= _PIECES * _PIECE_BYTES:
+            return hashlib.sha256(file.read()).digest()
+        found = hashlib.sha256()
+        for piece in range(_PIECES):
+            file.seek(piece * (size - _PIECE_BYTES) // (_PIECES - 1))
+            found.update(file.read(_PIECE_BYTES))
+        return found.digest()

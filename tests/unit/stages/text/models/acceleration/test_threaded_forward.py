@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from gristmill.stages.text.models.threaded_forward import PART_TOKENS, in_parts, parts_at_once
+from gristmill.stages.text.models.acceleration.threaded_forward import PART_TOKENS, in_parts, parts_at_once
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from gristmill.kernels.int8_rows import (
     product_to_rows,
     rows_to_bytes,
 )
-from gristmill.stages.text.models.deberta_encoder import TokenWise
+from gristmill.stages.text.models.acceleration.deberta_encoder import TokenWise
 
 # A layer that narrows its inputs by more than this is a head: it costs nothing, and the labels hang on it.
 _NARROWEST = 4

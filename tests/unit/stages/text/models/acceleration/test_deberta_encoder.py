@@ -11,8 +11,8 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertMod
 
 from gristmill.stages.text.classifiers.deberta import Deberta
 from gristmill.stages.text.models import deberta_encoder
-from gristmill.stages.text.models.deberta_encoder import DebertaEncoder, diagonals, faster
-from gristmill.stages.text.models.int8 import with_int8_layers
+from gristmill.stages.text.models.acceleration.deberta_encoder import DebertaEncoder, diagonals, faster
+from gristmill.stages.text.models.acceleration.int8 import with_int8_layers
 from tests.unit.stages.text.models.tiny import deberta_config
 
 # Random weights of this size give attention that differs from token to token, and errors of rounding below the limit.
