@@ -14,7 +14,7 @@ from gristmill.errors import NotSupportedError
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import compose
 from gristmill.stages.text.models.sources import CONFIG_FILES, Secret, check_identifier, fetch_model, hide, read_config
-from gristmill.stages.text.models.token_batches import BudgetedModelStage
+from gristmill.stages.text.models.token_batches import TokenBatchModelStage
 from gristmill.stages.text.models.tokens import PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
 
@@ -77,7 +77,7 @@ def published_fields(
     return fields
 
 
-class PromptTaskComplexityModelStage(BudgetedModelStage):
+class PromptTaskComplexityModelStage(TokenBatchModelStage):
     """Adds the eleven columns of the prompt classifier.
 
     Args:

@@ -21,7 +21,7 @@ from gristmill.stages.text.classifiers.base import (
 )
 from gristmill.stages.text.models.model import check_init_options
 from gristmill.stages.text.models.sources import Secret, check_identifier, hide
-from gristmill.stages.text.models.token_batches import BudgetedModelStage
+from gristmill.stages.text.models.token_batches import TokenBatchModelStage
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
@@ -41,7 +41,7 @@ _KNOWN = {
 }
 
 
-class EmbeddingModelStage(BudgetedModelStage):
+class EmbeddingModelStage(TokenBatchModelStage):
     """Adds a vector of length 1 for each document, made by a transformer from its tokens.
 
     Args:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.machinery
+import importlib.metadata
 import importlib.util
 import json
 import logging
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -273,10 +276,8 @@ def _looks_like_path(identifier: str) -> bool:
 
 def _package_folder(name: str) -> Path:
     package, _, inner = name.partition("/")
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
+    specs = (_package_spec(module) for module in _modules_of(package))
+    spec = next((spec for spec in specs if spec is not None and spec.submodule_search_locations), None)
     if spec is None or not spec.submodule_search_locations:
         raise ModelNotFoundError(
             f"The package {package!r} is not installed here, so it cannot provide a model: pip install {package}.",
@@ -301,6 +302,27 @@ def _package_folder(name: str) -> Path:
         identifier=PACKAGE_PREFIX + name,
         searched=[str(root) for root in roots],
     )
+
+
+def _package_spec(module: str) -> importlib.machinery.ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _modules_of(package: str) -> Iterator[str]:
+    """The modules that the name of a package may mean: itself, and what a distribution of that name installs."""
+    yield package
+    wanted = _normal_name(package)
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        if any(_normal_name(distribution) == wanted for distribution in distributions):
+            yield module
+
+
+def _normal_name(distribution: str) -> str:
+    """The name under which package indexes compare distributions (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def _packaged(identifier: str) -> Path | None:

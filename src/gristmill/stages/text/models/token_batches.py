@@ -84,7 +84,7 @@ class BatchCutter:
         return start + (int(fits[-1]) + 1 if len(fits) else 1)
 
 
-class BudgetedModelStage(ModelStage):
+class TokenBatchModelStage(ModelStage):
     """A `ModelStage` that sorts documents by length itself and fills batches up to a token budget.
 
     `model_inference_batch_size` is the upper bound of rows here. A subclass says with `output_columns` what it adds.
@@ -132,14 +132,14 @@ class BudgetedModelStage(ModelStage):
 
     def is_columnar(self) -> bool:
         """Whether no subclass has replaced the hooks that work on frames."""
-        own, cls = BudgetedModelStage, type(self)
+        own, cls = TokenBatchModelStage, type(self)
         return (
             cls.create_output_dataframe is own.create_output_dataframe and cls.yield_next_batch is own.yield_next_batch
         )
 
     def has_plain_process(self) -> bool:
         """Whether no subclass has replaced what surrounds `run`, so that another stage may call that instead."""
-        own, cls = BudgetedModelStage, type(self)
+        own, cls = TokenBatchModelStage, type(self)
         return self.is_columnar() and cls.process is own.process and cls.process_batch is own.process_batch
 
     def filled_columns(self) -> list[str]:
@@ -245,10 +245,10 @@ class BudgetedModelStage(ModelStage):
 
         if device_of(self.model).type == "cuda":
             return CUDA_TOKENS_PER_BATCH
-        from gristmill.stages.text.models.acceleration.threaded_forward import parts_at_once
+        from gristmill.stages.text.models.acceleration import forward_threads
 
-        parts = parts_at_once(self.model)
-        return CPU_TOKENS_PER_BATCH if parts == 1 else min(CPU_TOKENS_PER_THREAD * parts, CUDA_TOKENS_PER_BATCH)
+        threads = forward_threads(self.model)
+        return CPU_TOKENS_PER_BATCH if threads == 1 else min(CPU_TOKENS_PER_THREAD * threads, CUDA_TOKENS_PER_BATCH)
 
     def _bare(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch:
         gone = [] if keep_tokens else list(TOKEN_FIELDS)
@@ -279,7 +279,7 @@ def real_tokens(batch: DocumentBatch) -> TokenLists:
     return TokenLists(list_column(ids[real], np.diff(bounds)))
 
 
-def share_tokens(model: BudgetedModelStage, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
+def share_tokens(model: TokenBatchModelStage, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
     """One stage for `model`, the filter on its labels and the next classifier's tokenizer, if the tokens agree."""
     if model.token_settings is None or model.keep_tokens or not model.has_plain_process():
         return None
@@ -303,7 +303,7 @@ class SharedTokens(FusedStage):
     runs_without_gpu = True
 
     def __init__(
-        self, model: BudgetedModelStage, between: Sequence[ProcessingStage[Any, Any]], tokenizer: TokenizerStage
+        self, model: TokenBatchModelStage, between: Sequence[ProcessingStage[Any, Any]], tokenizer: TokenizerStage
     ) -> None:
         self.model = model
         self.between = list(between)
