@@ -39,8 +39,8 @@ def is_known_deberta(model: Any) -> bool:
     config = getattr(model, "config", None)
     if (
         type(model).__name__ != "DebertaV2Model"
-        or not getattr(config, "relative_attention", False)
-        or getattr(config, "conv_kernel_size", 0)
+        or not bool(getattr(config, "relative_attention", False))
+        or bool(getattr(config, "conv_kernel_size", 0))
         or int(getattr(model, "z_steps", 0)) > 1
     ):
         return False
