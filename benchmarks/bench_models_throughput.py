@@ -47,7 +47,7 @@ def make_model(folder: Path, texts: list[str]) -> Path:
     import torch
     from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 
-    from gristmill.training.training import new_tokenizer
+    from gristmill.training.networks import new_tokenizer
 
     torch.manual_seed(0)
     tokenizer = new_tokenizer(texts, 8000, LIMIT)
@@ -202,9 +202,8 @@ def plain_probabilities(folder: Path, texts: list[str], limit: int, *, bfloat16:
 
 def agreement(minutes: float, number: int) -> dict[str, Any]:
     """How many labels of trained classifiers are those of plain float32, and what that does to their accuracy."""
-    from gristmill.training.head_training import train_head
     from gristmill.training.labelled_data import read_labelled
-    from gristmill.training.training import train_deberta
+    from gristmill.training.networks import train_deberta, train_head
 
     learn, test = read_labelled(DATA / "agnews.jsonl.gz", text_field="text", label_field="label").split(0.2)
     test = test.part(np.arange(min(number, len(test))) * len(test) // min(number, len(test)))

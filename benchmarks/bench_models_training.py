@@ -21,9 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gristmill.training.head_training import train_head
 from gristmill.training.labelled_data import LabelledTexts, read_labelled
-from gristmill.training.training import evaluate, train_deberta, train_linear
+from gristmill.training.linear import train_linear
+from gristmill.training.networks import train_deberta, train_head
+from gristmill.training.result import evaluate
 
 ROOT = Path(__file__).resolve().parent
 DATA = ROOT.parent.parent / "shared" / "data" / "texts"

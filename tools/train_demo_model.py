@@ -2,7 +2,7 @@
 
 Reads `../shared/data` beside the repository (or the folder given) and writes `linear.json`, `linear.npz` and
 `README.md` to `src/gristmill/stages/text/classifiers/shipped/text_kind`. Only texts that are marked open are used, and
-none of the shipped sample, on which the result is tested. Needs the extra `models`.
+none of the shipped sample, on which the result is tested. Needs the extra `training`.
 
     python tools/train_demo_model.py [--data FOLDER] [--output FOLDER]
 """
@@ -20,8 +20,9 @@ import numpy as np
 
 from gristmill.recipes.loader import SAMPLE_FILE
 from gristmill.stages.text.classifiers.linear import LinearModel
-from gristmill.training.labelled_data import Evaluation, LabelledTexts
-from gristmill.training.training import train_linear
+from gristmill.training.labelled_data import LabelledTexts
+from gristmill.training.linear import train_linear
+from gristmill.training.result import Evaluation
 from make_sample import ROOT, SOURCES, pieces, rows, units_of
 
 BITS = 15

@@ -37,7 +37,7 @@ def command() -> None:
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.2,
     show_default=True,
-    help="The share of the texts kept back for the test.",
+    help="Fraction of texts held out for evaluation.",
 )
 @click.option(
     "--minutes",
@@ -71,7 +71,7 @@ def train(
     LinearClassifier(model_path=OUT) for --kind linear.
     """
     from gristmill.training.labelled_data import read_labelled
-    from gristmill.training.model_output import EVALUATION_NAME, filled_when_done
+    from gristmill.training.result import EVALUATION_NAME, filled_when_done
 
     chosen = kind or ("head" if encoder else "deberta")
     if chosen == "head" and not encoder:
@@ -79,7 +79,7 @@ def train(
     if chosen != "head" and encoder:
         raise click.UsageError(f"--encoder is for --kind head; --kind {chosen} has none.")
     if chosen == "linear" and minutes is not None:
-        raise click.UsageError("--minutes is not for --kind linear, which takes the time that it needs.")
+        raise click.UsageError("--minutes does not apply to --kind linear.")
     texts = read_labelled(data, text_field=text_field, label_field=label_field)
     copies = len(texts) - len(set(texts.texts))
     for note in data_notes(texts, copies, text_field):
@@ -126,12 +126,17 @@ def _train(
     from rich.console import Console
     from rich.progress import Progress
 
-    try:
-        from gristmill.training import head_training, training
-    except ModuleNotFoundError as error:
-        from gristmill.stages.text.models.sources import missing_extra
+    from gristmill.training.linear import train_linear
+    from gristmill.training.result import evaluate
 
-        raise missing_extra(error.name or "torch") from error
+    networks: Any = None
+    if kind != "linear":
+        try:
+            from gristmill.training import networks
+        except ModuleNotFoundError as error:
+            from gristmill.stages.text.models.sources import missing_extra
+
+            raise missing_extra(error.name or "torch") from error
 
     with Progress(console=Console(stderr=True), disable=quiet) as bar:
         task = bar.add_task("starting", total=1.0)
@@ -140,13 +145,13 @@ def _train(
             bar.update(task, description=what, completed=done)
 
         if kind == "linear":
-            training.train_linear(learn, progress=progress).save(out)
+            train_linear(learn, progress=progress).save(out)
         elif kind == "head":
-            head_training.train_head(learn, str(encoder), out, minutes=minutes or 0.0, seed=seed, progress=progress)
+            networks.train_head(learn, str(encoder), out, minutes=minutes or 0.0, seed=seed, progress=progress)
         else:
-            training.train_deberta(learn, out, minutes=minutes or 5.0, seed=seed, progress=progress)
+            networks.train_deberta(learn, out, minutes=minutes or 5.0, seed=seed, progress=progress)
         bar.update(task, description="testing", completed=1.0)
-        return training.evaluate(out, test)
+        return evaluate(out, test)
 
 
 def confusion_text(evaluation: Any) -> str:

@@ -1,4 +1,4 @@
-"""Labelled texts for training: reading them, splitting them, and how well a classifier does on the part held back."""
+"""Labelled texts for training: reading them, and splitting them into a part to learn from and a part held out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,16 @@ import orjson
 from gristmill.errors import InputError, InputNotFoundError
 
 Integers = npt.NDArray[np.int64]
+Progress = Callable[[str, float], None]
+"""Told what is being done and which share of it is done."""
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 _PARQUET = b"PAR1"
+
+
+def silent(what: str, done: float) -> None:
+    """Tell nobody."""
 
 
 @dataclass(slots=True)
@@ -172,38 +178,3 @@ def _lines_of(lines: Any, place: Path) -> Iterator[bytes]:
         yield from lines
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{place} is not a whole gzip file: {error}.") from error
-
-
-@dataclass(slots=True)
-class Evaluation:
-    """How predictions compare with the truth: `confusion[true, predicted]` counts texts."""
-
-    labels: list[str]
-    confusion: Integers
-
-    @classmethod
-    def of(cls, truth: Integers, predicted: Integers, labels: Sequence[str]) -> Evaluation:
-        """Count the pairs of true and predicted classes."""
-        size = len(labels)
-        counts = np.bincount(truth * size + predicted, minlength=size * size).reshape(size, size)
-        return cls(list(labels), counts.astype(np.int64))
-
-    @property
-    def accuracy(self) -> float:
-        """The share of texts that got their true label."""
-        total = int(self.confusion.sum())
-        return float(np.trace(self.confusion)) / total if total else 0.0
-
-    @property
-    def never_tested(self) -> list[str]:
-        """The labels of which no text was there to test."""
-        return [label for label, count in zip(self.labels, self.confusion.sum(axis=1), strict=True) if not count]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures as plain values."""
-        return {
-            "accuracy": self.accuracy,
-            "labels": self.labels,
-            "confusion": self.confusion.tolist(),
-            "never_tested": self.never_tested,
-        }

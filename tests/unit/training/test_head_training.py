@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,11 @@ from safetensors.torch import load_file
 
 from gristmill.errors import UsageError
 from gristmill.stages.text.classifiers.base import ClassifierModelStage
-from gristmill.stages.text.classifiers.token_bag import TokenBag, token_features, token_rarity
-from gristmill.training.head_training import best_dense_strength, train_head
+from gristmill.stages.text.classifiers.deberta import TokenBag
 from gristmill.training.labelled_data import LabelledTexts
-from gristmill.training.logistic import Features, fit_logistic, logits_of
-from gristmill.training.training import evaluate
+from gristmill.training.linear import fit_logistic
+from gristmill.training.networks import best_dense_strength, token_features, token_rarity, train_head
+from gristmill.training.result import evaluate
 from tests.unit.stages.text.classifiers.topics import topics
 from tests.unit.stages.text.models.tiny import make_classifier, make_tokenizer
 
@@ -33,53 +34,45 @@ def test_the_bag_gives_the_product_of_weights_and_features(ids: list[list[int]])
     width = max(1, *(len(row) for row in ids))
     padded = torch.tensor([row + [1] * (width - len(row)) for row in ids])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in ids])
-    ends, columns, values = token_features(ids, RARITY)
     with torch.no_grad():
         found = bag(padded, mask).numpy()
-    for row in range(len(ids)):
-        part = slice(ends[row], ends[row + 1])
-        expected = values[part] @ bag.weights.weight.detach().numpy()[columns[part]]
-        assert np.allclose(found[row], expected, atol=1e-4)
+    assert np.allclose(found, token_features(ids, RARITY) @ bag.weights.weight.detach().numpy(), atol=1e-4)
 
 
 def test_features_are_those_of_tf_idf() -> None:
-    ends, columns, values = token_features([[2, 3, 3], []], RARITY)
-    assert ends.tolist() == [0, 2, 2]
-    assert columns.tolist() == [2, 3]
-    expected = np.array([1.0, (1 + np.log(2)) * 2])
-    assert np.allclose(values, expected / np.linalg.norm(expected))
+    expected = np.array([0, 0, 1.0, (1 + np.log(2)) * 2, 0])
+    found = token_features([[2, 3, 3], []], RARITY).toarray()
+    assert np.allclose(found, [expected / np.linalg.norm(expected), np.zeros(5)])
     rarity = token_rarity([[0, 1], [1, 1, 2]], 4, without=[0])
     assert np.allclose(rarity, [0, 1, np.log(3 / 2) + 1, np.log(3) + 1])
 
 
-def test_logistic_regression_equals_scikit_learn() -> None:
-    linear_model = pytest.importorskip("sklearn.linear_model")
+@pytest.mark.parametrize("number", [2, 3])
+def test_the_fit_minimises_the_penalised_loss_of_the_softmax(number: int) -> None:
     rng = np.random.default_rng(0)
-    dense = rng.normal(size=(60, 4)).astype(np.float32)
-    ids = [rng.integers(1, 5, 6).tolist() for _ in range(60)]
-    classes = (dense[:, 0] + rng.normal(size=60) > 0).astype(np.int64) + (dense[:, 1] > 1)
-    features = Features.of(*token_features(ids, RARITY), dense=torch.from_numpy(dense))
-    fitted = fit_logistic(features, classes, 3, strength=2.0, steps=300)
-    both = np.zeros((60, 9))
-    for row in range(60):
-        part = slice(features.ends[row], features.ends[row + 1])
-        both[row, features.present[features.columns[part]]] = features.values[part]
-    both[:, 5:] = dense
-    reference = linear_model.LogisticRegression(C=2.0, max_iter=2000, tol=1e-8).fit(both, classes)
-    found = torch.softmax(logits_of(features, fitted), 1).numpy()
-    assert np.abs(found - reference.predict_proba(both)).max() < 2e-3
-    some = np.array([7, 3, 59])
-    assert torch.allclose(logits_of(features.part(some), fitted), logits_of(features, fitted)[some], atol=1e-5)
+    features = rng.normal(size=(60, 4)).astype(np.float32)
+    classes = rng.integers(0, number, 60)
+    weights, bias = fit_logistic(features, classes, number, strength=2.0, steps=1000)
+
+    def loss(weights: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> float:
+        logits = torch.from_numpy(features.astype(np.float64) @ weights + bias)
+        entropy = torch.nn.functional.cross_entropy(logits, torch.from_numpy(classes), reduction="sum")
+        return 2.0 * float(entropy) + 0.5 * float((weights**2).sum())
+
+    least = loss(weights, bias)
+    for _ in range(50):
+        step = 0.05 * rng.normal(size=weights.shape)
+        assert loss(weights + step, bias + 0.05 * rng.normal(size=number)) > least
 
 
 def test_the_strength_is_chosen_by_what_was_not_fitted() -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 90)
-    noise = torch.from_numpy(rng.normal(size=(90, 60)).astype(np.float32))
-    clear = noise.clone()
-    clear[:, 0] += torch.from_numpy(8 * (truth - 0.5)).float()
-    tokens = token_features([[1]] * 90, RARITY)
-    weak, strong = (best_dense_strength(Features.of(*tokens, dense=dense), truth, 2) for dense in (noise, clear))
+    noise = rng.normal(size=(90, 60)).astype(np.float32)
+    clear = noise.copy()
+    clear[:, 0] += 8 * (truth - 0.5)
+    words = token_features([[1]] * 90, RARITY)
+    weak, strong = (best_dense_strength(words, dense, truth, 2) for dense in (noise, clear))
     assert weak <= 0.001
     assert strong > weak
 
@@ -87,12 +80,12 @@ def test_the_strength_is_chosen_by_what_was_not_fitted() -> None:
 def test_copies_do_not_make_the_strength_greater() -> None:
     rng = np.random.default_rng(0)
     truth = np.tile(rng.integers(0, 2, 30), 3)
-    noise = torch.from_numpy(np.tile(rng.normal(size=(30, 60)), (3, 1)).astype(np.float32))
-    features = Features.of(*token_features([[1]] * 90, RARITY), dense=noise)
+    noise = np.tile(rng.normal(size=(30, 60)), (3, 1)).astype(np.float32)
+    words = token_features([[1]] * 90, RARITY)
     first_rows = np.tile(np.arange(30), 3)
-    assert best_dense_strength(features, truth, 2, first_rows=first_rows) <= 0.001
-    assert best_dense_strength(features, truth, 2) > 0.001
-    assert best_dense_strength(features, truth, 2, first_rows=np.zeros(90, np.int64)) > 0
+    assert best_dense_strength(words, noise, truth, 2, first_rows=first_rows) <= 0.001
+    assert best_dense_strength(words, noise, truth, 2) > 0.001
+    assert best_dense_strength(words, noise, truth, 2, first_rows=np.zeros(90, np.int64)) > 0
 
 
 def test_a_head_on_a_real_encoder_is_saved_as_a_classifier(tmp_path: Path) -> None:

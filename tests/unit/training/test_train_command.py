@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from gristmill.cli.classifier import command
 from gristmill.errors import InputError, OutputError
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
-from gristmill.training import training
+from gristmill.training import linear
+from gristmill.training import result as training_result
 from gristmill.training.labelled_data import LabelledTexts, read_labelled
 from tests.unit.stages.text.models.tiny import batch_of, run
 
@@ -154,7 +155,7 @@ def test_numbers_and_truth_values_are_labels(tmp_path: Path) -> None:
     [
         (("--kind", "head"), "needs --encoder"),
         (("--kind", "linear", "--encoder", "a/b"), "--encoder is for --kind head"),
-        (("--kind", "linear", "--minutes", "1"), "--minutes is not for --kind linear"),
+        (("--kind", "linear", "--minutes", "1"), "--minutes does not apply to --kind linear"),
         (("--kind", "linear", "--label", "text"), "12 texts with 12 labels leaves 12 .* another --label"),
         (("--kind", "linear", "--seed", "-1"), "--seed"),
     ],
@@ -173,7 +174,7 @@ def slow_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("the folder was not checked before the training")
 
-    monkeypatch.setattr(training, "train_linear", never)
+    monkeypatch.setattr(linear, "train_linear", never)
 
 
 def a_file(out: Path) -> None:
@@ -213,14 +214,14 @@ def test_a_folder_that_cannot_be_the_output_is_refused_before_the_training(
 def test_an_interrupted_training_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, out = write(tmp_path / "data.jsonl", ROWS), tmp_path / "deep" / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(training, "evaluate", interrupted)
+        patch.setattr(training_result, "evaluate", interrupted)
         assert train(data, out, "--kind", "linear").exit_code == 1
         assert not out.parent.exists()
         assert train(data, out, "--kind", "linear").exit_code == 1
     assert train(data, out, "--kind", "linear").exit_code == 0
     first = {path.name: path.read_bytes() for path in out.iterdir()}
     assert sorted(first) == ["evaluation.json", "linear.json", "linear.npz"]
-    monkeypatch.setattr(training, "evaluate", interrupted)
+    monkeypatch.setattr(training_result, "evaluate", interrupted)
     assert train(data, out, "--kind", "linear", "--seed", "1").exit_code == 1
     assert {path.name: path.read_bytes() for path in out.iterdir()} == first
 

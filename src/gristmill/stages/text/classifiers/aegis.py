@@ -12,16 +12,16 @@ import pyarrow as pa
 from gristmill.errors import UsageError
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import check_filter_by, check_new_columns, label_filter
-from gristmill.stages.text.classifiers.guard_prompt import LABELS, check_template
 from gristmill.stages.text.classifiers.guard_stages import (
     HIDDEN_TEXT_FIELD,
+    LABELS,
     FormatAegisPromptStage,
     PostProcessAegisResponsesStage,
+    check_template,
 )
 from gristmill.stages.text.models.loading import load_tokenizer
-from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import check_identifier, fetch_model, model_folder
-from gristmill.stages.text.models.token_batches import BudgetedModelStage
+from gristmill.stages.text.models.sources import Secret, check_identifier, fetch_model, hide, model_folder
+from gristmill.stages.text.models.token_batches import TokenBatchModelStage
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
@@ -41,7 +41,7 @@ MAX_SEQ_LENGTH = 4096
 _POISONED_FROM = 0.5
 
 
-class AegisModelStage(BudgetedModelStage):
+class AegisModelStage(TokenBatchModelStage):
     """Runs a guard model: the tokens of its answers, or the probability and verdict of poisoning.
 
     Args:

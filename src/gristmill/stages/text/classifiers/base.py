@@ -12,9 +12,8 @@ import pyarrow as pa
 from gristmill.errors import UsageError, did_you_mean
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.models.model import check_padding_side, check_positive
-from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import CONFIG_FILES, check_identifier, fetch_model, read_config
-from gristmill.stages.text.models.token_batches import BudgetedModelStage
+from gristmill.stages.text.models.sources import CONFIG_FILES, Secret, check_identifier, fetch_model, hide, read_config
+from gristmill.stages.text.models.token_batches import TokenBatchModelStage
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import SEQ_ORDER_FIELD, TOKEN_FIELDS, PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
@@ -39,7 +38,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class ClassifierModelStage(BudgetedModelStage):
+class ClassifierModelStage(TokenBatchModelStage):
     """Adds the most probable label of each document, and its probabilities if asked for.
 
     Args:
@@ -211,7 +210,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         """The tokenizer, the network, and the filter."""
         return compose(self, self.model_stage())
 
-    def model_stage(self) -> BudgetedModelStage:
+    def model_stage(self) -> TokenBatchModelStage:
         """The stage that runs the network."""
         return ClassifierModelStage(
             model_identifier=self.model_identifier,
@@ -231,7 +230,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
 
 
 def compose(
-    classifier: Any, model: BudgetedModelStage, *, tokenizer_identifier: str | None = None
+    classifier: Any, model: TokenBatchModelStage, *, tokenizer_identifier: str | None = None
 ) -> list[ProcessingStage[Any, Any]]:
     """The stages of a classifier around its model stage: tokenizer before, filter on the labels behind."""
     stages: list[ProcessingStage[Any, Any]] = []

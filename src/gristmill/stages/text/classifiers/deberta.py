@@ -1,4 +1,4 @@
-"""The classification network: a pretrained transformer, its first token, dropout, and one linear layer."""
+"""The classification networks: a pretrained transformer with one head, with several, or of transformers' own making."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch import nn
 from transformers import AutoModel
 
 from gristmill.errors import ModelLoadError, UsageError
-from gristmill.stages.text.classifiers.token_bag import TokenBag
 from gristmill.stages.text.models.loading import (
     load_network,
     load_settings,
@@ -23,12 +22,12 @@ from gristmill.stages.text.models.loading import (
     reading,
     stored_settings,
 )
-from gristmill.stages.text.models.padding import moved, padding_before
-from gristmill.stages.text.models.secrets import hide
+from gristmill.stages.text.models.padding import mean_of_tokens, moved, padding_before
 from gristmill.stages.text.models.sources import (
     CONFIG_FILES,
     PACKAGE_PREFIX,
     fetch_model,
+    hide,
     model_folder,
     read_config,
     weight_files,
@@ -91,8 +90,7 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
             ids, mask = ids[:, : self.window], mask[:, : self.window]
         hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         if self.pooling == "mean":
-            weights = mask.unsqueeze(-1).to(hidden.dtype)
-            pooled = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+            pooled = mean_of_tokens(hidden, mask)
         else:
             pooled = hidden[:, 0]
         values: torch.Tensor = self.fc(self.dropout(pooled))
@@ -115,6 +113,39 @@ class Deberta(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
             return super()._from_pretrained(**options)
 
 
+class TokenBag(nn.Module):  # type: ignore[misc]
+    """Gives a value for each class from the tokens that occur, whatever their order.
+
+    The features are those of TF-IDF: one plus the logarithm of a token's count, times its rarity, scaled to length 1.
+
+    Args:
+        vocabulary: The number of tokens.
+        classes: The number of classes.
+    """
+
+    def __init__(self, vocabulary: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("rarity", torch.zeros(vocabulary))
+        self.weights = nn.Embedding(vocabulary, classes)
+        nn.init.zeros_(self.weights.weight)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """The values of all classes for each row of tokens."""
+        real = mask > 0
+        count = _counts(torch.where(real, ids, -1)).float()
+        value = (1 + count.log()) * self.rarity[ids] * real
+        # Every occurrence of a token carries its share, so that their sum is its value.
+        share = value / count
+        norm = (value * share).sum(1, keepdim=True).sqrt().clamp(min=1e-6)
+        return torch.bmm((share / norm)[:, None, :], self.weights(ids))[:, 0]
+
+
+def _counts(ids: torch.Tensor) -> torch.Tensor:
+    """How often the token of each place occurs in its row."""
+    ordered = ids.sort(1).values
+    return torch.searchsorted(ordered, ids, right=True) - torch.searchsorted(ordered, ids)
+
+
 class SequenceClassifier(nn.Module):  # type: ignore[misc]
     """A transformers sequence-classification model that gives probabilities, as `Deberta` does."""
 
@@ -122,14 +153,42 @@ class SequenceClassifier(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.model = model
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
-
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The probability of each class for each document."""
         return torch.softmax(self.model(**batch).logits.float(), dim=1)
+
+
+class _Head(nn.Module):  # type: ignore[misc]
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(width, classes)
+
+    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+        return self.fc(pooled)
+
+
+class MultiHeadClassifier(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
+    """A transformer with several classification heads over the mean of its tokens; gives their probabilities.
+
+    Args:
+        config: `base_model` (or `base_config`) and `target_sizes`, the number of classes of each head.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.backbone = make_backbone(config)
+        sizes = list(config["target_sizes"].values())
+        for number, size in enumerate(sizes):
+            self.add_module(f"head_{number}", _Head(self.backbone.config.hidden_size, size))
+        self.num_heads = len(sizes)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The probabilities of each head, one row per document."""
+        mask = batch[ATTENTION_MASK_FIELD]
+        hidden = self.backbone(input_ids=batch[INPUT_ID_FIELD], attention_mask=mask).last_hidden_state
+        pooled = mean_of_tokens(hidden, mask)
+        heads = (getattr(self, f"head_{number}") for number in range(self.num_heads))
+        return [torch.softmax(head(pooled).float(), dim=1) for head in heads]
 
 
 def load_classifier(folder: Path, *, cache_dir: str | None = None) -> tuple[nn.Module, list[str]]:
@@ -164,6 +223,16 @@ def load_classifier(folder: Path, *, cache_dir: str | None = None) -> tuple[nn.M
     with skipping_base_weights(), reading(folder, "configuration"):
         network = Deberta(config)
     return load_weights(network, folder), labels
+
+
+def load_multi_head(folder: Path, *, cache_dir: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
+    """The network in a model folder, ready for inference, and its configuration."""
+    config = read_config(folder)
+    if "base_config" not in config:
+        config = {**config, "base_model": str(model_folder(config["base_model"], cache_dir=cache_dir))}
+    with skipping_base_weights():
+        network = MultiHeadClassifier(config)
+    return load_weights(network, folder), config
 
 
 def load_weights(network: nn.Module, folder: Path) -> nn.Module:
@@ -210,12 +279,6 @@ def check_choice(folder: Path, labels: Sequence[str]) -> None:
             "choice between labels. For a score from 0 to 5 use FineWebEduClassifier(model_identifier=...); for others "
             "subclass ModelStage."
         )
-
-
-def base_config_of(model: nn.Module) -> dict[str, Any]:
-    """The configuration of a backbone in the form of the key `base_config`."""
-    config: dict[str, Any] = model.config.to_dict()
-    return config
 
 
 def make_backbone(config: Mapping[str, Any]) -> nn.Module:

@@ -20,8 +20,8 @@ from gristmill.stages.text.classifiers.base import (
     check_filter_by,
     check_new_columns,
 )
-from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.token_batches import BudgetedModelStage
+from gristmill.stages.text.models.sources import Secret, hide
+from gristmill.stages.text.models.token_batches import TokenBatchModelStage
 from gristmill.stages.text.models.tokens import PaddingSide
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _THRESHOLD = 2.5
 _HIGHEST = 5.0
 
 
-class FineWebModelStage(BudgetedModelStage):
+class FineWebModelStage(TokenBatchModelStage):
     """Adds the score of a regression head: clamped to 0..5, rounded, and as a label from 2.5 on.
 
     Args:
@@ -161,7 +161,7 @@ class EducationClassifier(DistributedDataClassifier):
         check_filter_by(self.filter_by, known=(HIGH_QUALITY, LOW_QUALITY))
         check_new_columns(self, "label_field", "float_score_field", "int_score_field")
 
-    def model_stage(self) -> BudgetedModelStage:
+    def model_stage(self) -> TokenBatchModelStage:
         """The stage that runs the regression model."""
         return FineWebModelStage(
             model_identifier=self.model_identifier,

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
 
+from gristmill.errors import UsageError
 from gristmill.stages.text.classifiers.deberta import load_weights
-from gristmill.stages.text.classifiers.lora import merge_adapter
-from gristmill.stages.text.models.loading import load_network, reading
+from gristmill.stages.text.models.loading import load_network, load_tensors, reading
 from gristmill.stages.text.models.sources import read_config
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, INPUT_ID_FIELD
 
 # What an answer needs: "unsafe", a line end and a list of categories.
 ANSWER_TOKENS = 100
+_ADAPTER_PREFIX = "base_model.model."
 
 
 class PoisoningNet(nn.Module, PyTorchModelHubMixin):  # type: ignore[misc]
@@ -84,3 +86,32 @@ class GuardModel(nn.Module):  # type: ignore[misc]
             input_ids=ids, attention_mask=mask, position_ids=places, output_hidden_states=True
         ).hidden_states
         return self.judge(states[-1][:, -1, :].float()).flatten()
+
+
+def merge_adapter(model: nn.Module, folder: Path) -> nn.Module:
+    """The model with the adapter in `folder` (`adapter_config.json` and safetensors) added to its weights.
+
+    This is done once, at load time (Hu et al., "LoRA", arXiv:2106.09685).
+
+    Raises:
+        UsageError: The adapter is of another kind, or made for another model.
+    """
+    with reading(folder, "adapter_config.json"):
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    if config.get("peft_type", "LORA") != "LORA" or config.get("use_dora") or config.get("fan_in_fan_out"):
+        raise UsageError(f"The adapter in {folder} is not plain LoRA: {config.get('peft_type')}.")
+    root = config.get("r") ** 0.5 if config.get("use_rslora") else config.get("r")
+    scale = config["lora_alpha"] / root
+    tensors = load_tensors(folder)
+    parameters = dict(model.named_parameters())
+    for name, down in tensors.items():
+        if ".lora_A." not in name:
+            continue
+        up = tensors[name.replace(".lora_A.", ".lora_B.")]
+        target = name.removeprefix(_ADAPTER_PREFIX).split(".lora_A.")[0] + ".weight"
+        if target not in parameters:
+            raise UsageError(f"The adapter in {folder} changes {target!r}, which the base model does not have.")
+        with torch.no_grad():
+            weight = parameters[target]
+            weight += (scale * (up.float() @ down.float())).to(weight.dtype).to(weight.device)
+    return model

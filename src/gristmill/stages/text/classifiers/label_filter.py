@@ -24,6 +24,7 @@ class LabelFilter(Filter):
         labels: What the user asked to keep.
     """
 
+    only_drops = True
     for_dropped = "pass"  # type: ignore[assignment]  # there is no score to note
     notes_changes = True
 

@@ -24,7 +24,7 @@ from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import check_filter_by, check_new_columns, label_filter, vectors
-from gristmill.stages.text.models.folder_digest import folder_digest
+from gristmill.stages.text.models.sources import folder_digest
 from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:

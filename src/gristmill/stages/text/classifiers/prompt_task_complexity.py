@@ -13,9 +13,8 @@ import pyarrow as pa
 from gristmill.errors import NotSupportedError
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.text.classifiers.base import compose
-from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import CONFIG_FILES, check_identifier, fetch_model, read_config
-from gristmill.stages.text.models.token_batches import BudgetedModelStage
+from gristmill.stages.text.models.sources import CONFIG_FILES, Secret, check_identifier, fetch_model, hide, read_config
+from gristmill.stages.text.models.token_batches import TokenBatchModelStage
 from gristmill.stages.text.models.tokens import PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
 
@@ -78,7 +77,7 @@ def published_fields(
     return fields
 
 
-class PromptTaskComplexityModelStage(BudgetedModelStage):
+class PromptTaskComplexityModelStage(TokenBatchModelStage):
     """Adds the eleven columns of the prompt classifier.
 
     Args:
@@ -128,7 +127,7 @@ class PromptTaskComplexityModelStage(BudgetedModelStage):
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the network onto the GPU, or the CPU, from local files."""
-        from gristmill.stages.text.classifiers.multi_head import load_multi_head
+        from gristmill.stages.text.classifiers.deberta import load_multi_head
         from gristmill.stages.text.models.devices import place
 
         network, self._config = load_multi_head(self.model_path, cache_dir=self.cache_dir)

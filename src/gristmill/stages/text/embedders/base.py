@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,9 @@ from gristmill.stages.text.classifiers.base import (
     check_new_columns,
     vectors,
 )
-from gristmill.stages.text.embedders.sentence_models import SentenceSettings, sentence_settings
-from gristmill.stages.text.models.secrets import Secret, hide
-from gristmill.stages.text.models.sources import check_identifier
-from gristmill.stages.text.models.token_batches import BudgetedModelStage
+from gristmill.stages.text.models.model import check_init_options
+from gristmill.stages.text.models.sources import Secret, check_identifier, hide
+from gristmill.stages.text.models.token_batches import TokenBatchModelStage
 from gristmill.stages.text.models.tokenizer import TokenizerStage
 from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD, PaddingSide, format_name_with_suffix
 from gristmill.tasks.document import DocumentBatch
@@ -34,10 +34,14 @@ if TYPE_CHECKING:
 Pooling = Literal["mean_pooling", "last_token"]
 POOLINGS = ("mean_pooling", "last_token")
 
-_OWN_PARAMETERS = {"cache_dir": "cache_dir", "local_files_only": None, "cache_folder": "cache_dir"}
+_KNOWN = {
+    "pooling_mode_mean_tokens": "mean_pooling",
+    "pooling_mode_lasttoken": "last_token",
+    "pooling_mode_cls_token": "first_token",
+}
 
 
-class EmbeddingModelStage(BudgetedModelStage):
+class EmbeddingModelStage(TokenBatchModelStage):
     """Adds a vector of length 1 for each document, made by a transformer from its tokens.
 
     Args:
@@ -119,7 +123,7 @@ class EmbeddingModelStage(BudgetedModelStage):
         """One vector for each document of a batch."""
         import torch
 
-        from gristmill.stages.text.embedders.pooling import pool
+        from gristmill.stages.text.models.padding import pool
 
         hidden = outputs[0].float()
         mask = torch.ones(hidden.shape[:2]) if model_input_batch is None else model_input_batch[ATTENTION_MASK_FIELD]
@@ -246,16 +250,50 @@ def check_pooling(option: str, value: str) -> None:
         raise UsageError(f"{option}={value!r}: give one of {POOLINGS}.{did_you_mean(value, POOLINGS)}")
 
 
-def check_init_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options for `from_pretrained`, refused where they would undo what the stage guarantees."""
-    found = dict(options or {})
-    for name, own in _OWN_PARAMETERS.items():
-        if name in found:
-            advice = f"give {own}= to the stage itself" if own else "workers never download, so it is always on"
-            raise UsageError(f"transformers_init_kwargs has {name!r}: {advice}.")
-    for name in ("token", "use_auth_token"):
-        if name in found:
-            raise UsageError(f"transformers_init_kwargs has {name!r}: give hf_token= to the stage itself.")
-    if "trust_remote_code" in found:
-        raise UsageError("transformers_init_kwargs has 'trust_remote_code': code of a model repository is never run.")
+@dataclass(frozen=True, slots=True)
+class SentenceSettings:
+    """How a sentence model makes its vector."""
+
+    pooling: str = "mean_pooling"
+    normalize: bool = False
+
+
+def sentence_settings(folder: Path) -> SentenceSettings:
+    """The settings in `modules.json` and the folders it names; mean pooling for a plain transformer without them.
+
+    Raises:
+        UsageError: The model has a step that is not supported, such as a dense layer.
+    """
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        return SentenceSettings()
+    pooling, normalize = "mean_pooling", False
+    for module in json.loads(listed.read_text(encoding="utf-8")):
+        kind = str(module["type"]).rsplit(".", 1)[-1]
+        if kind == "Pooling":
+            pooling = _pooling(_read(folder / module["path"] / "config.json"))
+        elif kind == "Normalize":
+            normalize = True
+        elif kind != "Transformer":
+            raise UsageError(
+                f"The sentence model in {folder} has a step {kind!r}, which is not supported. "
+                "Use use_sentence_transformer=False with embedding_pooling=, or another model."
+            )
+    return SentenceSettings(pooling, normalize)
+
+
+def _pooling(config: dict[str, Any]) -> str:
+    named = config.get("pooling_mode")
+    chosen = [name for key, name in _KNOWN.items() if config.get(key)]
+    if isinstance(named, str):
+        chosen = [{"mean": "mean_pooling", "lasttoken": "last_token", "cls": "first_token"}.get(named, named)]
+    if len(chosen) != 1 or chosen[0] not in _KNOWN.values():
+        raise UsageError(
+            f"The pooling {config} of this sentence model is not supported; use mean, last or first token."
+        )
+    return chosen[0]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found

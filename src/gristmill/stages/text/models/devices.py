@@ -122,18 +122,13 @@ def faster_type(device_type: str) -> torch.dtype | None:
     """
     import torch
 
+    from gristmill.stages.text.models.torch_internals import cpu_has_bfloat16
+
     if device_type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    if device_type != "cpu" or not _cpu_has_bfloat16():
+    if device_type != "cpu" or not cpu_has_bfloat16():
         return None
     return torch.bfloat16 if _seconds(torch.bfloat16) * 1.15 < _seconds(torch.float32) else None
-
-
-def _cpu_has_bfloat16() -> bool:
-    import torch
-
-    checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return any(bool(check()) for name in checks if callable(check := getattr(torch.cpu, name, None)))
 
 
 def _seconds(kind: torch.dtype) -> float:
@@ -194,14 +189,7 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
     threads = limit_threads(worker, cpus)
     if device.type == "cuda":
         return network.to(device)
-    from gristmill.stages.text.models.deberta_encoder import faster
+    from gristmill.stages.text.models.acceleration import accelerated
 
     keep_freed_memory()
-    network = faster(network).eval()
-    if cpu_backend == "torch-int8":
-        from gristmill.stages.text.models.int8 import with_int8_layers
-
-        network = with_int8_layers(network)
-    from gristmill.stages.text.models.threaded_forward import in_parts
-
-    return in_parts(network, threads)
+    return accelerated(network, threads=threads, int8=cpu_backend == "torch-int8")

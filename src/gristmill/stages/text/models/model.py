@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,15 @@ from gristmill.errors import MissingColumnError, StageDefinitionError, UsageErro
 from gristmill.execution.failures import quarantined_row
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
-from gristmill.stages.text.models.folder_digest import folder_digest
-from gristmill.stages.text.models.secrets import Secret, hide, show
-from gristmill.stages.text.models.sources import check_identifier, fetch_model, model_folder
+from gristmill.stages.text.models.sources import (
+    Secret,
+    check_identifier,
+    fetch_model,
+    folder_digest,
+    hide,
+    model_folder,
+    show,
+)
 from gristmill.stages.text.models.tokens import (
     ATTENTION_MASK_FIELD,
     INPUT_ID_FIELD,
@@ -42,6 +48,17 @@ logger = logging.getLogger(__name__)
 
 OUT_OF_MEMORY = "out_of_memory"
 """The cause under which a document is quarantined that does not fit the memory even alone."""
+
+# Options of `from_pretrained` that are refused, and what to do instead.
+_OWN_OPTIONS = {
+    "cache_dir": "give cache_dir= to the stage itself",
+    "cache_folder": "give cache_dir= to the stage itself",
+    "padding_side": "give padding_side= to the stage itself",
+    "token": "give hf_token= to the stage itself",
+    "use_auth_token": "give hf_token= to the stage itself",
+    "local_files_only": "workers never download, so it is always on",
+    "trust_remote_code": "code of a model repository is never run",
+}
 
 
 class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -375,3 +392,12 @@ def check_positive(name: str, value: int | None) -> None:
     whole: Any = value
     if whole is not None and (isinstance(whole, bool) or not isinstance(whole, Integral) or whole < 1):
         raise UsageError(f"{name}={value!r}: give a whole number of at least 1.")
+
+
+def check_init_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options for `from_pretrained`, refused where they would undo what the stage guarantees."""
+    found = dict(options or {})
+    for name in found:
+        if name in _OWN_OPTIONS:
+            raise UsageError(f"transformers_init_kwargs has {name!r}: {_OWN_OPTIONS[name]}.")
+    return found

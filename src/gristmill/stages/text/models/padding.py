@@ -1,4 +1,4 @@
-"""Moves padding on the left behind the tokens, for networks that count places from the start of a row."""
+"""Padding and the vectors of tokens: moving padding behind the tokens, and making one vector of those of a row."""
 
 from __future__ import annotations
 
@@ -63,3 +63,27 @@ def _first_moved(given: Any, mask: torch.Tensor, places: torch.Tensor) -> Any:
         return (moved(first, places), *given[1:])
     given[next(iter(given))] = moved(first, places)
     return given
+
+
+def mean_of_tokens(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The mean of the vectors of each row that `mask` marks as real; zeros for a row without any."""
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+def pool(hidden: torch.Tensor, mask: torch.Tensor, *, how: str) -> torch.Tensor:
+    """One vector per row of `hidden`, from the tokens that `mask` marks as real.
+
+    Args:
+        hidden: Rows × tokens × features.
+        mask: Rows × tokens, 1 for real tokens; padding may be on either side.
+        how: `mean_pooling`, `last_token` or `first_token`.
+    """
+    if how == "mean_pooling":
+        return mean_of_tokens(hidden, mask)
+    rows = torch.arange(len(hidden), device=hidden.device)
+    if how == "last_token":
+        places = torch.arange(mask.shape[1], device=mask.device)
+        return hidden[rows, (mask * places).argmax(1)]
+    first: torch.Tensor = hidden[rows, mask.argmax(1)]
+    return first

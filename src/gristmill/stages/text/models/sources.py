@@ -1,22 +1,25 @@
 """Where a model comes from: a hub id, a local folder, or an installed package. Downloads once, loads local files only.
 
 Only safetensors weights and plain tokenizer and configuration files are fetched; code of a model repository never is.
+Access tokens travel in a wrapper that never shows them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.machinery
+import importlib.metadata
 import importlib.util
 import json
 import logging
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gristmill.errors import MissingExtraError, ModelLoadError, ModelNotFoundError, UsageError
-from gristmill.stages.text.models.secrets import Secret, show
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,47 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "spm.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.txt",
     "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
+
+
+# Of a large file these many pieces decide whether it is still the same.
+_PIECES = 64
+_PIECE_BYTES = 1 << 16
+
+
+class Secret:
+    """An access token in a wrapper that never shows it.
+
+    Example:
+        >>> str(Secret("hf_abc")), Secret("hf_abc").reveal()
+        ('***', 'hf_abc')
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself, for the library that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Secret, (self._value,)
+
+
+def hide(token: Any) -> Secret | bool | None:
+    """The token in a wrapper; True and False (use the stored login, or none) and None stay as they are."""
+    if token is None or isinstance(token, bool | Secret):
+        return token
+    return Secret(str(token))
+
+
+def show(token: Any) -> str | bool | None:
+    """The token as libraries take it."""
+    return token.reveal() if isinstance(token, Secret) else token
 
 
 def check_identifier(identifier: Any) -> str:
@@ -232,10 +276,8 @@ def _looks_like_path(identifier: str) -> bool:
 
 def _package_folder(name: str) -> Path:
     package, _, inner = name.partition("/")
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
+    specs = (_package_spec(module) for module in _modules_of(package))
+    spec = next((spec for spec in specs if spec is not None and spec.submodule_search_locations), None)
     if spec is None or not spec.submodule_search_locations:
         raise ModelNotFoundError(
             f"The package {package!r} is not installed here, so it cannot provide a model: pip install {package}.",
@@ -260,6 +302,27 @@ def _package_folder(name: str) -> Path:
         identifier=PACKAGE_PREFIX + name,
         searched=[str(root) for root in roots],
     )
+
+
+def _package_spec(module: str) -> importlib.machinery.ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _modules_of(package: str) -> Iterator[str]:
+    """The modules that the name of a package may mean: itself, and what a distribution of that name installs."""
+    yield package
+    wanted = _normal_name(package)
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        if any(_normal_name(distribution) == wanted for distribution in distributions):
+            yield module
+
+
+def _normal_name(distribution: str) -> str:
+    """The name under which package indexes compare distributions (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def _packaged(identifier: str) -> Path | None:
@@ -339,3 +402,35 @@ def listing(folder: Path) -> str:
         return "nothing, as there is no such folder"
     names = sorted(path.name for path in folder.iterdir())[:12]
     return ", ".join(names) or "nothing"
+
+
+def folder_digest(folder: str | Path) -> str | None:
+    """A digest of the files in a local folder that make a model; None where there is no such folder.
+
+    Small files are read as a whole, of large ones pieces from all over: weights that were trained again differ
+    everywhere. Of folders inside, which may hold older states of a training, only the settings count.
+
+    Example:
+        >>> folder_digest("no/such/folder") is None
+        True
+    """
+    top = Path(folder)
+    if not top.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(path for path in (*top.glob("*"), *top.glob("*/config.json")) if path.is_file()):
+        digest.update(f"{path.relative_to(top)} {path.stat().st_size}\n".encode())
+        digest.update(_pieces(path))
+    return digest.hexdigest()[:16]
+
+
+def _pieces(path: Path) -> bytes:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        if size <= _PIECES * _PIECE_BYTES:
+            return hashlib.sha256(file.read()).digest()
+        found = hashlib.sha256()
+        for piece in range(_PIECES):
+            file.seek(piece * (size - _PIECE_BYTES) // (_PIECES - 1))
+            found.update(file.read(_PIECE_BYTES))
+        return found.digest()

@@ -1,8 +1,8 @@
-"""The model stage of the built-in classifiers and embedders: token-budget batches, and columns instead of frames."""
+"""The model stage of the built-in classifiers and embedders: batches by a budget of tokens, shared tokenization."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from gristmill.errors import UsageError
 from gristmill.stages.base import FusedStage, ProcessingStage
-from gristmill.stages.text.models.batching import BatchCutter
+from gristmill.stages.text.filters.score_filter import Filter
 from gristmill.stages.text.models.model import ModelStage
+from gristmill.stages.text.models.tokenizer import TokenizerStage, TokenSettings
 from gristmill.stages.text.models.tokens import (
     ATTENTION_MASK_FIELD,
     INPUT_ID_FIELD,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from gristmill.stages.text.models.token_settings import TokenSettings
+    from gristmill.backends.base import NodeInfo, WorkerMetadata
 
 # Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; where threads
 # divide a batch, several parts for each keep all of them busy. On a GPU it is enough to keep the device busy.
@@ -38,8 +39,52 @@ CPU_TOKENS_PER_BATCH = 2048
 CPU_TOKENS_PER_THREAD = 4096
 CUDA_TOKENS_PER_BATCH = 65536
 
+MAX_PADDING = 1.045
+"""Padded tokens per real token that a sequence of batches may reach; below the promised 1.05."""
 
-class BudgetedModelStage(ModelStage):
+
+class BatchCutter:
+    """Hands out rows in batches, longest documents first, so that memory runs out at the start or never.
+
+    A batch grows while its padded size stays within the budget, its rows within `max_rows`, and all batches so far
+    within `MAX_PADDING`: long documents, which waste little, save up the padding that short ones may spend.
+
+    Args:
+        lengths: The tokens of each row.
+        budget: The most padded tokens of a batch; a single longer document is a batch of its own.
+        max_rows: The most rows of a batch.
+    """
+
+    def __init__(self, lengths: Integers, *, budget: int, max_rows: int) -> None:
+        self.budget = budget
+        self.max_rows = max_rows
+        self.padded = 0
+        self.real = 0
+        # Rows without tokens cost one column, as a tensor cannot have none.
+        self._lengths = np.maximum(lengths, 1)
+        self._order = np.argsort(-self._lengths, kind="stable")
+
+    def __iter__(self) -> Iterator[Integers]:
+        start = 0
+        while start < len(self._order):
+            end = self._end(start)
+            rows = self._order[start:end]
+            self.padded += int(self._lengths[rows[0]]) * len(rows)
+            self.real += int(self._lengths[rows].sum())
+            yield rows
+            start = end
+
+    def _end(self, start: int) -> int:
+        width = int(self._lengths[self._order[start]])
+        limit = min(len(self._order), start + max(1, min(self.max_rows, self.budget // width)))
+        real = self.real + np.cumsum(self._lengths[self._order[start:limit]])
+        padded = self.padded + width * np.arange(1, limit - start + 1)
+        fits = np.flatnonzero(padded <= MAX_PADDING * real)
+        # Documents of one length never waste anything; the longest prefix that fits is taken.
+        return start + (int(fits[-1]) + 1 if len(fits) else 1)
+
+
+class TokenBatchModelStage(ModelStage):
     """A `ModelStage` that sorts documents by length itself and fills batches up to a token budget.
 
     `model_inference_batch_size` is the upper bound of rows here. A subclass says with `output_columns` what it adds.
@@ -87,14 +132,14 @@ class BudgetedModelStage(ModelStage):
 
     def is_columnar(self) -> bool:
         """Whether no subclass has replaced the hooks that work on frames."""
-        own, cls = BudgetedModelStage, type(self)
+        own, cls = TokenBatchModelStage, type(self)
         return (
             cls.create_output_dataframe is own.create_output_dataframe and cls.yield_next_batch is own.yield_next_batch
         )
 
     def has_plain_process(self) -> bool:
         """Whether no subclass has replaced what surrounds `run`, so that another stage may call that instead."""
-        own, cls = BudgetedModelStage, type(self)
+        own, cls = TokenBatchModelStage, type(self)
         return self.is_columnar() and cls.process is own.process and cls.process_batch is own.process_batch
 
     def filled_columns(self) -> list[str]:
@@ -160,8 +205,6 @@ class BudgetedModelStage(ModelStage):
 
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
         """Hand the tokens on to a following classifier that would make the same ones."""
-        from gristmill.stages.text.models.sharing import share_tokens
-
         return share_tokens(self, following)
 
     def _outputs_of_rows(self, lists: TokenLists, rows: Integers) -> tuple[list[Any], list[int]]:
@@ -202,10 +245,10 @@ class BudgetedModelStage(ModelStage):
 
         if device_of(self.model).type == "cuda":
             return CUDA_TOKENS_PER_BATCH
-        from gristmill.stages.text.models.threaded_forward import parts_at_once
+        from gristmill.stages.text.models.acceleration import forward_threads
 
-        parts = parts_at_once(self.model)
-        return CPU_TOKENS_PER_BATCH if parts == 1 else min(CPU_TOKENS_PER_THREAD * parts, CUDA_TOKENS_PER_BATCH)
+        threads = forward_threads(self.model)
+        return CPU_TOKENS_PER_BATCH if threads == 1 else min(CPU_TOKENS_PER_THREAD * threads, CUDA_TOKENS_PER_BATCH)
 
     def _bare(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch:
         gone = [] if keep_tokens else list(TOKEN_FIELDS)
@@ -234,3 +277,82 @@ def real_tokens(batch: DocumentBatch) -> TokenLists:
     ends = np.concatenate([[0], np.cumsum(real)])
     bounds = ends[masks.offsets - first]
     return TokenLists(list_column(ids[real], np.diff(bounds)))
+
+
+def share_tokens(model: TokenBatchModelStage, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
+    """One stage for `model`, the filter on its labels and the next classifier's tokenizer, if the tokens agree."""
+    if model.token_settings is None or model.keep_tokens or not model.has_plain_process():
+        return None
+    # What only drops documents leaves texts and columns of the others as they are; a subclass of `Filter` may not.
+    between = [stage for stage in following[:1] if type(stage) is Filter or getattr(stage, "only_drops", False)]
+    rest = following[len(between) :]
+    tokenizer = rest[0] if rest else None
+    if type(tokenizer) is not TokenizerStage:
+        return None
+    if not model.token_settings.gives_same_tokens(tokenizer.settings):
+        return None
+    return SharedTokens(model, between, tokenizer)
+
+
+class SharedTokens(FusedStage):
+    """A classifier's model with the tokenizer of the next one, which finds the tokens already there."""
+
+    for_dropped = "pass"
+
+    needs_own_worker = True
+    runs_without_gpu = True
+
+    def __init__(
+        self, model: TokenBatchModelStage, between: Sequence[ProcessingStage[Any, Any]], tokenizer: TokenizerStage
+    ) -> None:
+        self.model = model
+        self.between = list(between)
+        self.tokenizer = tokenizer
+        self.members = [model, *between, tokenizer]
+        self.name = f"{model.name} + {tokenizer.name}"
+        self.resources = model.resources
+        self.batch_size = model.batch_size
+        self.runtime_env = model.runtime_env
+        self._requested_workers = model._requested_workers
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        """What the model reads."""
+        return self.model.inputs()
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """What the model and the tokenizer give."""
+        attributes, columns = self.model.outputs()
+        return attributes, [*columns, *(name for name in self.tokenizer.outputs()[1] if name not in columns)]
+
+    def setup_on_node(self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Set every member up on the node."""
+        for member in self.members:
+            member.setup_on_node(node_info, worker_metadata)
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Set every member up in the worker."""
+        for member in self.members:
+            member.setup(worker_metadata)
+
+    def teardown(self) -> None:
+        """Tear every member down."""
+        for member in reversed(self.members):
+            member.teardown()
+
+    def process(self, task: DocumentBatch) -> DocumentBatch | None:
+        """Classify, drop, and make the tokens of the next classifier from those that are there."""
+        batch = self.model.run(task, keep_tokens=True)
+        for stage in self.between:
+            if batch is None:
+                break
+            batch = self._filtered(stage, batch)
+        if batch is not None and batch.num_items:
+            batch = self.tokenizer.reuse(batch)
+        for member in self.members:
+            self._log_metrics(member._consume_custom_metrics())
+        return batch
+
+    def _filtered(self, stage: ProcessingStage[Any, Any], batch: DocumentBatch) -> DocumentBatch | None:
+        given: Any = batch.decided_by(stage.name, stage.process)
+        kept: DocumentBatch | None = given
+        return kept

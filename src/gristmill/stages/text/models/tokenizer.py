@@ -6,7 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,22 +16,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import ModelNotFoundError, UsageError
+from gristmill.errors import ModelNotFoundError
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.text.models.folder_digest import folder_digest
 from gristmill.stages.text.models.loading import backbone_settings, base_of, base_settings_folder, load_tokenizer
-from gristmill.stages.text.models.model import check_padding_side, check_positive
-from gristmill.stages.text.models.secrets import Secret, hide, show
+from gristmill.stages.text.models.model import check_init_options, check_padding_side, check_positive
 from gristmill.stages.text.models.sources import (
     CONFIG_FILES,
     MODEL_FILES,
+    Secret,
     check_identifier,
     fetch_model,
+    folder_digest,
+    hide,
     model_folder,
     read_config,
+    show,
     tokenizer_digest,
 )
-from gristmill.stages.text.models.token_settings import TokenSettings
 from gristmill.stages.text.models.tokens import (
     ATTENTION_MASK_FIELD,
     INPUT_ID_FIELD,
@@ -43,7 +46,6 @@ from gristmill.stages.text.models.tokens import (
     note_token_facts,
     token_facts,
 )
-from gristmill.stages.text.models.truncation import splits_at_spaces, start_of
 from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
@@ -63,7 +65,52 @@ _BASE_LIMIT = 512
 # Networks in which padding has a place of its own, and tokens are counted from the one behind it.
 _PLACES_BEHIND_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 
-_OWN_PARAMETERS = ("cache_dir", "padding_side")
+# Characters per token that are enough for nearly every text; one that needs more is encoded again as a whole.
+_CHARS_PER_TOKEN = 8
+# How far before that a place to cut is looked for.
+_REACH = 256
+# Between two plain words no normaliser looks across the gap, and no token of a splitting tokenizer reaches over it.
+_LAST_GAP = re.compile(r".*[A-Za-z0-9](?=[ \n][A-Za-z0-9])", re.DOTALL)
+_SPLITTING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """The settings of a tokenizer stage that its token columns depend on.
+
+    The padding side and the order of the rows are no part of it: token lists are stored without padding.
+    """
+
+    model_identifier: str
+    cache_dir: str | None = None
+    text_field: str = "text"
+    max_chars: int | None = None
+    max_seq_length: int | None = None
+    unk_token: bool = False
+    init_options: str = "{}"
+
+    def gives_same_tokens(self, other: TokenSettings) -> bool:
+        """Whether both would make the same tokens, as far as can be told from files that are already here."""
+        for name in ("text_field", "max_chars", "max_seq_length", "unk_token", "init_options"):
+            if getattr(self, name) != getattr(other, name):
+                return False
+        if (self.model_identifier, self.cache_dir) == (other.model_identifier, other.cache_dir):
+            return True
+        if self.max_seq_length is None:
+            return False  # the limit comes from the model then, and may differ
+        try:
+            mine = tokenizer_digest(model_folder(self.model_identifier, cache_dir=self.cache_dir))
+            theirs = tokenizer_digest(model_folder(other.model_identifier, cache_dir=other.cache_dir))
+        except ModelNotFoundError:
+            return False
+        return mine == theirs
+
+    def digest(self, tokenizer: str, max_seq_length: int | None) -> str:
+        """A digest of the settings with the tokenizer's own digest and the limit that came to apply."""
+        facts: list[Any] = [
+            tokenizer, self.text_field, self.max_chars, max_seq_length, self.unk_token, self.init_options,
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(facts, default=int).encode()).hexdigest()[:32]
 
 
 class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -112,21 +159,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         *,
         sentence_limit: bool = False,
     ) -> None:
-        options = dict(transformers_init_kwargs or {})
-        for name in _OWN_PARAMETERS:
-            if name in options:
-                raise UsageError(f"transformers_init_kwargs has {name!r}: give {name}= to the stage itself.")
-        if "local_files_only" in options:
-            raise UsageError(
-                "transformers_init_kwargs has 'local_files_only': workers never download, so it is always on."
-            )
-        for name in ("token", "use_auth_token"):
-            if name in options:
-                raise UsageError(f"transformers_init_kwargs has {name!r}: give hf_token= to the stage itself.")
-        if "trust_remote_code" in options:
-            raise UsageError(
-                "transformers_init_kwargs has 'trust_remote_code': code of a model repository is never run."
-            )
+        options = check_init_options(transformers_init_kwargs)
         model_identifier = check_identifier(model_identifier)
         check_padding_side(padding_side)
         check_positive("max_chars", max_chars)
@@ -327,3 +360,36 @@ def _own_backend(tokenizer: Any, limit: int | None) -> Any:
     else:
         own.enable_truncation(max_length=limit, direction=getattr(tokenizer, "truncation_side", "right"))
     return own
+
+
+def start_of(text: str, limit: int) -> str:
+    """The start of a text that most likely gives at least `limit` tokens, up to the end of a word; else all of it.
+
+    Example:
+        >>> start_of("ab " * 1000, 4) == "ab " * 10 + "ab", start_of("a" * 1000, 4) == "a" * 1000
+        (True, True)
+    """
+    size = limit * _CHARS_PER_TOKEN
+    if len(text) <= size:
+        return text
+    first = max(0, size - _REACH)
+    found = _LAST_GAP.match(text[first : size + 2])
+    return text if found is None else text[: first + found.end()]
+
+
+def splits_at_spaces(tokenizer: Any) -> bool:
+    """Whether the tokens of a word depend on that word alone, as the configuration of the compiled tokenizer says."""
+    return _splits(json.loads(tokenizer.to_str()).get("pre_tokenizer"))
+
+
+def _splits(step: dict[str, Any] | None) -> bool:
+    if step is None:
+        return False
+    kind = step.get("type")
+    if kind == "Sequence":
+        return any(_splits(inner) for inner in step.get("pretokenizers", ()))
+    if kind == "ByteLevel":
+        return bool(step.get("use_regex", True))
+    if kind == "Metaspace":
+        return bool(step.get("split", True))
+    return kind in _SPLITTING

@@ -34,7 +34,7 @@ from gristmill.stages.text.embedders import EmbeddingCreatorStage
 from gristmill.stages.text.filters import ScoreFilter, TokenCountFilter
 from gristmill.stages.text.io import JsonlReader
 from gristmill.stages.text.models import TokenizerStage
-from gristmill.stages.text.models.sharing import SharedTokens
+from gristmill.stages.text.models.token_batches import SharedTokens
 from tests.unit.stages.text.models.tiny import LABELS, batch_of, make_classifier, make_sequence_classifier, run, texts
 from tests.unit.stages.text.test_odd_records import check
 
@@ -81,7 +81,7 @@ def test_eight_bits_change_probabilities_a_little(model: Path) -> None:
 
 
 def test_scores_in_small_groups_equal_the_reference(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.stages.text.models.deberta_encoder._SCORES_AT_ONCE", 300)
+    monkeypatch.setattr("gristmill.stages.text.models.acceleration.deberta_encoder._SCORES_AT_ONCE", 300)
     values = texts(12)
     classifier = DistributedDataClassifier(model_identifier=str(model), score_field="p")
     out = run(classifier.decompose(), batch_of(values)).to_pyarrow()

@@ -16,8 +16,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from gristmill.errors import UsageError
 from gristmill.stages.text.classifiers.aegis import AegisClassifier, InstructionDataGuardClassifier
 from gristmill.stages.text.classifiers.guard_models import PoisoningNet
-from gristmill.stages.text.classifiers.guard_prompt import CATEGORIES, GuardPrompt, default_policy, read_answer
-from gristmill.stages.text.classifiers.guard_stages import FormatAegisPromptStage, PostProcessAegisResponsesStage
+from gristmill.stages.text.classifiers.guard_stages import (
+    CATEGORIES,
+    FormatAegisPromptStage,
+    GuardPrompt,
+    PostProcessAegisResponsesStage,
+    default_policy,
+    read_answer,
+)
 from gristmill.tasks import DocumentBatch
 from tests.unit.stages.text.models.tiny import WORDS, batch_of, run, texts
 

@@ -20,7 +20,7 @@ from gristmill.stages.text.io.reader import JsonlReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.tasks import DocumentBatch
 from gristmill.training.labelled_data import LabelledTexts
-from gristmill.training.training import train_linear
+from gristmill.training.linear import train_linear
 from tests.unit.stages.text.models.tiny import make_classifier, texts
 
 

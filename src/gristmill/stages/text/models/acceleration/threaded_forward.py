@@ -20,7 +20,7 @@ from torch import nn
 PART_TOKENS = 1024
 
 
-def in_parts(network: nn.Module, threads: int) -> nn.Module:
+def with_threads(network: nn.Module, threads: int) -> nn.Module:
     """The network, with its forward pass divided among threads.
 
     Args:
@@ -28,17 +28,17 @@ def in_parts(network: nn.Module, threads: int) -> nn.Module:
         threads: How many parts to run at once; 1 leaves the network as it is.
     """
     if threads > 1:
-        network.forward = _InParts(network.forward, threads)
+        network.forward = _ThreadedForward(network.forward, threads)
     return network
 
 
-def parts_at_once(network: Any) -> int:
+def forward_threads(network: Any) -> int:
     """How many parts of a batch a network runs at once."""
     forward = getattr(network, "forward", None)
-    return forward.threads if isinstance(forward, _InParts) else 1
+    return forward.threads if isinstance(forward, _ThreadedForward) else 1
 
 
-class _InParts:
+class _ThreadedForward:
     """A forward pass that is divided among threads."""
 
     def __init__(self, forward: Callable[..., Any], threads: int) -> None:

@@ -22,7 +22,9 @@ from gristmill.kernels.int8_rows import (
     product_to_rows,
     rows_to_bytes,
 )
-from gristmill.stages.text.models.deberta_encoder import TokenWise
+from gristmill.stages.text.models.acceleration.deberta_encoder import TokenWise
+from gristmill.stages.text.models.torch_internals import int8_product, packed_int8_weights
+from gristmill.stages.text.models.transformers_internals import is_exact_gelu
 
 # A layer that narrows its inputs by more than this is a head: it costs nothing, and the labels hang on it.
 _NARROWEST = 4
@@ -81,7 +83,7 @@ class Int8Linear(nn.Module):  # type: ignore[misc]
         self.out_features = layer.out_features
         self.scale = scale
         self.zero = torch.zeros(len(scale), dtype=torch.int32)
-        self.packed = torch.ops.onednn.qlinear_prepack(rounded.to(torch.int8), None)
+        self.packed = packed_int8_weights(rounded.to(torch.int8))
         bias = torch.zeros(len(scale)) if layer.bias is None else layer.bias.detach().float()
         # Row 0 times the lowest value of a token, and row 1 once, are what its offset and the bias add.
         self.shift = torch.stack([rounded.sum(1) * scale, bias])
@@ -95,10 +97,7 @@ class Int8Linear(nn.Module):  # type: ignore[misc]
 
     def product(self, rows: ByteRows) -> torch.Tensor:
         """The product with bytes, before steps, lowest values and bias count."""
-        product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows.values, 1.0, 0, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-        return product
+        return int8_product(rows.values, self.packed, self.scale, self.zero)
 
 
 class Int8TokenWise(nn.Module):  # type: ignore[misc]
@@ -122,7 +121,7 @@ class Int8TokenWise(nn.Module):  # type: ignore[misc]
             and all(
                 type(norm) is nn.LayerNorm and norm.bias is not None for norm in (module.attention_norm, module.norm)
             )
-            and module.has_exact_gelu
+            and is_exact_gelu(module.activation)
         )
 
     def forward(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:

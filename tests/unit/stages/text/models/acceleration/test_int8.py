@@ -12,8 +12,14 @@ from gristmill.errors import UsageError
 from gristmill.kernels import int8_rows
 from gristmill.kernels.int8_rows import product_to_gelu_bytes, product_to_norm
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
-from gristmill.stages.text.models.deberta_encoder import DebertaEncoder, TokenWise
-from gristmill.stages.text.models.int8 import ByteRows, Int8Linear, Int8TokenWise, weight_scales, with_int8_layers
+from gristmill.stages.text.models.acceleration.deberta_encoder import DebertaEncoder, TokenWise
+from gristmill.stages.text.models.acceleration.int8 import (
+    ByteRows,
+    Int8Linear,
+    Int8TokenWise,
+    weight_scales,
+    with_int8_layers,
+)
 from tests.unit.stages.text.models.tiny import deberta_config
 
 

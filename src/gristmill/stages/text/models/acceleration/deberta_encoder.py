@@ -12,37 +12,14 @@ alone, the last layer computes no other.
 from __future__ import annotations
 
 import math
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
-# What is taken out of a model and out of each of its layers. One without them, of a version that names them otherwise,
-# runs as it is.
-_OF_MODEL = attrgetter(
-    "embeddings",
-    "encoder.position_buckets",
-    "encoder.max_relative_positions",
-    "encoder.rel_embeddings.num_embeddings",
-    "encoder.get_rel_embedding",
-)
-_OF_LAYER = attrgetter(
-    "attention.self.num_attention_heads",
-    "attention.self.attention_head_size",
-    "attention.self.pos_att_type",
-    "attention.self.share_att_key",
-    "attention.self.query_proj.bias",
-    "attention.self.key_proj.bias",
-    "attention.self.value_proj.bias",
-    "attention.output.dense",
-    "attention.output.LayerNorm",
-    "intermediate.dense",
-    "intermediate.intermediate_act_fn",
-    "output.dense",
-    "output.LayerNorm",
-)
+from gristmill.stages.text.models.transformers_internals import classifies_first_token, is_known_deberta
+
 # Pairs of tokens whose scores are computed together.
 _SCORES_AT_ONCE = 512 * 512
 # Numbers in the vectors of a document from which it is worth the calls of an attention of its own.
@@ -75,11 +52,6 @@ class TokenWise(nn.Module):  # type: ignore[misc]
         self.attention_dense, self.attention_norm = layer.attention.output.dense, layer.attention.output.LayerNorm
         self.inner, self.activation = layer.intermediate.dense, layer.intermediate.intermediate_act_fn
         self.outer, self.norm = layer.output.dense, layer.output.LayerNorm
-
-    @property
-    def has_exact_gelu(self) -> bool:
-        """Whether the activation is GELU by the error function."""
-        return type(self.activation).__name__ == "GELUActivation"
 
     def forward(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """The new vectors, from what the attention gave and the vectors before it."""
@@ -261,34 +233,17 @@ def diagonals(scores: torch.Tensor, start: int) -> torch.Tensor:
     return scores.as_strided((count, length, length), (length * distances, distances - 1, 1), start)
 
 
-def faster(network: nn.Module) -> nn.Module:
-    """The network with every DeBERTa inside it exchanged for `DebertaEncoder`, for inference on a CPU."""
+def with_own_encoders(network: nn.Module) -> nn.Module:
+    """The network with every DeBERTa inside it replaced by `DebertaEncoder`."""
     for name, child in list(network.named_children()):
-        if DebertaEncoder.supports(child):
-            setattr(network, name, DebertaEncoder(child, first_only=takes_first_token(network)).eval())
+        if is_known_deberta(child):
+            # A network of ours says what its head looks at.
+            declared = getattr(network, "uses_first_token_only", None)
+            first_only = classifies_first_token(network) if declared is None else bool(declared)
+            setattr(network, name, DebertaEncoder(child, first_only=first_only).eval())
         else:
-            faster(child)
+            with_own_encoders(child)
     return network
-
-
-def _has_known_parts(model: Any) -> bool:
-    try:
-        _OF_MODEL(model)
-        parts = [_OF_LAYER(layer) for layer in model.encoder.layer]
-    except AttributeError:
-        return False
-    return bool(parts)
-
-
-def takes_first_token(network: nn.Module) -> bool:
-    """Whether a network is known to use nothing of its encoder but the vectors of the first tokens."""
-    declared = getattr(network, "uses_first_token_only", None)
-    if declared is not None:
-        return bool(declared)
-    return (
-        type(network).__name__ == "DebertaV2ForSequenceClassification"
-        and type(getattr(network, "pooler", None)).__name__ == "ContextPooler"
-    )
 
 
 class DebertaEncoder(nn.Module):  # type: ignore[misc]
@@ -315,18 +270,6 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
                 _Layer(layer, relative, first_only=end) for layer, end in zip(encoder.layer, ends, strict=True)
             )
         self.first_only = first_only
-
-    @staticmethod
-    def supports(model: nn.Module) -> bool:
-        """Whether the model is one that this encoder reproduces."""
-        config = getattr(model, "config", None)
-        return (
-            type(model).__name__ == "DebertaV2Model"
-            and bool(getattr(config, "relative_attention", False))
-            and not getattr(config, "conv_kernel_size", 0)
-            and getattr(model, "z_steps", 0) <= 1
-            and _has_known_parts(model)
-        )
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> BaseModelOutput:
         """The vectors of all tokens, or of the first ones; those of padding mean nothing.

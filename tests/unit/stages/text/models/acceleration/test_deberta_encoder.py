@@ -10,9 +10,9 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, DebertaV2Model
 
 from gristmill.stages.text.classifiers.deberta import Deberta
-from gristmill.stages.text.models import deberta_encoder
-from gristmill.stages.text.models.deberta_encoder import DebertaEncoder, diagonals, faster
-from gristmill.stages.text.models.int8 import with_int8_layers
+from gristmill.stages.text.models.acceleration import deberta_encoder
+from gristmill.stages.text.models.acceleration.deberta_encoder import DebertaEncoder, diagonals, with_own_encoders
+from gristmill.stages.text.models.acceleration.int8 import with_int8_layers
 from tests.unit.stages.text.models.tiny import deberta_config
 
 # Random weights of this size give attention that differs from token to token, and errors of rounding below the limit.
@@ -106,7 +106,7 @@ def test_masks_of_another_form_take_the_padded_way(hole: bool, monkeypatch: pyte
 
 def test_the_last_layer_of_a_first_token_classifier_computes_no_other_token() -> None:
     torch.manual_seed(0)
-    network = faster(AutoModelForSequenceClassification.from_config(deberta_config(num_labels=3)).eval())
+    network = with_own_encoders(AutoModelForSequenceClassification.from_config(deberta_config(num_labels=3)).eval())
     seen: list[torch.Size] = []
     network.deberta.layers[-1].rest.inner.register_forward_hook(lambda _layer, given, _out: seen.append(given[0].shape))
     ids, mask = inputs([7, 4])
@@ -125,7 +125,7 @@ def test_a_head_over_all_tokens_gets_them_all(pooling: str) -> None:
     batch = {"input_ids": ids, "attention_mask": mask}
     with torch.no_grad():
         expected = network(batch)
-        found = faster(network)(batch)
+        found = with_own_encoders(network)(batch)
         eight = with_int8_layers(network)(batch)
     assert network.model.first_only == (pooling == "cls")
     assert (found - expected).abs().max() < 1e-5
@@ -153,7 +153,7 @@ def test_a_subclass_with_hooks_of_its_own_gets_all_tokens(kind: type[Deberta]) -
     batch = {"input_ids": ids, "attention_mask": mask}
     with torch.no_grad():
         expected = network(batch)
-        assert (faster(network)(batch) - expected).abs().max() < 1e-5
+        assert (with_own_encoders(network)(batch) - expected).abs().max() < 1e-5
     assert not network.model.first_only
 
 
@@ -166,5 +166,5 @@ def test_models_of_other_kinds_stay_as_they_are() -> None:
     layer = renamed.encoder.layer[1].attention
     layer.renamed = layer.self
     del layer.self
-    network = faster(nn.ModuleList([bert, absolute, convolving, renamed]))
+    network = with_own_encoders(nn.ModuleList([bert, absolute, convolving, renamed]))
     assert list(network) == [bert, absolute, convolving, renamed]

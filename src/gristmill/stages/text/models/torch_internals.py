@@ -1,0 +1,31 @@
+"""Every part of torch that is used and not documented, with the reason; checked by `test_library_internals.py`.
+
+Written for torch 2.13. Older versions that the extra `models` accepts were not tried.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether the processor has instructions for bfloat16.
+
+    `torch.cpu.get_capabilities` tells it too, in newer versions of torch than the oldest one that is accepted.
+    """
+    checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(bool(check()) for name in checks if callable(check := getattr(torch.cpu, name, None)))
+
+
+def packed_int8_weights(weight: torch.Tensor) -> torch.Tensor:
+    """Weights in 8 bits in the order in which oneDNN multiplies by them; torch documents no product of bytes."""
+    packed: torch.Tensor = torch.ops.onednn.qlinear_prepack(weight, None)
+    return packed
+
+
+def int8_product(rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """The product of rows of bytes with packed weights, in float32, times the scale of each output."""
+    product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+        rows, 1.0, 0, packed, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return product

@@ -1,0 +1,124 @@
+"""What a training leaves: the folder with the classifier, filled only when it is done, and its accuracy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import OutputError
+from gristmill.stages.text.classifiers.base import DistributedDataClassifier
+from gristmill.stages.text.classifiers.linear import CONFIG_NAME, LinearClassifier
+from gristmill.stages.text.models.sources import TOKENIZER_FILES
+from gristmill.tasks.document import DocumentBatch
+from gristmill.training.labelled_data import Integers, LabelledTexts
+
+EVALUATION_NAME = "evaluation.json"
+_WORK = ".training-"
+
+# What trainings write; nothing else is ever replaced or removed.
+_OURS = {
+    "linear.json", "linear.npz", "config.json", "model.safetensors", "chat_template.jinja", EVALUATION_NAME,
+    *TOKENIZER_FILES,
+}  # fmt: skip
+
+
+@contextmanager
+def filled_when_done(out: Path) -> Iterator[Path]:
+    """A folder to write a classifier to, whose files come to `out` when the block ends without an error.
+
+    A classifier that is there is replaced then, and stays as it is if the block fails or is interrupted.
+
+    Raises:
+        OutputError: `out` cannot be written, or holds files that are not of a classifier.
+    """
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        names = {path.name for path in out.iterdir() if not path.name.startswith(_WORK)}
+        others = sorted(names - _OURS if EVALUATION_NAME in names else names)
+        if others:
+            raise OutputError(
+                f"The folder {out} holds other files than those of a classifier that was trained here "
+                f"({', '.join(others[:5])}): give a new or an empty one.",
+                path=str(out),
+            )
+        work = Path(tempfile.mkdtemp(prefix=_WORK, dir=out))
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"The classifier cannot be written to {out}: {error.strerror or error}. Give a folder that can be made.",
+            path=str(out),
+        ) from error
+    try:
+        yield work
+        made = sorted(path.name for path in work.iterdir())
+        for name in _OURS.difference(made):
+            (out / name).unlink(missing_ok=True)
+        for name in made:
+            os.replace(work / name, out / name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        for folder in new:
+            with suppress(OSError):
+                folder.rmdir()  # only where nothing was written
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """How predictions compare with the truth: `confusion[true, predicted]` counts texts."""
+
+    labels: list[str]
+    confusion: Integers
+
+    @classmethod
+    def of(cls, truth: Integers, predicted: Integers, labels: Sequence[str]) -> Evaluation:
+        """Count the pairs of true and predicted classes."""
+        size = len(labels)
+        counts = np.bincount(truth * size + predicted, minlength=size * size).reshape(size, size)
+        return cls(list(labels), counts.astype(np.int64))
+
+    @property
+    def accuracy(self) -> float:
+        """The share of texts that got their true label."""
+        total = int(self.confusion.sum())
+        return float(np.trace(self.confusion)) / total if total else 0.0
+
+    @property
+    def never_tested(self) -> list[str]:
+        """The labels of which no text was there to test."""
+        return [label for label, count in zip(self.labels, self.confusion.sum(axis=1), strict=True) if not count]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain values."""
+        return {
+            "accuracy": self.accuracy,
+            "labels": self.labels,
+            "confusion": self.confusion.tolist(),
+            "never_tested": self.never_tested,
+        }
+
+
+def evaluate(model: Path, data: LabelledTexts) -> Evaluation:
+    """How a saved classifier does on labelled texts, run as a pipeline would run it."""
+    batch: Any = DocumentBatch(data=pa.table({"text": pa.array(data.texts, pa.large_string())}))
+    linear = (model / CONFIG_NAME).is_file()
+    classifier: Any = (
+        LinearClassifier(model_path=str(model)) if linear else DistributedDataClassifier(model_identifier=str(model))
+    )
+    for stage in classifier.decompose():
+        stage.setup()
+        batch = stage.process(batch)
+        stage.teardown()
+    numbers = {label: number for number, label in enumerate(data.labels)}
+    predicted = np.array([numbers[label] for label in batch.column("preds").to_pylist()], np.int64)
+    return Evaluation.of(data.classes, predicted, data.labels)
