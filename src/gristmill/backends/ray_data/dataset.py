@@ -7,7 +7,7 @@ import gc
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.data
@@ -21,8 +21,10 @@ from gristmill.backends.ray.driver import RayRun
 from gristmill.backends.ray.worker import WorkerReport
 from gristmill.backends.ray_data.background import BackgroundIterator, in_background
 from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
-from gristmill.backends.ray_data.executor import RayDataConfig
 from gristmill.execution.parcel import pack
+
+if TYPE_CHECKING:
+    from gristmill.backends.ray_data.executor import RayDataConfig
 
 _MOST_BATCHES = 8
 """Batches in one Ray task: its overhead of about 10 ms must not starve a worker that needs 10 ms for a batch."""

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from cosmos_xenna.pipelines import v1 as xenna
@@ -23,10 +23,12 @@ from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import present
 from gristmill.backends.ray.driver import Delivery, RayRun, beside_driver, is_loss
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
-from gristmill.backends.xenna.executor import XennaConfig
 from gristmill.backends.xenna.patches import patched
 from gristmill.errors import PlanningError, WorkerError
 from gristmill.execution.parcel import PackedTask, pack
+
+if TYPE_CHECKING:
+    from gristmill.backends.xenna.executor import XennaConfig
 
 _POLL_S = 0.05
 _TEARDOWN_S = 30.0
