@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -28,6 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in THEIR_WARNINGS if other_executor() else ():
         config.addinivalue_line("filterwarnings", line)
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage pass over what imports have left: a collection of it all takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Draw the rooms into docs/explanation/architecture.md from the import graph; a test compares the two."""
+"""Draw the rooms into docs/explanation/architecture.md from the import graph: `python -m tools.make_architecture`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import grimp
+
+from tools.house import is_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "gristmill"
@@ -48,8 +50,9 @@ def room_of(module: str) -> str:
         return ".".join(names)
     if names[0] not in DIVIDED:
         return names[0]
-    is_folder = len(names) > 1 and (SOURCE / names[0] / names[1]).is_dir()
-    return ".".join(names[:2]) if is_folder else f"{names[0]} contract"
+    place = SOURCE.joinpath(*names[:2])
+    is_contract = len(names) == 1 or (not place.is_dir() and not is_engine(place.with_suffix(".py")))
+    return f"{names[0]} contract" if is_contract else ".".join(names[:2])
 
 
 def rows(uses: Imports) -> list[list[str]]:

@@ -39,7 +39,7 @@ def defined(file: str) -> set[str]:
 
 
 def test_the_picture_is_what_the_imports_say() -> None:
-    # On a difference: python tools/make_architecture.py
+    # On a difference: python -m tools.make_architecture
     page = PAGE.read_text(encoding="utf-8")
     assert page == replaced(page)
 

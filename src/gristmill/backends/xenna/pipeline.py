@@ -30,6 +30,9 @@ from gristmill.execution.packed_task import PackedTask, pack
 if TYPE_CHECKING:
     from gristmill.backends.xenna.executor import XennaConfig
 
+if TYPE_CHECKING:
+    from gristmill.backends.xenna.executor import XennaConfig
+
 _POLL_S = 0.05
 _TEARDOWN_S = 30.0
 """How long a worker may take to tear down."""
