@@ -60,6 +60,7 @@ class AegisModelStage(BudgetedModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

@@ -60,6 +60,7 @@ class ClassifierModelStage(BudgetedModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ class FineWebModelStage(BudgetedModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

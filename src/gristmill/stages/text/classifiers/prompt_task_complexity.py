@@ -92,6 +92,7 @@ class PromptTaskComplexityModelStage(BudgetedModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

@@ -56,6 +56,7 @@ class EmbeddingModelStage(BudgetedModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,
@@ -146,6 +147,7 @@ class SentenceTransformerEmbeddingModelStage(EmbeddingModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the encoder and read how its tokens become one vector."""

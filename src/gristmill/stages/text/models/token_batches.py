@@ -47,6 +47,7 @@ class BudgetedModelStage(ModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
     keep_tokens: bool = False
     max_seq_length: int | None = None
     tokens_per_batch: int | None = None
