@@ -359,6 +359,31 @@ def test_initial_tasks_pass_through_workers() -> None:
     assert [task.column("n").to_pylist() for task in result] == [[i + i % 2] for i in range(10)]
 
 
+class Counted(DocumentBatch):
+    """A batch with something of its own."""
+
+    seen = 0
+
+
+class Count(ProcessingStage):
+    """Counts the workers that a batch has passed, on the batch itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        batch = task if isinstance(task, Counted) else Counted(data=task.to_pyarrow())
+        batch.seen += 1
+        return batch
+
+
+def test_a_subclass_of_a_batch_arrives_with_its_attributes(source: Path) -> None:
+    stages = [Count("first").with_(resources=Resources(cpus=0.5)), Count("second")]
+    result = run(Pipeline("counted", stages=[JsonlReader(str(source)), *stages]))
+    assert result
+    assert all(isinstance(batch, Counted) and batch.seen == 2 for batch in result)
+
+
 # --- deaths ---
 
 
@@ -559,6 +584,31 @@ def test_hooks_are_called_once_per_node_and_once_per_worker(source: Path, tmp_pa
     assert len(notes(tmp_path, "node")) == 1
     assert len(notes(tmp_path, "setup")) == 3
     assert sorted(notes(tmp_path, "teardown")) == sorted(notes(tmp_path, "setup"))
+
+
+class Stubborn(ProcessingStage):
+    """Fails on a document as soon as another worker has been given one that nothing interrupts."""
+
+    name = "stubborn"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if task.column("id")[0].as_py().startswith("0-"):
+            wait_until(lambda: notes(Path(self.folder), "stubborn"))
+            raise ValueError("no")
+        with open(f"{self.folder}/stubborn", "a") as file:
+            file.write(f"{os.getpid()}\n")
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(PATIENCE_S)
+
+
+def test_a_worker_that_does_not_leave_is_killed(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageFailedError, match="stubborn"):
+        run(pipeline(source, tmp_path / "out", Stubborn(tmp_path)))
+    wait_until(lambda: all(is_gone(int(pid)) for (pid,) in notes(tmp_path, "stubborn")))
 
 
 def test_teardown_is_called_after_an_error(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ local files: whether the run uses workers is decided by the executor, which take
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,18 +41,13 @@ def start_for_files(paths: object, modules: Sequence[str]) -> bool:
 
 def _modules(recipe: Recipe) -> list[str]:
     """Where the recipe's stages come from; unknown names are reported when the pipeline is built."""
-    from gristmill.backends.local.preload import LIGHT_STAGES
     from gristmill.recipes.registry import registered
 
-    found: dict[str, None] = {}
+    found = []
     for entry in recipe.stages:
-        try:
-            module = registered(entry.name).module
-        except UnknownNameError:
-            continue
-        if module.startswith(LIGHT_STAGES):
-            found[f"{module}:{entry.name}"] = None
-    return list(found)
+        with contextlib.suppress(UnknownNameError):
+            found.append(f"{registered(entry.name).module}:{entry.name}")
+    return found
 
 
 def _is_large(paths: object) -> bool:

@@ -39,7 +39,7 @@ def get_stage_class(name: str) -> type[ProcessingStage[Any, Any]]:
 
 
 _PLAIN_ATTRIBUTES = ("name", "resources", "batch_size", "runtime_env")
-_NOT_INHERITED = ("never_drops", "notes_changes")
+_NOT_INHERITED = ("fork_safe", "never_drops", "notes_changes")
 """What a class says about its own code, which a subclass with other code would say wrongly."""
 
 
@@ -75,6 +75,9 @@ class ProcessingStage(ABC, Generic[X, Y]):
             `"score"` is for filters, whose `drop` then keeps them; `"stop"`, the default, follows them no further.
         never_drops: Whether every document that comes in goes out. Not inherited, as `notes_changes`.
         role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`.
+        fork_safe: The stage's code may be loaded and run outside a worker: importing its module starts no thread, and
+            no document ends the process. The local engine imports it before it forks workers, and runs it on small
+            inputs without any. Not inherited, as `notes_changes`.
         notes_changes: The stage records every text that it changes (`batch.note_change`), so what it returns is not
             compared with what it was given. Not inherited: a subclass may change other texts, and is compared unless it
             says so itself.
@@ -99,6 +102,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     never_drops = False
     role: Literal["", "score_filter"] = ""
     notes_changes = False
+    fork_safe = False
     is_source_stage = False
     is_sink_stage = False
     is_resumable = True

@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from gristmill.backends.base import BaseExecutor, Capacity
@@ -19,6 +20,8 @@ from gristmill.errors import PlanningError
 from gristmill.execution.driver import Work
 from gristmill.execution.in_process import run_in_process
 from gristmill.observe.memory import available_memory, cpu_count, measure_tree
+from gristmill.pipeline.user_code import is_user_module
+from gristmill.stages.base import FusedStage, ProcessingStage
 from gristmill.storage.sizes import format_size
 
 _SERVER_BYTES = 110 << 20
@@ -89,13 +92,9 @@ class LocalExecutor(BaseExecutor):
             return True
         if self.settings.num_cpus is not None or len(plan.segments) > 1 or self.settings.memory_budget is not None:
             return False
-        ours = all(
-            type(stage).__module__.startswith("gristmill.") and _only_ours(stage)
-            for segment in plan.segments
-            for stage in segment.stages
-        )
         plain = all(segment.workers is None and segment.time_limit_s is None for segment in plan.segments)
-        return ours and plain and bool(work.input_bytes) and work.input_bytes <= SMALL_INPUT
+        small = 0 < work.input_bytes <= SMALL_INPUT
+        return small and plain and all(map(_is_fork_safe, _members(plan)))
 
     def _cpus(self) -> float:
         if self.settings.num_cpus is not None:
@@ -181,6 +180,24 @@ class LocalExecutor(BaseExecutor):
         return asked
 
 
+def _members(plan: ExecutionPlan) -> list[ProcessingStage[Any, Any]]:
+    """The stages of a plan, those that were fused one by one."""
+    stages = [stage for segment in plan.segments for stage in segment.stages]
+    return [member for stage in stages for member in (stage.members if isinstance(stage, FusedStage) else (stage,))]
+
+
+def _is_fork_safe(stage: ProcessingStage[Any, Any]) -> bool:
+    """Whether a stage is, with the filters and functions it was given."""
+    if not stage.fork_safe:
+        return False
+    for value in vars(stage).values():
+        for item in value if isinstance(value, list | tuple) else (value,):
+            held = item.func if isinstance(item, partial) else item
+            if is_user_module(getattr(held, "__module__", None) if callable(held) else type(held).__module__):
+                return False
+    return True
+
+
 def _compile_missing_kernels(plan: ExecutionPlan) -> None:
     """Compile here, once, what workers would otherwise compile each for itself."""
     from gristmill.kernels.warm import all_cached
@@ -188,7 +205,8 @@ def _compile_missing_kernels(plan: ExecutionPlan) -> None:
     cached = all_cached()
     for segment in plan.segments:
         for stage in segment.stages:
-            if not (cached and type(stage).__module__.startswith("gristmill.")):
+            members = stage.members if isinstance(stage, FusedStage) else (stage,)
+            if not (cached and all(member.fork_safe for member in members)):
                 stage.warm_up()
 
 
@@ -197,27 +215,11 @@ def _modules_of(plan: ExecutionPlan) -> tuple[list[str], list[str]]:
 
     Code that is not ours mostly works on frames, of pandas or of what the driver has imported too.
     """
-    from gristmill.backends.local.preload import LIGHT_STAGES
-
-    stages = [stage for segment in plan.segments for stage in segment.stages]
-    members = [member for stage in stages for member in (stage, *getattr(stage, "members", ()))]
-    names = {type(member).__module__ for member in members}
-    found = sorted(name for name in names if name.startswith(LIGHT_STAGES))
-    if not all(type(stage).__module__.startswith("gristmill.") and _only_ours(stage) for stage in stages):
-        return found, ["pandas", "polars"] if "polars" in sys.modules else ["pandas"]
-    return found, []
-
-
-def _only_ours(stage: Any) -> bool:
-    """Whether no user code is wrapped in a built-in stage."""
-    members = getattr(stage, "members", None) or [stage]
-    for member in members:
-        for value in vars(member).values():
-            for item in value if isinstance(value, list | tuple) else [value]:
-                module = getattr(item, "__module__", None) if callable(item) else type(item).__module__
-                if module and module.split(".")[0] not in ("gristmill", "builtins", "numpy", "pyarrow", "re"):
-                    return False
-    return True
+    members = _members(plan)
+    modules = sorted({type(member).__module__ for member in members if member.fork_safe})
+    if all(map(_is_fork_safe, members)):
+        return modules, []
+    return modules, ["pandas", "polars"] if "polars" in sys.modules else ["pandas"]
 
 
 def _spill_base(plan: ExecutionPlan) -> Any:

@@ -35,11 +35,6 @@ EVERY_WORKER: tuple[str, ...] = (
     "gristmill.backends.local.worker",
 )
 
-LIGHT_STAGES = (
-    *(f"gristmill.stages.text.{part}" for part in ("io", "filters", "modifiers", "modules")),
-    *(f"gristmill.stages.deduplication.{part}" for part in ("exact", "fuzzy", "removal", "sorted_runs", "key_ranges")),
-)
-
 server = 0
 """The process number of the fork server, in it and in its workers."""
 

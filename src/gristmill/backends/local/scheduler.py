@@ -79,7 +79,7 @@ def _active(state: State) -> list[SegmentState]:
     if not state.batch_mode:
         return state.segments
     for segment in state.segments:
-        busy = any(worker.hands for worker in state.workers.values() if worker.segment == segment.index)
+        busy = any(worker.assigned for worker in state.workers.values() if worker.segment == segment.index)
         if busy or segment.waiting or (segment.index == 0 and state.source_left):
             return [segment]
     return []
@@ -119,7 +119,7 @@ def _may_produce(state: State, segment: SegmentState) -> bool:
         return False
     if segment.index == 0 and state.memory_is_short:
         # Something must be in the works, or nothing would ever be freed.
-        return not any(worker.hands for worker in state.workers.values())
+        return not any(worker.assigned for worker in state.workers.values())
     return True
 
 
@@ -152,7 +152,7 @@ def _complete(state: State, active: list[SegmentState]) -> Action | None:
 def _stuck(state: State) -> bool:
     """Whether nothing is on its way: nobody works, starts or leaves."""
     return not any(
-        worker.life is not Life.READY or (worker.hands and not worker.blocked) for worker in state.workers.values()
+        worker.life is not Life.READY or (worker.assigned and not worker.blocked) for worker in state.workers.values()
     )
 
 
@@ -179,11 +179,13 @@ def _serve(state: State, segment: SegmentState, count: int | None = None) -> Act
     # Who must be alone needs the place of a worker that has nothing more to do.
     if segment.alone or not _prefetches(state, segment, groups) or not _others_are_busy(state, segment):
         return None
-    ahead = [worker for worker in workers if worker.life is Life.READY and 1 <= len(worker.hands) <= segment.prefetch]
+    ahead = [
+        worker for worker in workers if worker.life is Life.READY and 1 <= len(worker.assigned) <= segment.prefetch
+    ]
     ahead = [w for w in ahead if not w.alone and not w.blocked and not _is_due(state, segment, w)]
     ahead = [w for w in ahead if not state.is_too_much_for(w)]
     if ahead:
-        return Give(min(ahead, key=lambda worker: (len(worker.hands), worker.number)).number, count)
+        return Give(min(ahead, key=lambda worker: (len(worker.assigned), worker.number)).number, count)
     return None
 
 
@@ -289,7 +291,7 @@ def _is_due(state: State, segment: SegmentState, worker: Worker) -> bool:
 
 
 def _recycle(state: State, segment: SegmentState) -> Action | None:
-    """Replace a worker that is due, once it has nothing in hand."""
+    """Replace a worker that is due, once it has nothing to do."""
     for worker in state.of(segment.index):
         if worker.idle and _is_due(state, segment, worker):
             return Stop(worker.number, recycled=True)
@@ -337,13 +339,13 @@ def _gpus_after(state: State, segment: SegmentState, going: list[Worker]) -> tup
 
 
 def _let_one_end(state: State) -> Action | None:
-    """Where everything stands still: let a worker finish what it has in hand, although there is no room for it.
+    """Where everything stands still: let a worker finish what it has been given, although there is no room for it.
 
     A segment that waits for the very GPU which a blocked worker holds can make no room before that worker has ended.
     """
     if not _stuck(state):
         return None
-    blocked = [worker for worker in state.workers.values() if worker.blocked and worker.hands]
+    blocked = [worker for worker in state.workers.values() if worker.blocked and worker.assigned]
     if not blocked:
         return None
     return Unblock(max(blocked, key=lambda worker: (bool(worker.gpus), worker.segment)).number)

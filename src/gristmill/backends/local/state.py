@@ -42,11 +42,11 @@ class Worker:
     """A worker as the scheduler sees it.
 
     Attributes:
-        hands: Groups that it has been given and not finished, each as its number and the tasks in it; the first one is
-            being worked on.
+        assigned: Groups that it has been given and not finished, each as its number and the tasks in it; it works on
+            the first one.
         owed: Results it has sent without having been told that there is room for more.
         fresh: It has not been given anything yet.
-        alone: What it has in hand was given to it while it was fresh, and nothing else.
+        alone: What it has was given to it while it was fresh, and nothing else.
         due: It should be replaced as soon as it has nothing to do.
         warm: It was started before there was anything to do, and its setup is not counted against the processors.
         groups: How many groups it has finished.
@@ -54,14 +54,14 @@ class Worker:
         taken: The most that it has had for itself.
         first_held: What it held when its first group was done.
         first_taken: The most that it had had then.
-        expected: The most that it is expected to take until all that it has in hand is done.
+        expected: The most that it is expected to take until all that it has been given is done.
     """
 
     number: int
     segment: int
     gpus: tuple[int, ...] = ()
     life: Life = Life.STARTING
-    hands: deque[tuple[int, tuple[Queued, ...]]] = field(default_factory=deque)
+    assigned: deque[tuple[int, tuple[Queued, ...]]] = field(default_factory=deque)
     owed: int = 0
     fresh: bool = True
     alone: bool = False
@@ -86,12 +86,12 @@ class Worker:
         """Whether it uses its processors now."""
         if self.life is Life.STARTING:
             return not self.warm
-        return bool(self.hands) and not self.blocked
+        return bool(self.assigned) and not self.blocked
 
     @property
     def idle(self) -> bool:
         """Whether it could take something on now."""
-        return self.life is Life.READY and not self.hands
+        return self.life is Life.READY and not self.assigned
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class State:
         batch_mode: One segment at a time.
         memory: Measured bytes of all processes and of segments that nobody maps.
         budget: What `memory` must stay below.
-        expected: What the workers are expected to take at most until all that they have in hand is done.
+        expected: What the workers are expected to take at most until all that they have been given is done.
         own: Measured bytes of the driver and of what all workers share with the process they are forked from.
         free_gpus: The free share of every device.
         moved_at: When a GPU was last taken from one segment for another.
@@ -222,10 +222,10 @@ class State:
         return self.budget - self.own - taken - self._queued_bytes
 
     def is_too_much_for(self, worker: Worker) -> bool:
-        """Whether one more group in the hands of this worker might break the budget."""
+        """Whether one more group for this worker might break the budget."""
         segment = self.segments[worker.segment]
         more = self._keeps(worker)
-        if not worker.hands:
+        if not worker.assigned:
             more += worker.taken - worker.held if worker.groups else segment.worker_bytes or 0
         return self.own + self._queued_bytes + self.expected + more > _FILLED_AT_MOST * self.budget
 
@@ -238,7 +238,7 @@ class State:
         """What lies in memory between two workers; what a worker has mapped is part of its own memory."""
         if self.batch_mode:
             return 0
-        ahead = (items for worker in self.workers.values() for _, items in list(worker.hands)[1:])
+        ahead = (items for worker in self.workers.values() for _, items in list(worker.assigned)[1:])
         return self._queued_bytes + sum(item.nbytes for items in ahead for item in items)
 
     @property
@@ -251,7 +251,7 @@ class State:
         if self.source_left:
             return False
         return all(not s.waiting for s in self.segments[:segment]) and all(
-            not w.hands for w in self.workers.values() if w.segment < segment
+            not w.assigned for w in self.workers.values() if w.segment < segment
         )
 
     @property
@@ -284,7 +284,7 @@ class State:
         worker = self.workers[number]
         segment = self.segments[worker.segment]
         items = tuple(segment.pop(alone=alone) for _ in range(count))
-        worker.hands.append((group, items))
+        worker.assigned.append((group, items))
         worker.alone = alone
         worker.fresh = False
         self._expect(worker)
@@ -317,10 +317,10 @@ class State:
             self._note_memory(worker, segment, held, taken)
         worker.idle_since = self.now
         worker.alone = False
-        found = next(((place, items) for place, (known, items) in enumerate(worker.hands) if known == group), None)
+        found = next(((place, items) for place, (known, items) in enumerate(worker.assigned) if known == group), None)
         if found is None:
             return ()
-        del worker.hands[found[0]]
+        del worker.assigned[found[0]]
         self._expect(worker)
         return found[1]
 
@@ -346,12 +346,12 @@ class State:
     def _expect(self, worker: Worker) -> None:
         """Renew what is expected of a worker after something has happened to it."""
         segment = self.segments[worker.segment]
-        if not worker.hands:
+        if not worker.assigned:
             expected = worker.held
         elif not worker.groups:
             expected = segment.worker_bytes or 0
         else:
-            expected = worker.taken + len(worker.hands) * self._keeps(worker)
+            expected = worker.taken + len(worker.assigned) * self._keeps(worker)
         self.expected += expected - worker.expected
         worker.expected = expected
 
@@ -365,7 +365,7 @@ class State:
             self.moved_at = self.now
 
     def ended(self, number: int) -> Worker:
-        """A worker is gone; what it had in hand is up to the caller."""
+        """A worker is gone; what it had been given is up to the caller."""
         worker = self.workers.pop(number)
         self.expected -= worker.expected
         share = self._gpu_share(worker)

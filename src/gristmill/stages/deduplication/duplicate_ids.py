@@ -30,6 +30,7 @@ class DuplicateIds(RangeReader):
     """
 
     name = "duplicate_ids"
+    fork_safe = True
 
     def __init__(self, partition_ids: Sequence[str], *, id_field: str | None) -> None:
         super().__init__()

@@ -58,6 +58,7 @@ class KeyRanges(SourceStage):
     """
 
     name = "key_ranges"
+    fork_safe = True
 
     def __init__(self, runs: RunFiles, cuts: Sequence[int]) -> None:
         self._runs = runs
@@ -104,6 +105,8 @@ class RangeReader(ReaderStage):
     Attributes:
         runs: Set by the source on its own copy.
     """
+
+    fork_safe = True
 
     def __init__(self) -> None:
         self._runs: RunFiles | None = None

@@ -37,6 +37,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     notes_changes = True
     name = "duplicate_removal"
+    fork_safe = True
 
     def __init__(self, removals: RunFiles, partition_ids: Sequence[str], *, reason: str) -> None:
         self._removals = removals

@@ -40,6 +40,7 @@ class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     notes_changes = True
     name = "id_hashes"
+    fork_safe = True
 
     def __init__(self, id_field: str) -> None:
         self.id_field = id_field
@@ -84,6 +85,7 @@ class RemovalById(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     notes_changes = True
     name = "removal_by_id"
+    fork_safe = True
 
     def __init__(self, ids: RunFiles, id_fields: Sequence[str], *, drop_fields: Sequence[str] = ()) -> None:
         self._ids = ids

@@ -212,6 +212,7 @@ class SortedRunWriter(SinkStage):
     """
 
     name = "sorted_runs"
+    fork_safe = True
     mode = "ignore"
 
     def __init__(self, path: str, *, storage_options: StorageOptions = None, run_bytes: int = RUN_BYTES) -> None:

@@ -99,7 +99,7 @@ class World:
         able = [
             worker
             for worker in self.state.workers.values()
-            if worker.life is not Life.READY or (worker.hands and not worker.blocked)
+            if worker.life is not Life.READY or (worker.assigned and not worker.blocked)
         ]
         if not able:
             return False
@@ -129,7 +129,7 @@ class World:
         raise AssertionError(f"deadlock: {self.state}")
 
     def work(self, worker: Worker) -> None:
-        group, items = worker.hands[0]
+        group, items = worker.assigned[0]
         following = worker.segment + 1
         total = sum(self.outputs(worker.segment, item.number) for item in items)
         left = self.left.setdefault(group, total)
@@ -152,7 +152,7 @@ class World:
     def die(self, worker: Worker) -> None:
         self.state.ended(worker.number)
         segment = self.state.segments[worker.segment]
-        for place, (group, items) in reversed(list(enumerate(worker.hands))):
+        for place, (group, items) in reversed(list(enumerate(worker.assigned))):
             for item in reversed(items):
                 blamed = place == 0 and self.died[item.number] < 6
                 self.died[item.number] += place == 0
@@ -168,16 +168,16 @@ class World:
             segment = self.state.segments[worker.segment]
             assert worker.life is Life.READY
             assert 1 <= action.count <= segment.batch_size
-            assert len(worker.hands) <= segment.prefetch
+            assert len(worker.assigned) <= segment.prefetch
             if action.alone:
                 assert worker.fresh, "a task that must be alone got a used worker"
-                assert not worker.hands
+                assert not worker.assigned
                 assert action.count == 1
                 self.alone_in_fresh += 1
             else:
-                assert not worker.alone or not worker.hands, "a task that must be alone got company"
+                assert not worker.alone or not worker.assigned, "a task that must be alone got company"
         elif isinstance(action, Stop):
-            assert not self.state.workers[action.worker].hands, "a worker was stopped with work in hand"
+            assert not self.state.workers[action.worker].assigned, "a worker was stopped while it had work"
         elif isinstance(action, Unblock):
             worker = self.state.workers[action.worker]
             if self.state.segments[worker.segment + 1].full:
@@ -207,7 +207,7 @@ class World:
                 more = WINDOW * (writers + self.forced[segment.index]) + sum(self.died.values())
                 assert segment.queued_bytes <= segment.queue_limit + 40 * more
         if state.batch_mode:
-            assert len({w.segment for w in state.workers.values() if w.hands}) <= 1
+            assert len({w.segment for w in state.workers.values() if w.assigned}) <= 1
 
 
 @st.composite
@@ -295,7 +295,7 @@ def test_batch_mode_runs_one_segment_at_a_time(world: World) -> None:
     happen = world.happen
 
     def note() -> bool:
-        seen.extend({worker.segment for worker in world.state.workers.values() if worker.hands})
+        seen.extend({worker.segment for worker in world.state.workers.values() if worker.assigned})
         return happen()
 
     world.happen = note  # type: ignore[method-assign]
@@ -544,7 +544,7 @@ def test_workers_that_keep_memory_stay_within_the_budget(room: int) -> None:
             elif isinstance(action, Stop):
                 state.leaves(action.worker, recycled=action.recycled)
                 recycled += action.recycled
-        at_work = [worker for worker in state.workers.values() if worker.hands]
+        at_work = [worker for worker in state.workers.values() if worker.assigned]
         leaving = [worker for worker in state.workers.values() if worker.life is Life.LEAVING]
         assert sum(memory.values()) + len(at_work) * (keeps + needs) <= room
         most_workers = max(most_workers, len(state.workers))
@@ -555,7 +555,7 @@ def test_workers_that_keep_memory_stay_within_the_budget(room: int) -> None:
             continue
         memory[worker.number] += keeps
         held = memory[worker.number]
-        state.done(worker.number, worker.hands[0][0], seconds=0.1, held=held, taken=held + needs)
+        state.done(worker.number, worker.assigned[0][0], seconds=0.1, held=held, taken=held + needs)
     assert recycled >= 3
     assert most_workers >= min(4, room // 300)
 
@@ -621,8 +621,8 @@ def test_the_simulation_notices_a_lost_task(seed: int) -> None:
     original = world.work
 
     def lose(worker: Worker) -> None:
-        if worker.hands[0][1][0].number == 1:
-            state.done(worker.number, worker.hands[0][0])
+        if worker.assigned[0][1][0].number == 1:
+            state.done(worker.number, worker.assigned[0][0])
         else:
             original(worker)
 

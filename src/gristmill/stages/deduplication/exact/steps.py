@@ -35,6 +35,7 @@ class ContentHashes(DocumentStage):
 
     notes_changes = True
     name = "content_hashes"
+    fork_safe = True
 
     def __init__(self, text_field: str, *, id_field: str | None, rule: SurvivorRule, merge_empty: bool = False) -> None:
         self.text_field = text_field
@@ -77,6 +78,7 @@ class EqualHashes(RangeReader):
     """Gives the removal list of a range of hashes: every document of a group but the one that stays."""
 
     name = "equal_hashes"
+    fork_safe = True
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         table = self.runs.read(low, high)

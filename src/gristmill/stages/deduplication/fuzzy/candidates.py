@@ -23,6 +23,7 @@ class BandGroups(RangeReader):
     """Gives the pairs of a range of band hashes."""
 
     name = "band_groups"
+    fork_safe = True
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         table = self.runs.read(low, high)

@@ -40,6 +40,7 @@ class SampledPairs(RangeReader):
     """
 
     name = "sampled_pairs"
+    fork_safe = True
 
     def __init__(self, removals: RunFiles, *, threshold: float, seed: int) -> None:
         super().__init__()

@@ -34,6 +34,7 @@ class VerifiedPairs(RangeReader):
     """
 
     name = "verified_pairs"
+    fork_safe = True
 
     def __init__(self, documents: RunFiles, *, signatures: bool = False) -> None:
         super().__init__()
@@ -60,6 +61,7 @@ class UnverifiedPairs(RangeReader):
     """Takes every candidate pair for a pair of duplicates, when verification is off."""
 
     name = "unverified_pairs"
+    fork_safe = True
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         table = self.runs.read(low, high)
@@ -79,6 +81,7 @@ class Clusters(RangeReader):
     """
 
     name = "clusters"
+    fork_safe = True
 
     def __init__(self, documents: RunFiles, *, threshold: float, chains: bool, signatures: bool = False) -> None:
         super().__init__()

@@ -39,6 +39,7 @@ class CandidateShingles(DocumentStage):
 
     notes_changes = True
     name = "candidate_shingles"
+    fork_safe = True
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ class MinHashes(DocumentStage):
 
     notes_changes = True
     name = "minhashes"
+    fork_safe = True
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class BandWriter(SortedRunWriter):
     """Writes one row per band of each document, sorted by the band's hash."""
 
     name = "sorted_bands"
+    fork_safe = True
 
     def encode(self, batch: DocumentBatch) -> pa.Table:
         table = batch.to_pyarrow()

@@ -66,6 +66,7 @@ class ShorterChains(RangeReader):
     """
 
     name = "shorter_chains"
+    fork_safe = True
 
     def __init__(self, *, eps: float) -> None:
         super().__init__()

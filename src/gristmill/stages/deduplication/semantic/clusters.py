@@ -55,6 +55,7 @@ class Centroids(RangeReader):
     """
 
     name = "centroids"
+    fork_safe = True
 
     def __init__(self, clusters: int, *, seed: int, max_iter: int, tol: float) -> None:
         super().__init__()
@@ -86,6 +87,7 @@ class ClusterMembers(RangeReader):
     """
 
     name = "cluster_members"
+    fork_safe = True
 
     def __init__(self, centroids: RunFiles, *, least: float) -> None:
         super().__init__()

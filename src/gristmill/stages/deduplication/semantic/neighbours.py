@@ -77,6 +77,7 @@ class ClusterNeighbours(RangeReader):
     """
 
     name = "cluster_neighbours"
+    fork_safe = True
 
     def __init__(self, *, least: float, which_to_keep: WhichToKeep | None, seed: int) -> None:
         super().__init__()
@@ -140,6 +141,7 @@ class EqualVectors(RangeReader):
     """Gives the pairs of a range of hashes whose vectors are equal."""
 
     name = "equal_vectors"
+    fork_safe = True
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         table = self.runs.read(low, high)
@@ -166,6 +168,7 @@ class NearestPairs(RangeReader):
     """Gives one pair for each document of a range, the nearest: what every later choice of `eps` is made from."""
 
     name = "nearest_pairs"
+    fork_safe = True
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         table = self.runs.read(low, high)

@@ -28,6 +28,7 @@ class SemanticSurvivors(RangeReader):
     """
 
     name = "semantic_survivors"
+    fork_safe = True
 
     def __init__(self, vectors: RunFiles, *, eps: float) -> None:
         super().__init__()

@@ -138,6 +138,7 @@ class WithText(DocumentStage):
 
     notes_changes = True
     name = "with_text"
+    fork_safe = True
 
     def __init__(self, text_field: str) -> None:
         self.text_field = text_field
@@ -170,6 +171,7 @@ class DocumentVectors(DocumentStage):
 
     notes_changes = True
     name = "document_vectors"
+    fork_safe = True
 
     def __init__(self, embedding_field: str, *, text_field: str, id_field: str | None, rule: SurvivorRule) -> None:
         self.embedding_field = embedding_field

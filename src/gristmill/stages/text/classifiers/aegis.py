@@ -60,6 +60,7 @@ class AegisModelStage(TokenBatchModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

@@ -59,6 +59,7 @@ class ClassifierModelStage(TokenBatchModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ class FineWebModelStage(TokenBatchModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

@@ -158,6 +158,7 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     notes_changes = True
     name = "format_aegis_prompt"
+    fork_safe = True
 
     def __init__(
         self,
@@ -239,6 +240,7 @@ class PostProcessAegisResponsesStage(ProcessingStage[DocumentBatch, DocumentBatc
 
     notes_changes = True
     name = "postprocess_aegis_responses"
+    fork_safe = True
 
     def __init__(
         self,

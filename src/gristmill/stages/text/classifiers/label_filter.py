@@ -27,6 +27,7 @@ class LabelFilter(Filter):
     only_drops = True
     for_dropped = "pass"  # type: ignore[assignment]  # there is no score to note
     notes_changes = True
+    fork_safe = True
 
     def __init__(self, keep: Callable[[Any], bool], label_field: str, labels: Sequence[Any]) -> None:
         super().__init__(keep, label_field)

@@ -192,6 +192,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     for_dropped = "pass"
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

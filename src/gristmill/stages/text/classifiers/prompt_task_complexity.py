@@ -91,6 +91,7 @@ class PromptTaskComplexityModelStage(TokenBatchModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

@@ -60,6 +60,7 @@ class EmbeddingModelStage(TokenBatchModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,
@@ -150,6 +151,7 @@ class SentenceTransformerEmbeddingModelStage(EmbeddingModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the encoder and read how its tokens become one vector."""

@@ -145,6 +145,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     for_dropped = "run"
     never_drops = True
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,
@@ -199,6 +200,7 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     for_dropped = "score"
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,
@@ -267,6 +269,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     for_dropped = "score"
     role = "score_filter"
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

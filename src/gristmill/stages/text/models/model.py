@@ -87,6 +87,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
 
     name = "model"
+    fork_safe = True
     resources = Resources(cpus=1.0, gpus=1.0)
     needs_own_worker = True
     runs_without_gpu = True

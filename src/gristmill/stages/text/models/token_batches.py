@@ -92,6 +92,7 @@ class TokenBatchModelStage(ModelStage):
     """
 
     notes_changes = True
+    fork_safe = True
     keep_tokens: bool = False
     max_seq_length: int | None = None
     tokens_per_batch: int | None = None

@@ -143,6 +143,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
 
     name = "tokenizer"
+    fork_safe = True
 
     def __init__(
         self,

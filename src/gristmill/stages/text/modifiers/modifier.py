@@ -48,6 +48,7 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
     for_dropped = "run"
     never_drops = True
     notes_changes = True
+    fork_safe = True
 
     def __init__(
         self,

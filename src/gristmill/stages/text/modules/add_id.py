@@ -39,6 +39,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
 
     name = "add_id"
+    fork_safe = True
 
     def __init__(
         self, id_field: str, id_prefix: str | None = None, overwrite: bool = False, *, start_index: int = 0

@@ -42,6 +42,7 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     notes_changes = True
     name = "document_joiner"
+    fork_safe = True
 
     def __init__(
         self,

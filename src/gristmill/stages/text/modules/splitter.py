@@ -32,6 +32,7 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
 
     name = "document_splitter"
+    fork_safe = True
 
     def __init__(self, separator: str, text_field: str = "text", segment_id_field: str = "segment_id") -> None:
         if not isinstance(separator, str) or not separator:

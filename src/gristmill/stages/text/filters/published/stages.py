@@ -53,6 +53,7 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     for_dropped = "score"
     notes_changes = True
+    fork_safe = True
 
     makes: ClassVar[Callable[..., FilterSet]]
 
@@ -96,6 +97,7 @@ class GopherQuality(PublishedSet):
 
     notes_changes = True
     name = "gopher_quality"
+    fork_safe = True
     makes = GopherQualityFilter
 
 
@@ -105,6 +107,7 @@ class GopherRepetition(PublishedSet):
 
     notes_changes = True
     name = "gopher_repetition"
+    fork_safe = True
     makes = GopherRepetitionFilter
 
 
@@ -114,6 +117,7 @@ class FineWebQuality(PublishedSet):
 
     notes_changes = True
     name = "fineweb_quality"
+    fork_safe = True
     makes = FineWebQualityFilter
 
 
@@ -125,6 +129,7 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
 
     name = "c4_quality"
+    fork_safe = True
 
     def __init__(self, text_field: str = "text", **options: Any) -> None:
         self.text_field = text_field

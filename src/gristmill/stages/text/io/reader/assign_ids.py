@@ -18,6 +18,7 @@ class AssignRowIds(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
 
     name = "assign_row_ids"
+    fork_safe = True
 
     def outputs(self) -> Spec:
         return ["data"], [DEDUP_ID_FIELD]

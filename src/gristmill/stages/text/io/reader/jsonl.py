@@ -41,6 +41,7 @@ class JsonlReaderStage(ReaderStage):
     """
 
     name = "jsonl_reader"
+    fork_safe = True
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ class ParquetReaderStage(ReaderStage):
     """
 
     name = "parquet_reader"
+    fork_safe = True
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ class FilePartitioningStage(SourceStage):
     """
 
     name = "file_partitioning"
+    fork_safe = True
     resources = Resources(cpus=0.5)
 
     def __init__(

@@ -42,6 +42,7 @@ class JsonlWriter(BaseWriter):
     """
 
     name = "jsonl_writer"
+    fork_safe = True
 
     def __init__(
         self,

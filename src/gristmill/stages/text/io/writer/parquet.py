@@ -70,6 +70,7 @@ class ParquetWriter(BaseWriter):
     """
 
     name = "parquet_writer"
+    fork_safe = True
 
     def __init__(
         self,
