@@ -17,6 +17,7 @@ from gristmill.ledger.prove.verify import verify
 from gristmill.observe.events import PartitionCommitted
 from gristmill.pipeline import Pipeline
 from gristmill.pipeline.describe import describe_plan
+from gristmill.recipes.loader import find_recipe, load_recipe
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
@@ -257,6 +258,27 @@ def test_recipes_of_version_0_1_have_no_code_to_compare(tmp_path: Path, monkeypa
         _committed(_job(tmp_path))
     again = _job(tmp_path).run(executor=here()).report
     assert (again.partitions_done_before, again.notes) == (3, ())
+
+
+@pytest.mark.parametrize("changed", [None, "lang", "ratio"])
+def test_the_english_cascade_of_version_0_1_is_resumed(tmp_path: Path, changed: str | None) -> None:
+    """The record is one that version 0.1 wrote; filters have declared their statistics by class since then."""
+    _input(tmp_path)
+    places = {"input_path": str(tmp_path / "in"), "output_path": str(tmp_path / "out")}
+    pipeline = load_recipe(find_recipe("english"), variables=places).pipeline()
+    assert len(_committed(pipeline)) == 3
+    plan = json.loads((Path(__file__).parent / "plans" / "english_0_1.json").read_text())
+    filters = {stage["name"]: stage["parameters"].get("filter_obj", [{}])[0] for stage in plan["stages"]}
+    if changed == "lang":
+        filters["repeating_top_3grams"]["_statistic"][3] = "jieba"
+    if changed == "ratio":
+        filters["numbers_ratio"]["upper"] = 0.2
+    (tmp_path / "out" / "_gristmill" / "plan.json").write_text(json.dumps(plan))
+    if changed is None:
+        assert _committed(pipeline) == []
+        return
+    with pytest.raises(ResumeError, match="jieba" if changed == "lang" else r"changed from 0\.2 to 0\.15"):
+        pipeline.run(executor=here())
 
 
 def test_settings_of_the_record_are_part_of_the_plan(tmp_path: Path) -> None:

@@ -122,13 +122,21 @@ def _as_in_version_0_1(value: Any) -> Any:
         return [_as_in_version_0_1(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: item.rpartition(".")[2]
-        if key in ("type", "class") and str(item).startswith("gristmill.")
-        else _as_in_version_0_1(item)
-        for key, item in value.items()
-        if key != "code"
-    }
+    found = {key: _as_in_version_0_1(item) for key, item in value.items() if key != "code"}
+    for key in ("type", "class"):
+        if str(found.get(key)).startswith("gristmill."):
+            found[key] = found[key].rpartition(".")[2]
+            if key == "class" and found[key].endswith("Filter"):
+                found = _without_declarations(found)
+    return found
+
+
+def _without_declarations(described: dict[str, Any]) -> dict[str, Any]:
+    """A filter without the statistics that its class declares, which objects of version 0.1 held themselves."""
+    statistic = described.pop("_statistic", described.pop("statistic", None))
+    kept = {key: item for key, item in described.items() if key not in ("_unique", "_total", "upper_reason")}
+    # The length of n-grams and how words are split are no declarations.
+    return {**kept, "statistic": statistic} if "NGrams" in described["class"] else kept
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -188,7 +188,7 @@ def test_derived_bands_find_nearly_all_at_the_threshold(threshold: float) -> Non
 
 def test_the_default_bands_are_what_the_page_says() -> None:
     assert derive_banding(0.8) == Banding(20, 7)
-    assert Banding(20, 7).curve()[0.8] == pytest.approx(0.9910, abs=1e-4)
+    assert Banding(20, 7).probability(0.8) == pytest.approx(0.9910, abs=1e-4)
 
 
 def test_intervals_hold_what_they_promise() -> None:

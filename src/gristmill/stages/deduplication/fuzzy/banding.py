@@ -54,10 +54,6 @@ class Banding:
         """How likely a pair of this Jaccard similarity is to be compared."""
         return 1.0 - float((1.0 - similarity**self.rows) ** self.bands)
 
-    def curve(self) -> dict[float, float]:
-        """The probability for similarities from 0.1 to 1."""
-        return {tenth / 20: round(self.probability(tenth / 20), 4) for tenth in range(2, 21)}
-
     def __str__(self) -> str:
         points = ", ".join(f"{at:.2f} → {self.probability(at):.1%}" for at in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95))
         return f"{self.bands} bands of {self.rows} hashes; pairs compared by similarity: {points}"

@@ -1,6 +1,15 @@
-"""Rules over source code (StarCoder, Li et al. 2023, arXiv:2305.06161)."""
+"""Rules over source code (StarCoder, Li et al. 2023, arXiv:2305.06161), its comments and the visible text of pages."""
 
 from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Callable
+from html.entities import html5
+from html.parser import HTMLParser
 
 import numpy as np
 
@@ -8,13 +17,6 @@ from gristmill.errors import UsageError, did_you_mean
 from gristmill.kernels.text_column import text_column
 from gristmill.kernels.text_search import contains
 from gristmill.stages.text.filters import statistics as s
-from gristmill.stages.text.filters.heuristic.comments import (
-    COMMENTS,
-    UnreadableSourceError,
-    python_comments,
-    python_docstrings,
-)
-from gristmill.stages.text.filters.heuristic.markup import visible_text_length
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.statistics import Scores, TextStatistics
 
@@ -180,3 +182,196 @@ class HTMLBoilerplateFilter(ColumnFilter):
     def _share(self, source: str) -> float:
         length = visible_text_length(source)
         return length / len(source) if source and length >= self._least_chars else 0.0
+
+
+class UnreadableSourceError(ValueError):
+    """The source is not a program of its language: a comment without an end, or a syntax error."""
+
+
+_C_FAMILY = re.compile(r'"[^"\n]*"|//(?P<text>.*)|/\*(?P<block>[\s\S]*?)\*/|(?P<open>/\*)')
+_MARKUP = re.compile(r'"[^"\n]*"|<!--(?P<text>[\s\S]*?)-->|(?P<open><!--)')
+_RUBY = re.compile(r"""(?P<quote>["'])(?:\\(?P=quote)|(?!(?P=quote)).)*(?P=quote)|\#(?P<text>.*)""")
+_SHELL = re.compile(r"""(?P<quote>["'])(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?:(?P=quote)|\\?\Z)|\\[\s\S]|\#(?P<text>.*)""")
+# A slash takes the character after it along, whatever it is, unless both begin a comment.
+_SLASHES = r"""|//(?P<text>.*)|/\*(?P<block>[\s\S]*?)\*/|(?P<open>/\*)|/[\s\S]"""
+_SCRIPT = re.compile(r"""(?P<quote>["'])(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?:(?P=quote)|\\?\Z)""" + _SLASHES)
+_GO = re.compile(r"""(?P<quote>["'`])(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?:(?P=quote)|\\?\Z)""" + _SLASHES)
+
+
+def _matched(pattern: re.Pattern[str]) -> Callable[[str], list[str]]:
+    """Comments as what a pattern's groups match, with strings and escapes skipped."""
+
+    def comments(source: str) -> list[str]:
+        found: list[str] = []
+        for match in pattern.finditer(source):
+            groups = match.groupdict()
+            if groups.get("open") is not None:
+                raise UnreadableSourceError("a comment does not end")
+            for name in ("text", "block"):
+                text = groups.get(name)
+                if text is not None:
+                    found.append(text)
+        return found
+
+    return comments
+
+
+def python_comments(source: str) -> list[str]:
+    """The comments of a Python program, with their sign.
+
+    Raises:
+        UnreadableSourceError: The source has no tokens.
+    """
+    try:
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        return [token.string for token in tokens if token.type == tokenize.COMMENT]
+    except (tokenize.TokenError, SyntaxError, ValueError) as error:
+        raise UnreadableSourceError(str(error)) from error
+
+
+def _python_comment_texts(source: str) -> list[str]:
+    return [comment[1:] for comment in python_comments(source)]
+
+
+def python_docstrings(source: str) -> list[str]:
+    """The documentation strings of a program, its classes and its functions (not of coroutines), without indentation.
+
+    Raises:
+        UnreadableSourceError: The source does not parse.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+        nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+        return [text for text in map(ast.get_docstring, nodes) if text]
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableSourceError(str(error)) from error
+
+
+COMMENTS: dict[str, Callable[[str], list[str]]] = {
+    "application/javascript": _matched(_SCRIPT),
+    "text/html": _matched(_MARKUP),
+    "text/x-c": _matched(_C_FAMILY),
+    "text/x-c++": _matched(_C_FAMILY),
+    "text/x-go": _matched(_GO),
+    "text/x-java": _matched(_C_FAMILY),
+    "text/x-java-source": _matched(_C_FAMILY),
+    "text/x-javascript": _matched(_SCRIPT),
+    "text/x-python": _python_comment_texts,
+    "text/x-ruby": _matched(_RUBY),
+    "text/x-script.python": _python_comment_texts,
+    "text/x-shellscript": _matched(_SHELL),
+    "text/xml": _matched(_MARKUP),
+}
+
+
+_VOID = frozenset(
+    (
+        "area", "base", "basefont", "bgsound", "br", "col", "command", "embed", "frame", "hr", "image", "img", "input",
+        "isindex", "keygen", "link", "menuitem", "meta", "nextid", "param", "source", "spacer", "track", "wbr",
+    )
+)  # fmt: skip
+_AS_IS = frozenset(("pre", "textarea"))
+_HIDDEN = frozenset(("script", "style", "template", "rt", "rp"))
+_SPACES = " \n\t\x0c\r"
+
+
+class _TextMeter(HTMLParser):
+    """Counts the characters of visible text; white space alone between two tags counts as one character."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=False)
+        self.length = 0
+        self._pieces: list[str] = []
+        self._open: list[str] = []
+        self._hidden = 0
+        self._as_is = 0
+        self._closed_void: dict[str, int] = {}
+
+    def _flush(self) -> None:
+        if not self._pieces:
+            return
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        if self._hidden:
+            return
+        self.length += len(text) if self._as_is or text.strip(_SPACES) else min(len(text), 1)
+
+    def _push(self, tag: str) -> None:
+        self._open.append(tag)
+        self._hidden += tag in _HIDDEN
+        self._as_is += tag in _AS_IS
+
+    def _pop_to(self, tag: str) -> None:
+        if tag not in self._open:
+            return
+        while True:
+            last = self._open.pop()
+            self._hidden -= last in _HIDDEN
+            self._as_is -= last in _AS_IS
+            if last == tag:
+                return
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._flush()
+        if tag in _VOID:
+            self._closed_void[tag] = self._closed_void.get(tag, 0) + 1
+        else:
+            self._push(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._flush()
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._closed_void.get(tag):
+            self._closed_void[tag] -= 1
+            return
+        self._flush()
+        self._pop_to(tag)
+
+    def handle_data(self, data: str) -> None:
+        self._pieces.append(data)
+
+    def handle_charref(self, name: str) -> None:
+        digits = name[1:] if name[:1] in "xX" else name
+        alphabet = "0123456789abcdefABCDEF" if name[:1] in "xX" else "0123456789"
+        rest = digits.lstrip(alphabet)
+        if len(rest) < len(digits):
+            # Which character it is makes no difference to the length.
+            self._pieces.append("x")
+        self._pieces.append(rest)
+
+    def handle_entityref(self, name: str) -> None:
+        self._pieces.append(html5.get(f"{name};", f"&{name}"))
+
+    def handle_comment(self, data: str) -> None:
+        self._flush()
+
+    def handle_decl(self, decl: str) -> None:
+        self._flush()
+
+    def handle_pi(self, data: str) -> None:
+        self._flush()
+
+    def unknown_decl(self, data: str) -> None:
+        self._flush()
+        if data.upper().startswith("CDATA["):
+            self._pieces.append(data[len("CDATA[") :])
+            self._flush()
+
+    def close(self) -> None:
+        super().close()
+        self._flush()
+
+
+def visible_text_length(source: str) -> int:
+    """Characters of the page outside tags, comments, scripts, styles and templates; 0 where it cannot be read."""
+    meter = _TextMeter()
+    try:
+        meter.feed(source)
+        meter.close()
+    except AssertionError:
+        # What the standard library raises for declarations it cannot make sense of.
+        return 0
+    return meter.length

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import UsageError, did_you_mean
-from gristmill.kernels.text_column import Integers, Mask, TextColumn
+from gristmill.kernels.text_column import Mask, TextColumn
 from gristmill.stages.text.filters.cascade import CascadeResult, FilterCascade
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.splitters import SPACE, SPACY, UNICODE
 from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
-
-Amount = Callable[[TextStatistics], Integers]
 
 
 class Rule(ColumnFilter):
