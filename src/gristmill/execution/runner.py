@@ -295,7 +295,7 @@ class SegmentRunner:
         """Record the ids of documents of the source."""
         if self.settings.output is None:
             return
-        from gristmill.ledger.record.identity import make_identity
+        from gristmill.ledger.record.tables import make_identity
 
         identity = make_identity(batch, id_field=self.settings.id_field, url_field=self.settings.url_field)
         trail.identities.append(identity)

@@ -10,16 +10,16 @@ import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import xxhash
 
 from gristmill.errors import ConservationError, OutputError
-from gristmill.ledger.record.identity import ids_of_rows, index_hashes
 from gristmill.ledger.record.layout import PARTITION_FILES, RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, PENDING, FileEntry, Manifest, ManifestEntry
 from gristmill.ledger.record.quarantine import quarantine_lines
-from gristmill.ledger.record.tables import ledger_table, parquet_bytes
+from gristmill.ledger.record.tables import ids_of_rows, index_hashes, ledger_table, parquet_bytes
 from gristmill.ledger.record.trail import QUARANTINED, StageCount, Trail
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
@@ -49,52 +49,46 @@ def commit_partition(
         ConservationError: The rows do not add up; nothing was written.
         OutputError: A file could not be written or moved; the partition is not committed.
     """
-    rows_written = sum(file.rows for file in staged_files)
-    rows_read = check_conservation(partition.id, trail, stage_order, rows_written=rows_written)
     counts = {stage: trail.counts.get(stage, StageCount()) for stage in stage_order}
-    highest = [int(identity.rows.max()) for identity in trail.identities if len(identity.rows)]
-    row_numbers = max(rows_read, max(highest, default=-1) + 1)
+    rows_dropped = check_conservation(partition.id, trail, counts, staged_files)
+    rows_read = row_numbers = source_rows(counts)
+    for identity in trail.identities:
+        row_numbers = max(row_numbers, int(identity.rows.max(initial=-1)) + 1)
     contents = _record_contents(trail, stage_order, row_numbers)
-    manifest = Manifest(folder)
-    entry = ManifestEntry(
+    records: dict[str, FileEntry] = {}
+    for kind, (data, rows) in contents.items():
+        place = folder.relative(folder.record_path(kind, partition.id))
+        records[kind] = FileEntry(place, len(data), "xxh3:" + xxhash.xxh3_128_hexdigest(data), rows)
+    committed = ManifestEntry(
         partition=partition.id,
         index=partition.index,
         source=tuple(partition.to_dict()["ranges"]),
         fingerprint=partition.fingerprint(),
         plan=plan_digest,
-        files=tuple(
-            FileEntry(_final_name(folder, partition.id, file), file.size, file.hash, file.rows) for file in staged_files
-        ),
-        records={
-            kind: FileEntry(
-                folder.relative(folder.record_path(kind, partition.id)),
-                len(data),
-                "xxh3:" + xxhash.xxh3_128_hexdigest(data),
-                rows,
-            )
-            for kind, (data, rows) in contents.items()
-        },
+        files=_data_files(folder, partition.id, staged_files),
+        records=records,
         stages=counts,
         rows_read=rows_read,
         rows_written=trail.output_rows,
-        rows_dropped=sum(sum(count.dropped.values()) for count in counts.values()),
-        quarantined=sum(sum(count.quarantined.values()) for count in counts.values()),
+        rows_dropped=rows_dropped,
+        quarantined=len(trail.quarantine),
         row_numbers=row_numbers,
-        state=PENDING,
     )
+    manifest = Manifest(folder)
     earlier = manifest.get(partition.id)
-    committed = replace(entry, state=COMMITTED)
-    if earlier == committed and all(folder.size(folder.join(file.path)) == file.size for file in entry.all_files):
-        # Another process was faster. Announcing the partition again would make it pending for a moment.
-        for staged, final in zip(staged_files, entry.files, strict=True):
-            if staged.path != folder.join(final.path):
-                folder.remove(staged.path)
-        return committed
+    leftovers: list[FileEntry] = []
+    if earlier is not None:
+        own = committed.all_files
+        if earlier == committed and all(folder.size(folder.join(file.path)) == file.size for file in own):
+            # Another process was faster. Announcing the partition again would make it pending for a moment.
+            for staged, final in zip(staged_files, committed.files, strict=True):
+                if staged.path != folder.join(final.path):
+                    folder.remove(staged.path)
+            return committed
+        paths = {file.path for file in own}
+        leftovers = [file for file in earlier.all_files if file.path not in paths]
     # From here on an entry names every file that may lie around, and nothing counts until it says committed.
-    own = {file.path for file in entry.all_files}
-    leftovers = tuple(file for file in (earlier.all_files if earlier else ()) if file.path not in own)
-    announced = replace(entry, files=(*entry.files, *leftovers))
-    manifest.add(announced)
+    manifest.add(replace(committed, state=PENDING, files=(*committed.files, *leftovers)))
     for kind in PARTITION_FILES:
         path = folder.record_path(kind, partition.id)
         if kind in contents:
@@ -103,8 +97,10 @@ def commit_partition(
             folder.remove(path)
     for file in leftovers:
         folder.remove(folder.join(file.path))
-    for staged, final in zip(staged_files, entry.files, strict=True):
-        _place(folder, staged, final)
+    for staged, final in zip(staged_files, committed.files, strict=True):
+        target = folder.join(final.path)
+        if staged.path != target:
+            folder.move(staged.path, target)
     manifest.add(committed)
     return committed
 
@@ -124,25 +120,34 @@ def remove_partition(folder: RunFolder, partition_id: str) -> bool:
     return any(removed)
 
 
-def check_conservation(partition_id: str, trail: Trail, stage_order: Sequence[str], *, rows_written: int) -> int:
-    """The rows that the source of a partition created, once it is sure that every one of them is accounted for.
+def check_conservation(
+    partition_id: str, trail: Trail, counts: dict[str, StageCount], staged_files: Sequence[WrittenFile]
+) -> int:
+    """How many rows of a partition were dropped, once it is sure that every row is accounted for.
+
+    Every dropped row must have a decision and every quarantined one a record, or `why` could not answer.
+
+    Args:
+        partition_id: The partition.
+        trail: Everything recorded about it.
+        counts: Of this, the counts of the stages of the plan, in their order.
+        staged_files: The finished data files.
 
     Raises:
-        ConservationError: The rows of a stage, or between two stages, do not add up.
+        ConservationError: The rows of a stage, between two stages, in the files or in the ledger do not add up.
     """
     # Rows of a stage that the plan does not have would be missing from every sum.
-    used = {stage for stage, count in trail.counts.items() if count != StageCount()}
-    used.update(block.stage for block in trail.decisions)
-    used.update(record.stage for record in trail.quarantine)
-    unknown = sorted(used.difference(stage_order))
+    unknown = set(map(attrgetter("stage"), [*trail.decisions, *trail.quarantine])).difference(counts)
+    for stage, count in trail.counts.items():
+        if stage not in counts and count != StageCount():
+            unknown.add(stage)
     if unknown:
         raise ConservationError(
-            f"Partition {partition_id!r} has rows of stages that the plan does not have: {', '.join(unknown)}. The "
-            f"plan has {', '.join(stage_order)}.",
+            f"Partition {partition_id!r} has rows of stages that the plan does not have: "
+            f"{', '.join(sorted(unknown))}. The plan has {', '.join(counts)}.",
             partition=partition_id,
-            stage=unknown[0],
+            stage=min(unknown),
         )
-    counts = {stage: trail.counts.get(stage, StageCount()) for stage in stage_order}
     found = find_imbalance(counts)
     if found:
         stage, text = found
@@ -151,24 +156,48 @@ def check_conservation(partition_id: str, trail: Trail, stage_order: Sequence[st
             partition=partition_id,
             stage=stage,
         )
-    end = stage_order[-1] if stage_order else ""
-    last = counts[end].rows_out if stage_order else 0
+    end, last = next(reversed(counts.items()), ("", StageCount()))
+    rows_written = sum(map(attrgetter("rows"), staged_files))
     for what, number in (("the files hold", rows_written), ("the writer reported", trail.output_rows)):
-        if number != last:
+        if number != last.rows_out:
             raise ConservationError(
-                f"Partition {partition_id!r}: {last} rows came out of the last stage {end!r}, but {what} {number}.",
+                f"Partition {partition_id!r}: {last.rows_out} rows came out of the last stage {end!r}, but {what} "
+                f"{number}.",
                 partition=partition_id,
                 stage=end,
-                rows_out=last,
+                rows_out=last.rows_out,
                 rows_written=number,
             )
-    _check_decisions(partition_id, trail, counts)
-    return source_rows(counts)
+    counted: Counter[tuple[str, str, str]] = Counter()
+    for stage, count in counts.items():
+        for what, rows in (("dropped", count.dropped), (QUARANTINED, count.quarantined)):
+            for name, number in rows.items():
+                counted[stage, what, name] += number
+    recorded: Counter[tuple[str, str, str]] = Counter()
+    for block in trail.decisions:
+        if block.outcome != QUARANTINED:
+            recorded[block.stage, "dropped", block.reason] += len(block.rows)
+    for record in trail.quarantine:
+        recorded[record.stage, QUARANTINED, record.cause] += 1
+    for key in sorted({*counted, *recorded}):
+        if counted[key] != recorded[key]:
+            stage, what, name = key
+            raise ConservationError(
+                f"Partition {partition_id!r}: stage {stage!r} counts {counted[key]} rows {what} for {name!r}, but the "
+                f"ledger has {recorded[key]} of them.",
+                partition=partition_id,
+                stage=stage,
+                reason=name,
+            )
+    return counted.total() - len(trail.quarantine)
 
 
 def source_rows(counts: Mapping[str, StageCount]) -> int:
     """The rows of the source: what the first stage with any created, or was given where documents came by hand."""
-    return next((count.rows_in + count.created for count in counts.values() if count.rows_in + count.created), 0)
+    for count in counts.values():
+        if count.rows_in + count.created:
+            return count.rows_in + count.created
+    return 0
 
 
 def find_imbalance(counts: Mapping[str, StageCount]) -> tuple[str, str] | None:
@@ -190,28 +219,6 @@ def find_imbalance(counts: Mapping[str, StageCount]) -> tuple[str, str] | None:
     return None
 
 
-def _check_decisions(partition_id: str, trail: Trail, counts: Mapping[str, StageCount]) -> None:
-    """Every dropped row must have a decision and every quarantined one a record, or `why` could not answer."""
-    counted: Counter[tuple[str, str, str]] = Counter()
-    for stage, count in counts.items():
-        counted.update({(stage, "dropped", reason): number for reason, number in count.dropped.items()})
-        counted.update({(stage, QUARANTINED, cause): number for cause, number in count.quarantined.items()})
-    recorded = Counter((record.stage, QUARANTINED, record.cause) for record in trail.quarantine)
-    for block in trail.decisions:
-        if block.outcome != QUARANTINED:
-            recorded[block.stage, "dropped", block.reason] += len(block.rows)
-    for stage, what, name in sorted({*counted, *recorded}):
-        key = (stage, what, name)
-        if counted[key] != recorded[key]:
-            raise ConservationError(
-                f"Partition {partition_id!r}: stage {stage!r} counts {counted[key]} rows {what} for {name!r}, but the "
-                f"ledger has {recorded[key]} of them.",
-                partition=partition_id,
-                stage=stage,
-                reason=name,
-            )
-
-
 def _record_contents(trail: Trail, stage_order: Sequence[str], row_numbers: int) -> dict[str, tuple[bytes, int | None]]:
     """The files of a partition's record that are not empty: kind to bytes and rows."""
     contents: dict[str, tuple[bytes, int | None]] = {}
@@ -230,28 +237,17 @@ def _record_contents(trail: Trail, stage_order: Sequence[str], row_numbers: int)
     return contents
 
 
-def _final_name(folder: RunFolder, partition_id: str, file: WrittenFile) -> str:
-    name = posixpath.basename(file.path.replace("\\", "/"))
-    if not name.startswith(partition_id):
-        raise OutputError(
-            f"The staged file {file.path!r} cannot be given its final name: it must begin with the partition id "
-            f"{partition_id!r}.",
-            path=file.path,
-        )
-    return folder.relative(folder.data_path(partition_id, name[len(partition_id) :]))
-
-
-def _place(folder: RunFolder, staged: WrittenFile, final: FileEntry) -> None:
-    target = folder.join(final.path)
-    if staged.path == target:
-        return
-    try:
-        folder.move(staged.path, target)
-    except OSError as error:
-        if not isinstance(error.__cause__ or error, FileNotFoundError):
-            raise
-        raise OutputError(
-            f"The staged file {staged.path!r} is gone, so {target!r} could not be put in place. Something cleaned the "
-            "staging folder during the run; run again to redo the partition.",
-            path=staged.path,
-        ) from error
+def _data_files(folder: RunFolder, partition_id: str, staged_files: Sequence[WrittenFile]) -> tuple[FileEntry, ...]:
+    """The data files of a partition as they will lie in the output."""
+    files = []
+    for file in staged_files:
+        name = posixpath.basename(file.path.replace("\\", "/"))
+        if not name.startswith(partition_id):
+            raise OutputError(
+                f"The staged file {file.path!r} cannot be given its final name: it must begin with the partition id "
+                f"{partition_id!r}.",
+                path=file.path,
+            )
+        place = folder.relative(folder.data_path(partition_id, name[len(partition_id) :]))
+        files.append(FileEntry(place, file.size, file.hash, file.rows))
+    return tuple(files)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 import psutil
 
 from gristmill.errors import InputNotFoundError, OutputError, OutputExistsError, UsageError, VerificationError
-from gristmill.storage.atomic import output_errors, sweep_temporaries, temporary_path, write_bytes_atomic
+from gristmill.storage.atomic import output_error, output_errors, sweep_temporaries, temporary_path, write_bytes_atomic
 from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
 from gristmill.storage.partitions import Partition
 
@@ -87,8 +87,7 @@ class RunFolder:
         Raises:
             VerificationError: The path leads out of the folder.
         """
-        parts = relative.split("/")
-        if not relative or "\\" in relative or "\0" in relative or any(part in ("", ".", "..") for part in parts):
+        if "\\" in relative or "\0" in relative or not {"", ".", ".."}.isdisjoint(relative.split("/")):
             raise VerificationError(
                 f"The path {relative!r} in the record of {self.path} leads out of the folder. The record was tampered "
                 "with; do not trust this output.",
@@ -133,12 +132,15 @@ class RunFolder:
         What another machine stages is left alone: nothing tells whether it is still at work.
         """
         staging = self.record_path("staging")
-        names = {name.split("/", 1)[0] for name in self.walk(staging)}
-        if self.local and os.path.isdir(staging):
-            names |= set(os.listdir(staging))
-        gone = [name for name in sorted(names) if _abandoned(name)]
-        for name in gone:
-            self.remove_tree(f"{staging}/{name}")
+        if self.local:
+            names = set(os.listdir(staging)) if os.path.isdir(staging) else set()
+        else:
+            names = {name.split("/", 1)[0] for name in self.walk(staging)}
+        gone = []
+        for name in sorted(names):
+            if _abandoned(name):
+                self.remove_tree(f"{staging}/{name}")
+                gone.append(name)
         if self.local:
             with contextlib.suppress(OSError):
                 os.rmdir(staging)
@@ -229,8 +231,12 @@ class RunFolder:
                 self._fs.rm(self.inner(path), recursive=True)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file (or where the store has no rename: copy and delete), replacing what is at `target`."""
-        with output_errors(target):
+        """Rename a staged file (or where the store has no rename: copy and delete), replacing what is at `target`.
+
+        Raises:
+            OutputError: The file is gone, or `target` cannot be written.
+        """
+        try:
             if self.local:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 try:
@@ -250,6 +256,14 @@ class RunFolder:
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.rm_file(self.inner(target))
                 self._fs.mv(self.inner(source), self.inner(target))
+        except FileNotFoundError as error:
+            raise OutputError(
+                f"The staged file {source!r} is gone, so {target!r} could not be put in place. Something cleaned the "
+                "staging folder during the run; run again to redo the partition.",
+                path=source,
+            ) from error
+        except OSError as error:
+            raise output_error(target, error) from error
 
     def walk(self, folder: str | None = None) -> dict[str, int]:
         """All files below `folder` (by default the output) by their path relative to it, with their sizes."""
@@ -353,11 +367,13 @@ class RunFolder:
                 looked for, so that the next run would take it for input.
         """
         root = self.path.rstrip("/")
-        for path in (piece.path for partition in partitions for piece in partition.ranges):
-            if _is_read_below(path, root):
-                raise OutputError(
-                    f"The output folder {root} holds the input file {path}. Write to another folder.", path=root
-                )
+        for partition in partitions:
+            for piece in partition.ranges:
+                if _is_read_below(piece.path, root):
+                    raise OutputError(
+                        f"The output folder {root} holds the input file {piece.path}. Write to another folder.",
+                        path=root,
+                    )
         for path in searched:
             if _is_read_below(root, path.rstrip("/")):
                 raise OutputError(

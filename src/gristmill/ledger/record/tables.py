@@ -1,20 +1,27 @@
-"""The decisions, changes and scores of a partition as Parquet, the same bytes whatever order they were recorded in.
+"""The decisions, changes and scores of a partition as Parquet, and the ids and URLs of its documents as an index.
 
-Rows are sorted by all that distinguishes them and the writer's settings are fixed, so equal content is an equal file.
+The bytes are the same whatever order things were recorded in: rows are sorted by all that distinguishes them and the
+writer's settings are fixed, so equal content is an equal file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gristmill.ledger.record.identity import ids_of_rows
-from gristmill.ledger.record.trail import QUARANTINED, Decisions, Trail
+from gristmill.errors import MissingColumnError
+from gristmill.kernels.hashing import Hashes, hash_column
+from gristmill.ledger.record.trail import QUARANTINED, Decisions, Identity, Rows, Trail
+
+if TYPE_CHECKING:
+    from gristmill.tasks.document import DocumentBatch
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 
@@ -48,6 +55,8 @@ _ENCODINGS = {
     "cluster": "DELTA_BINARY_PACKED",
 }
 
+_utf8 = methodcaller("encode", "utf-8", "surrogatepass")
+
 # Of each table its columns, the attributes of a block that fill them, and what it is sorted by.
 _TABLES: dict[str, tuple[pa.Schema, dict[str, str], tuple[str, ...]]] = {
     "ledger": (
@@ -73,8 +82,13 @@ _TABLES: dict[str, tuple[pa.Schema, dict[str, str], tuple[str, ...]]] = {
 
 def parquet_bytes(table: pa.Table) -> bytes:
     """`table` as a Parquet file with the fixed settings of the ledger."""
-    names = table.column_names
-    repeating = [name for name in names if name in _REPEATING or pa.types.is_dictionary(table.schema.field(name).type)]
+    repeating: list[str] = []
+    encodings: dict[str, str] = {}
+    for column in table.schema:
+        if column.name in _REPEATING or pa.types.is_dictionary(column.type):
+            repeating.append(column.name)
+        elif column.name in _ENCODINGS:
+            encodings[column.name] = _ENCODINGS[column.name]
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -83,7 +97,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
         compression="zstd",
         compression_level=1,  # ids are the bulk, and higher levels gain nothing on them
         use_dictionary=repeating,
-        column_encoding={name: _ENCODINGS[name] for name in names if name in _ENCODINGS and name not in repeating},
+        column_encoding=encodings,
         row_group_size=_ROW_GROUP,
         write_statistics=["row"],
         store_schema=False,
@@ -155,7 +169,7 @@ def _columns(
             used = set(given)
             first = [word for word in dict.fromkeys(stage_order if name == "stage" else ()) if word in used]
             words[name] = [*first, *sorted(used.difference(first), key=_utf8)]
-            codes = {word: number for number, word in enumerate(words[name])}
+            codes = dict(zip(words[name], itertools.count(), strict=False))
             values[name] = np.repeat(np.array([codes[word] for word in given], np.int32), lengths)
             continue
         dtype = np.int64 if pa.types.is_int64(kind) else np.float64
@@ -168,10 +182,6 @@ def _columns(
             values[name][np.isnan(values[name])] = np.nan  # every NaN becomes the same NaN
     missing["row"] = values["row"] < 0
     return values, missing, words
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def _clean(text: str) -> str:
@@ -192,3 +202,56 @@ def _settle_ties(
     group = np.concatenate([[0], np.cumsum(~same)])
     ranked = sorted(range(len(order)), key=lambda at: (group[at], _utf8(survivors[int(order[at])] or "")))
     return order[np.array(ranked, np.int64)]
+
+
+def make_identity(batch: DocumentBatch, *, id_field: str | None, url_field: str | None) -> Identity:
+    """The identity of every row of a batch as it was read; numbers count as their digits.
+
+    Args:
+        batch: Documents with their row numbers.
+        id_field: The column with ids; None, or a column that is not there, means there are none.
+        url_field: The same for URLs.
+    """
+    texts: list[pa.Array | None] = []
+    for field in (id_field, url_field):
+        try:
+            found = None if field is None else batch.text(field)
+        except MissingColumnError:
+            found = None
+        texts.append(None if found is None or found.null_count == len(found) else found)
+    ids, urls = texts
+    return Identity(
+        rows=batch.rows,
+        id_hashes=None if ids is None else hash_column(ids),
+        url_hashes=None if urls is None else hash_column(urls),
+        ids=ids,
+    )
+
+
+def index_hashes(identities: Iterable[Identity], rows: int) -> tuple[Hashes | None, Hashes | None]:
+    """The hashes of ids and of URLs by row number, 0 where there is none; None where no row has one."""
+    found: list[Hashes | None] = [None, None]
+    for identity in identities:
+        for kind, hashes in enumerate((identity.id_hashes, identity.url_hashes)):
+            if hashes is None or not hashes.any():
+                continue
+            target = found[kind]
+            if target is None:
+                target = found[kind] = np.zeros(rows, np.uint64)
+            known = identity.rows >= 0
+            target[identity.rows[known]] = hashes[known]
+    return found[0], found[1]
+
+
+def ids_of_rows(identities: Iterable[Identity], rows: Rows) -> pa.Array:
+    """The id of each row among the identities of a partition, null where it has none."""
+    known = [identity for identity in identities if identity.ids is not None and len(identity.rows)]
+    if not known:
+        return pa.nulls(len(rows), pa.large_string())
+    there = np.concatenate([identity.rows for identity in known])
+    order = np.argsort(there, kind="stable")
+    there = there[order]
+    ids = pa.chunked_array([identity.ids.cast(pa.large_string()) for identity in known], pa.large_string())
+    at = np.minimum(np.searchsorted(there, rows), len(there) - 1)
+    taken = ids.take(pa.array(order[at], mask=(there[at] != rows) | (rows < 0)))
+    return pa.concat_arrays(taken.chunks) if taken.num_chunks != 1 else taken.chunk(0)

@@ -14,10 +14,10 @@ import pytest
 from gristmill.errors import InputNotFoundError
 from gristmill.kernels.hashing import hash_column
 from gristmill.ledger.ask.ledger import Ledger
-from gristmill.ledger.record.identity import make_identity
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.quarantine import list_quarantine, read_quarantine
+from gristmill.ledger.record.tables import make_identity
 from gristmill.ledger.record.trail import Decisions, Identity, Scores, StageCount, Trail
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.tasks.document import DocumentBatch

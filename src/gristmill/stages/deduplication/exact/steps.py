@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.text_column import text_column
-from gristmill.ledger.record.identity import make_identity
+from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS

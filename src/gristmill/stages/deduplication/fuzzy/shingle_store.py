@@ -9,7 +9,7 @@ import pyarrow as pa
 from gristmill.kernels.minhash import hash_factors, signature_sets
 from gristmill.kernels.shingles import CHARACTERS, WORDS, jaccard_pairs, shingle_sets, word_tables
 from gristmill.kernels.text_column import text_column
-from gristmill.ledger.record.identity import make_identity
+from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 from gristmill.stages.deduplication.source import DocumentStage, Keys, first_key, make_keys, texts_of

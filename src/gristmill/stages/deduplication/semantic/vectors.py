@@ -19,7 +19,7 @@ import pyarrow as pa
 from gristmill.errors import InputError
 from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.vector_search import Vectors, rounded_vectors
-from gristmill.ledger.record.identity import make_identity
+from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
