@@ -22,7 +22,7 @@ from gristmill.observe.events import EventStream, Listener, Notice, RunFinished,
 from gristmill.observe.figures import plural
 from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, open_output, preview_output
-from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
+from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
 from gristmill.pipeline.result import RunReport, RunResult, StageReport
 from gristmill.stages.base import FusedStage
 from gristmill.storage.atomic import output_error
@@ -94,7 +94,8 @@ def prepare(
     partitions, root = _roots(sketch, initial_tasks)
     unseen: list[str] = []
     if sketch.source is not None:
-        unseen = check_columns(sketch.stages, sketch.source.columns(partitions, wanted_columns(sketch.stages[1:])))
+        wanted, _ = declared_columns(sketch.stages[1:])
+        unseen = check_columns(sketch.stages, sketch.source.columns(partitions, wanted))
     settings = RunSettings(
         id_field=options.id_field,
         url_field=options.url_field,
