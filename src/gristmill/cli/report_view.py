@@ -13,7 +13,7 @@ from gristmill.observe.figures import count, duration, plural, share
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gristmill.pipeline.result import RunReport, StageReport
+    from gristmill.pipeline.run import RunReport, StageReport
 
 PLAIN_WIDTH = 140
 """Columns when the output is no terminal: wide enough that a table in a log does not wrap."""

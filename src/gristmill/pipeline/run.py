@@ -1,12 +1,12 @@
-"""Prepares a pipeline, explains what a run would do, and runs it from plan to report."""
+"""Prepares a pipeline, explains what a run would do, and runs it from plan to result."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from gristmill.observe.figures import plural
 from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, open_output, preview_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
-from gristmill.pipeline.result import RunReport, RunResult, StageReport
 from gristmill.stages.base import FusedStage
 from gristmill.storage.atomic import output_error
 from gristmill.storage.partitions import Partition
@@ -34,6 +33,76 @@ from gristmill.tracking.accounting import settled
 
 if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline
+
+
+# --- what a run gives back ---
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """The rows and the time of one stage over the whole run."""
+
+    name: str
+    rows_in: int = 0
+    rows_out: int = 0
+    created: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    untracked: int = 0
+    changed: int = 0
+    busy_s: float = 0.0
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did, over all partitions of the output, those of earlier runs included."""
+
+    pipeline: str
+    status: str
+    seconds: float
+    stages: tuple[StageReport, ...]
+    rows_read: int
+    rows_written: int
+    quarantined: int
+    partitions: int
+    partitions_done_before: int
+    output: str | None
+    notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """How many documents were dropped, over all stages."""
+        return sum(sum(stage.dropped.values()) for stage in self.stages)
+
+    def __str__(self) -> str:
+        lines = [f"{self.pipeline}: {self.status} in {self.seconds:.1f} s"]
+        lines.append(f"{self.rows_read} documents read, {self.rows_written} kept, {self.quarantined} quarantined")
+        for stage in self.stages:
+            for reason, number in sorted(stage.dropped.items(), key=lambda pair: -pair[1]):
+                lines.append(f"  {number:>8} dropped by {stage.name}: {reason}")
+            for cause, number in stage.quarantined.items():
+                lines.append(f"  {number:>8} quarantined by {stage.name}: {cause}")
+        lines.extend(self.alarms)
+        if self.output:
+            lines.append(f"output: {self.output}")
+        return "\n".join(lines)
+
+
+class RunResult(list[Task[Any]]):
+    """The tasks that came out of the last stage, in source order, with the report on the run.
+
+    With a writer these are the committed files of each partition, with what its stages cost (in runs of up to 10,000
+    partitions; the report has the sums of all).
+    """
+
+    def __init__(self, tasks: Iterable[Task[Any]], report: RunReport) -> None:
+        super().__init__(tasks)
+        self.report = report
+
+
+# --- planning ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +184,8 @@ def prepare(
         share_workers=not executor.one_stage_at_a_time,
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
-    plan = replace(plan, notes=(*plan.notes, *unseen, *([note] if note else [])))
-    return Prepared(sketch, partitions, root, plan.described(description))
+    notes = (*plan.notes, *unseen, *([note] if note else []))
+    return Prepared(sketch, partitions, root, replace(plan, notes=notes, description=description))
 
 
 def _roots(
@@ -138,6 +207,9 @@ def _roots(
     return partitions, lambda partition: roots[partition.index]
 
 
+# --- running ---
+
+
 @dataclass(slots=True)
 class Run:
     """A run that has begun: the plan, what is to be done, the output if there is one, and who is told."""
@@ -153,18 +225,33 @@ class Run:
         """What came of it, once it is done."""
         plan, work, state = self.plan, self.work, self.state
         committed = None if state is None else state.recorder.committed
-        counts = dict(work.trail.counts) if state is None else {} if committed is None else committed.stages
-        stages = tuple(
-            StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
-            for name in plan.stage_names
-        )
+        counts = work.trail.counts if state is None else {} if committed is None else committed.stages
+        in_order: dict[str, StageCount] = {}
+        stages: list[StageReport] = []
+        for name in plan.stage_names:
+            count, spent = counts.get(name, StageCount()), work.trail.times.get(name, StageTime())
+            in_order[name] = count
+            stages.append(
+                StageReport(
+                    name,
+                    count.rows_in,
+                    count.rows_out,
+                    count.created,
+                    dict(count.dropped),
+                    dict(count.quarantined),
+                    count.untracked,
+                    count.changed,
+                    spent.busy_s,
+                    spent.calls,
+                )
+            )
         done_before = 0 if state is None else len(state.done)
         report = RunReport(
             pipeline=self.pipeline.name,
             status="done",
             seconds=time.monotonic() - self.begun,
-            stages=stages,
-            rows_read=source_rows({name: counts.get(name, StageCount()) for name in plan.stage_names}),
+            stages=tuple(stages),
+            rows_read=source_rows(in_order),
             rows_written=stages[-1].rows_out if stages else 0,
             quarantined=sum(sum(stage.quarantined.values()) for stage in stages),
             partitions=len(work) + done_before,
@@ -225,7 +312,7 @@ def begun_run(
             pipeline=pipeline.name,
             executor=executor.name,
             stages=plan.stage_names,
-            segments=tuple(segment.describe() for segment in plan.segments),
+            segments=tuple(map(Segment.describe, plan.segments)),
             partitions=len(work) + done_before,
             partitions_done_before=done_before,
             input_bytes=work.input_bytes,
