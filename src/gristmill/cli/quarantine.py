@@ -60,7 +60,6 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     from gristmill.cli.report_view import make_console
-    from gristmill.observe.figures import count
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("records", justify="right", no_wrap=True)
@@ -70,7 +69,7 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
         place = _place(group["example_file"], group["example_offset"])
         detail = group["example_detail"].strip().rsplit("\n", 1)[-1]
         example = ": ".join(part for part in (place, detail) if part)
-        table.add_row(count(group["records"]), Text(group["cause"]), Text(group["stage"]), Text(example))
+        table.add_row(f"{group['records']:,}", Text(group["cause"]), Text(group["stage"]), Text(example))
     make_console().print(table)
 
 

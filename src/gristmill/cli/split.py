@@ -24,8 +24,7 @@ def command(file: str, output: str, size: str, as_json: bool) -> None:
     \b
     gristmill split crawl.jsonl.gz parts/ --size 500MB
     """
-    from gristmill.observe.figures import plural
-    from gristmill.storage.sizes import parse_size
+    from gristmill.figures import parse_size, plural
     from gristmill.storage.splitting import split_file
 
     with before_the_run():

@@ -14,19 +14,18 @@ from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment
 from gristmill.errors import GristmillError, OutputError, PlanningError, UsageError
 from gristmill.execution.driver import ErrorBudget, Work
+from gristmill.figures import format_size, plural
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.plan_record import missing_scores_note
 from gristmill.ledger.record.run_record import AlarmLimits
 from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
-from gristmill.observe.figures import plural
 from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, open_output, preview_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
 from gristmill.stages.base import FusedStage
 from gristmill.storage.atomic import output_error
 from gristmill.storage.partitions import Partition
-from gristmill.storage.sizes import format_size
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import settled
@@ -282,7 +281,7 @@ def begun_run(
     if progress or (progress is None and not listeners and sys.stderr is not None and sys.stderr.isatty()):
         from gristmill.observe.display import make_listener
 
-        events.listen(make_listener("auto"))
+        events.listeners.append(make_listener("auto"))
     prepared = prepare(pipeline, executor, initial_tasks, options)
     plan, partitions, sink = prepared.plan, prepared.partitions, prepared.sketch.sink
     state: OutputState | None = None
@@ -297,8 +296,7 @@ def begun_run(
             searched=[] if prepared.sketch.source is None else prepared.sketch.source.searched_folders(),
         )
         plan = state.plan
-        events.listen(state.recorder)
-        events.listen(perf)
+        events.listeners += [state.recorder, perf]
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
         partitions = [partition for partition in partitions if partition.id not in state.done]

@@ -111,6 +111,7 @@ def live(events: list[Event], monkeypatch: pytest.MonkeyPatch, *, columns: int =
 
 def test_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = plain(live([started(), task(), sample(), committed()], monkeypatch))
+    assert re.search(r"words +0 +0 +– +0/s", shown)  # no row and no time yet
     assert re.search(r"words +100 +60 +40\.0 % +\d+/s", shown)
     assert "1/4 partitions" in shown
     assert "3.00 s · 9.00 s left" in shown
