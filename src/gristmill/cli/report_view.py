@@ -7,7 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from gristmill.cli.edge import DONE, FAILED, QUARANTINED, print_json
+from gristmill.cli.main import DONE, FAILED, QUARANTINED, print_json
 from gristmill.figures import duration, plural, share
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
+from gristmill.cli.main import before_the_run, common_options, json_option, print_json
 
 
 @click.command("split")

@@ -86,7 +86,7 @@ def _can_redraw(stream: TextIO) -> bool:
 
 @dataclass
 class Progress:
-    """Folds events into the figures that a display needs, without a word about how they are shown."""
+    """Folds the events of one run into the figures that a display needs, without a word about how they are shown."""
 
     now: Callable[[], float] = time.monotonic
     pipeline: str = ""
@@ -134,8 +134,6 @@ class Progress:
             self.pipeline, self.status, self.partitions = event.pipeline, "running", event.partitions
             self.partitions_done = self.partitions_done_before = event.partitions_done_before
             self.stages = {name: StageCount() for name in event.stages}
-            self.started = self.now()
-            self._recent = deque([(self.started, 0)])
         elif isinstance(event, RunFinished):
             self.status = event.status
 
@@ -223,6 +221,8 @@ def _totals(progress: Progress, *, per_second: float) -> list[str]:
 class Display:
     """A listener that shows events until showing fails; this one has nothing to show.
 
+    Of several pipelines in a row each is shown from zero.
+
     Args:
         stream: Where to.
         interval: Seconds between two drawings.
@@ -242,6 +242,8 @@ class Display:
         if not self._works:
             return
         try:
+            if isinstance(event, RunStarted):
+                self._progress = Progress(now=self._now)
             self._progress(event)
             self._show(event)
         except Exception:  # whatever a terminal does to us, the run goes on

@@ -41,6 +41,13 @@ def test_first_and_last_line() -> None:
     assert last == "clean done: 2/4 partitions · 100 rows read (2.5/s) · 60 written · at most 5.0 MB of memory · 40 s"
 
 
+def test_of_several_pipelines_each_is_shown_from_zero() -> None:
+    one: list[Event] = [started(), task(), sample(), committed(), RunFinished("done")]
+    lines = lines_of([*one, *one])
+    assert len(lines) == 4
+    assert lines[:2] == lines[2:]
+
+
 def test_one_line_per_interval() -> None:
     events: list[Event] = [started(), *[task(number) for number in range(30)], RunFinished("done")]
     # 30 tasks, ten seconds apart, are five whole minutes.
