@@ -11,7 +11,7 @@ from typing import Any
 
 from gristmill.backends.local import LocalExecutor
 from gristmill.pipeline import Pipeline
-from gristmill.pipeline.result import RunReport
+from gristmill.pipeline.run import RunReport
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter

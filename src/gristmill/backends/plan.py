@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.observe.events import SegmentPlan
@@ -84,10 +84,6 @@ class ExecutionPlan:
     stage_names: tuple[str, ...]
     notes: Sequence[str] = field(default=())
     description: Mapping[str, Any] = field(default_factory=dict)
-
-    def described(self, description: Mapping[str, Any]) -> ExecutionPlan:
-        """The plan with its description as plain values, which the manifest compares."""
-        return replace(self, description=dict(description))
 
     @property
     def sink(self) -> SinkStage | None:

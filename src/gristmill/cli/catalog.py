@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
+from gristmill.cli.main import before_the_run, common_options, json_option, print_json
 from gristmill.errors import MissingExtraError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.edge import common_options, json_option, print_json
+from gristmill.cli.main import common_options, json_option, print_json
 
 _NAMED = 10
 """Labels that are written out; of more the number is said."""

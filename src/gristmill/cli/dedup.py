@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from contextlib import closing
+from typing import Any
 
 import click
 
 from gristmill.cli.early_start import start_for_files
-from gristmill.cli.edge import (
+from gristmill.cli.main import (
     DONE,
     QUARANTINED,
     before_the_run,
@@ -17,6 +18,7 @@ from gristmill.cli.edge import (
     print_json,
 )
 from gristmill.cli.run import error_budget_option, executor_options
+from gristmill.errors import UsageError
 from gristmill.execution.late_imports import defer_imports
 
 KINDS = ("exact", "fuzzy", "semantic")
@@ -140,12 +142,17 @@ def command(
         else:
             click.echo(str(found))
         ctx.exit(DONE)
-    facts = run_workflow(workflow, engine, show=not quiet, fresh=fresh, error_budget=error_budget)
+    from gristmill.observe.display import make_listener
+
+    marks_resumable()
+    with closing(make_listener("off" if quiet else "auto")) as display:
+        facts: dict[str, Any] = workflow.run(
+            executor=engine, fresh=fresh, error_budget=error_budget, listeners=[display], progress=False
+        ).metadata
     if as_json:
         print_json({"status": "done", **facts})
     elif not quiet:
-        for line in summary(facts):
-            click.echo(line)
+        click.echo("\n".join(summary(facts)))
     ctx.exit(QUARANTINED if facts["quarantined"] else DONE)
 
 
@@ -171,97 +178,51 @@ OWN_OPTIONS = {
 
 def make_workflow(kind: str, input_path: str, output_path: str, **options: Any) -> Any:
     """The workflow that the options describe."""
-    from gristmill.errors import UsageError
-    from gristmill.stages.deduplication import ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow
+    from gristmill.stages import deduplication
 
-    given: dict[str, Any] = {}
     for owner, names in OWN_OPTIONS.items():
         for name in names:
-            value = options.pop(name)
-            if value is None:
-                continue
-            if owner != kind:
+            if options[name] is None:
+                del options[name]
+            elif owner != kind:
                 raise UsageError(f"--{name.replace('_', '-')} is for 'gristmill dedup {owner}', not for {kind}.")
-            given[name] = value
-    options["input_blocksize"] = options.pop("blocksize")
-    if kind == "semantic":
-        if options.pop("merge_empty"):
-            raise UsageError("--merge-empty is for exact and fuzzy: an empty text has no meaning to compare.")
-        return _semantic(input_path, output_path, given, options)
-    options["survivor"] = options["survivor"] or "first"
-    if kind == "exact":
-        return ExactDeduplicationWorkflow(output_path, input_path, **options)
-    if given.get("verify") == "none":
-        given["verify"] = None
-    return FuzzyDeduplicationWorkflow(output_path=output_path, input_path=input_path, **options, **given)
-
-
-def _semantic(input_path: str, output_path: str, given: dict[str, Any], options: dict[str, Any]) -> Any:
-    from gristmill.errors import UsageError
-    from gristmill.stages.deduplication import SemanticDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
-
-    if "which_to_keep" in given and options["survivor"] is not None:
+    options |= {"input_path": input_path, "output_path": output_path, "input_blocksize": options.pop("blocksize")}
+    if kind != "semantic":
+        options["survivor"] = options["survivor"] or "first"
+        if kind == "exact":
+            return deduplication.ExactDeduplicationWorkflow(**options)
+        if options.get("verify") == "none":
+            options["verify"] = None
+        return deduplication.FuzzyDeduplicationWorkflow(**options)
+    if options.pop("merge_empty"):
+        raise UsageError("--merge-empty is for exact and fuzzy: an empty text has no meaning to compare.")
+    if "which_to_keep" in options and options["survivor"] is not None:
         raise UsageError("--keep and --which-to-keep are two ways to say which document stays: give one.")
-    given.setdefault("eps", 0.01)
-    model = given.pop("model", None)
-    if "embedding_field" not in given:
-        named = {} if model is None else {"model_identifier": model}
-        return TextSemanticDeduplicationWorkflow(input_path, output_path, **options, **given, **named)
-    if model is not None:
+    options.setdefault("eps", 0.01)
+    if "embedding_field" not in options:
+        if "model" in options:
+            options["model_identifier"] = options.pop("model")
+        return deduplication.TextSemanticDeduplicationWorkflow(**options)
+    if "model" in options:
         raise UsageError("--model and --embedding-field: embeddings are made by the one or taken from the other.")
     options["id_field"] = options["id_field"] or "id"
-    return SemanticDeduplicationWorkflow(input_path, output_path, **options, **given)
-
-
-def run_workflow(workflow: Any, engine: Any, *, show: bool, fresh: bool, error_budget: Any) -> dict[str, Any]:
-    """Run it with a display and return its facts."""
-    display = Displays("auto" if show else "off")
-    marks_resumable()
-    try:
-        result = workflow.run(
-            executor=engine, fresh=fresh, error_budget=error_budget, listeners=[display], progress=False
-        )
-    finally:
-        display.close()
-    facts: dict[str, Any] = result.metadata
-    return facts
-
-
-class Displays:
-    """Shows one pipeline after the other, each from zero."""
-
-    def __init__(self, kind: Literal["auto", "off"]) -> None:
-        self._kind = kind
-        self._current: Any = None
-
-    def __call__(self, event: Any) -> None:
-        """Hand the event to the display of the pipeline it belongs to."""
-        from gristmill.observe.display import make_listener
-        from gristmill.observe.events import RunStarted
-
-        if self._current is None or isinstance(event, RunStarted):
-            self.close()
-            self._current = make_listener(self._kind)
-        self._current(event)
-
-    def close(self) -> None:
-        """End the display of the last pipeline."""
-        if self._current is not None:
-            self._current.close()
+    return deduplication.SemanticDeduplicationWorkflow(**options)
 
 
 def summary(facts: dict[str, Any]) -> list[str]:
     """The result in a few lines."""
+    from gristmill.figures import plural
+
     read, found, groups = facts["documents"], facts["num_duplicates"], facts["clusters"]
-    duplicates = f"{_count(found, 'duplicate')} of {_count(groups, 'other document')}" if found else "no duplicates"
-    lines = [f"{_count(read, 'document')} read, {duplicates} found in {facts['total_time']:.1f} s"]
+    duplicates = f"{plural(found, 'duplicate')} of {plural(groups, 'other document')}" if found else "no duplicates"
+    lines = [f"{plural(read, 'document')} read, {duplicates} found in {facts['total_time']:.1f} s"]
     if facts["perform_removal"]:
-        lines.append(f"{_count(read - facts['quarantined'] - facts['num_removed'], 'document')} kept")
+        lines.append(f"{plural(read - facts['quarantined'] - facts['num_removed'], 'document')} kept")
     if facts["empty"]:
-        lines.append(f"{_count(facts['empty'], 'document')} with nothing to compare")
+        lines.append(f"{plural(facts['empty'], 'document')} with nothing to compare")
     if facts["quarantined"]:
         lines.append(
-            f"{_count(facts['quarantined'], 'record')} could not be read: see 'gristmill quarantine {facts['output']}'"
+            f"{plural(facts['quarantined'], 'record')} could not be read: see 'gristmill quarantine {facts['output']}'"
         )
     by_eps = facts.get("duplicates_by_eps")
     if by_eps:
@@ -272,7 +233,3 @@ def summary(facts: dict[str, Any]) -> list[str]:
             lines.append(f"estimated {name}: {share['value']:.4f} (95 %: {share['low']:.4f} to {share['high']:.4f})")
     lines.append(f"output: {facts['output']}")
     return lines
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"

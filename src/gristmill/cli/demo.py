@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.edge import common_options
+from gristmill.cli.main import common_options
 from gristmill.cli.run import Assignments, executor_options, make_ready, run_options
 
 RECIPE, BASIS = "demo", "english"

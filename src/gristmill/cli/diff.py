@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from gristmill.cli.edge import DONE, FAILED, common_options, json_option, print_json
-
-if TYPE_CHECKING:
-    from gristmill.ledger.ask.diff import LedgerDiff
+from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json
 
 
 @click.command("diff")
@@ -30,7 +27,9 @@ def command(ctx: click.Context, before: str, after: str, limit: int, as_json: bo
     \b
     gristmill diff clean-may/ clean-june/
     """
-    found = compare(before, after)
+    from gristmill.ledger.ask.ledger import Ledger
+
+    found = Ledger(before).diff(after)
     rows = found.frame.head(limit).to_dicts()
     if as_json:
         counts = {"same": found.same, "changes": found.counts(), "untracked": found.untracked}
@@ -44,13 +43,6 @@ def command(ctx: click.Context, before: str, after: str, limit: int, as_json: bo
         if found.untracked:
             click.echo(f"{found.untracked} decisions are on rows whose origin is unknown and were not compared.")
     ctx.exit(FAILED if len(found.frame) else DONE)
-
-
-def compare(before: str, after: str) -> LedgerDiff:
-    """What the two ledgers say."""
-    from gristmill.ledger.ask.ledger import Ledger
-
-    return Ledger(before).diff(after)
 
 
 def line(row: dict[str, Any]) -> str:

@@ -1,15 +1,32 @@
-"""`gristmill`: finds the command by its name and imports only that one, so that help and version come at once."""
+"""`gristmill`: what every command shares, and how errors become messages and exit codes.
+
+A command is found by its name, and only its module is imported, so that help and version come at once.
+"""
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from gristmill import __version__
-from gristmill.cli.edge import ARGUMENTS, edge
-from gristmill.errors import did_you_mean
+from gristmill.errors import (
+    GristmillError,
+    MissingColumnError,
+    PlanningError,
+    RecipeError,
+    UnknownNameError,
+    UsageError,
+    did_you_mean,
+)
 
 COMMANDS = {
     "classifier": "classifier:command",
@@ -27,6 +44,46 @@ COMMANDS = {
     "why": "why:command",
 }
 """Name → module of this folder and the command in it."""
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+QUARANTINED = 3
+INTERRUPTED = 130
+
+_RESUMES = "gristmill.resumes"
+_ARGUMENTS = "gristmill.arguments"
+"""Where a context keeps the whole command line: the options that decide how errors are shown count in any case, also
+where other arguments are wrong."""
+
+common_options = click.option(
+    "--traceback", is_flag=True, expose_value=False, help="On an error, show the whole traceback."
+)
+"""Options that every command has."""
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
+)
+"""`--json` for commands that can answer in JSON."""
+
+
+def print_json(value: Any) -> None:
+    """Write `value` to stdout as one line of JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def marks_resumable() -> None:
+    """From here on an interrupted command can be taken up by running it again."""
+    click.get_current_context().meta[_RESUMES] = True
+
+
+@contextmanager
+def before_the_run() -> Iterator[None]:
+    """Wrong values that are found in here are wrong use: exit code 2."""
+    try:
+        yield
+    except (UsageError, UnknownNameError) as error:
+        raise RecipeError(error.message, problems=[error.message]) from error
 
 
 class LazyGroup(click.Group):
@@ -46,13 +103,77 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the options of the group; those of the command come later."""
-        ctx.meta[ARGUMENTS] = args[: args.index("--")] if "--" in args else list(args)
+        ctx.meta[_ARGUMENTS] = args[: args.index("--")] if "--" in args else list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command and turn what goes wrong into a message and an exit code."""
-        with edge(ctx):
+        try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            _answer(ctx, "failed", error)
+            raise
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            resume = " Run the same command again to resume." if ctx.meta.get(_RESUMES) else ""
+            click.echo(f"Interrupted.{resume}", err=True)
+            _answer(ctx, "interrupted", None)
+            ctx.exit(INTERRUPTED)
+        except GristmillError as error:
+            _show(ctx, error, error_block(error))
+            ctx.exit(USAGE if _is_wrong_use(error) else FAILED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # the reader of our output has left: click ends quietly
+                raise
+            _show(ctx, error, f"Error: {error}")
+            ctx.exit(FAILED)
+        except Exception as error:  # the outermost edge: nobody above could explain it
+            _show(ctx, error, unexpected_block(error))
+            ctx.exit(FAILED)
+
+
+def _is_wrong_use(error: GristmillError) -> bool:
+    """Whether the command or the recipe could not have worked on any input."""
+    return isinstance(error, RecipeError | PlanningError) and not isinstance(error, MissingColumnError)
+
+
+def error_block(error: GristmillError) -> str:
+    """The message, after the traceback of the user's own code if the error carries one."""
+    own = getattr(error, "user_traceback", None) or getattr(error, "traceback", None)
+    lines = []
+    if isinstance(own, str) and own.strip() and own.strip() not in error.message:
+        lines.append(own.rstrip())
+    lines.append(f"Error: {error.message}")
+    notes = getattr(error, "__notes__", [])
+    return "\n".join([*lines, *notes])
+
+
+def unexpected_block(error: Exception) -> str:
+    """An error that nobody meant to raise: what it is, where, and how to see more."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return (
+        f"Unexpected error: {type(error).__name__}: {error}{where}\n"
+        "This is a fault in Gristmill or in a stage of yours. Run again with --traceback to see where it comes from."
+    )
+
+
+def _show(ctx: click.Context, error: BaseException, block: str) -> None:
+    if "--traceback" in ctx.meta.get(_ARGUMENTS, ()):
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    else:
+        click.echo(block, err=True)
+    _answer(ctx, "failed", error)
+
+
+def _answer(ctx: click.Context, status: str, error: BaseException | None) -> None:
+    """With --json there is an answer on stdout in any case."""
+    if "--json" in ctx.meta.get(_ARGUMENTS, ()):
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        found = {"type": type(error).__name__, "message": message} if error is not None else None
+        print_json({"status": status, "error": found})
+        sys.stdout.flush()
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.edge import common_options, json_option, print_json
+from gristmill.cli.main import common_options, json_option, print_json
 
 if TYPE_CHECKING:
     from gristmill.ledger.record.quarantine import QuarantineEntry
@@ -28,10 +28,12 @@ def command(output: str, cause: str | None, stage: str | None, as_json: bool) ->
     They could not be processed and were set aside below OUTPUT. By cause and stage; with --cause or --stage one by one,
     each with its file, place and first characters.
     """
+    from gristmill.ledger.record.quarantine import list_quarantine, read_quarantine
+
     if cause is not None or stage is not None:
-        _print_records(output, cause, stage, as_json=as_json)
+        _print_records(output, read_quarantine(output, cause=cause, stage=stage), as_json=as_json)
         return
-    groups = causes(output)
+    groups = list_quarantine(output).to_dicts()
     if as_json:
         print_json({"output": output, "records": sum(group["records"] for group in groups), "causes": groups})
         return
@@ -41,26 +43,11 @@ def command(output: str, cause: str | None, stage: str | None, as_json: bool) ->
     _print_groups(groups)
 
 
-def causes(output: str) -> list[dict[str, Any]]:
-    """One entry per cause and stage, the most frequent first."""
-    from gristmill.ledger.record.quarantine import list_quarantine
-
-    return list_quarantine(output).to_dicts()
-
-
-def records(output: str, cause: str | None, stage: str | None) -> Iterator[QuarantineEntry]:
-    """The records themselves, in source order."""
-    from gristmill.ledger.record.quarantine import read_quarantine
-
-    return read_quarantine(output, cause=cause, stage=stage)
-
-
 def _print_groups(groups: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from gristmill.cli.report_view import make_console
-    from gristmill.observe.figures import count
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("records", justify="right", no_wrap=True)
@@ -70,12 +57,12 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
         place = _place(group["example_file"], group["example_offset"])
         detail = group["example_detail"].strip().rsplit("\n", 1)[-1]
         example = ": ".join(part for part in (place, detail) if part)
-        table.add_row(count(group["records"]), Text(group["cause"]), Text(group["stage"]), Text(example))
+        table.add_row(f"{group['records']:,}", Text(group["cause"]), Text(group["stage"]), Text(example))
     make_console().print(table)
 
 
-def _print_records(output: str, cause: str | None, stage: str | None, *, as_json: bool) -> None:
-    found = (_plain(entry) for entry in records(output, cause, stage))
+def _print_records(output: str, entries: Iterator[QuarantineEntry], *, as_json: bool) -> None:
+    found = map(_plain, entries)
     if as_json:
         print_json({"output": output, "records": list(found)})
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.edge import common_options, json_option, print_json
+from gristmill.cli.main import common_options, json_option, print_json
 
 
 @click.command("replay")

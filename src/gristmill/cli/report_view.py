@@ -7,13 +7,13 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from gristmill.cli.edge import DONE, FAILED, QUARANTINED, print_json
-from gristmill.observe.figures import count, duration, plural, share
+from gristmill.cli.main import DONE, FAILED, QUARANTINED, print_json
+from gristmill.figures import duration, plural, share
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gristmill.pipeline.result import RunReport, StageReport
+    from gristmill.pipeline.run import RunReport, StageReport
 
 PLAIN_WIDTH = 140
 """Columns when the output is no terminal: wide enough that a table in a log does not wrap."""
@@ -54,14 +54,14 @@ def print_report(report: RunReport, *, as_json: bool, quiet: bool, console: Cons
         rows_in = stage.rows_in + stage.created
         table.add_row(
             Text(stage.name),
-            count(rows_in),
-            count(stage.rows_out),
-            count(dropped) if dropped else "–",
+            f"{rows_in:,}",
+            f"{stage.rows_out:,}",
+            f"{dropped:,}" if dropped else "–",
             share(dropped / rows_in) if dropped and rows_in else "–",
             Text(reasons(stage)),
         )
     console.print(table)
-    rows = f"{plural(report.rows_read, 'document')} in, {count(report.rows_written)} kept"
+    rows = f"{plural(report.rows_read, 'document')} in, {report.rows_written:,} kept"
     console.print(f"\n{rows}, {duration(report.seconds)}")
     for alarm in report.alarms:
         console.print(f"Note: {alarm}")
@@ -74,9 +74,10 @@ def print_report(report: RunReport, *, as_json: bool, quiet: bool, console: Cons
 
 def reasons(stage: StageReport) -> str:
     """The reasons with their counts, the most frequent first; then what was changed or quarantined."""
-    dropped, quarantined = (
-        [f"{reason} {count(number)}" for reason, number in sorted(counts.items(), key=lambda one: (-one[1], one[0]))]
-        for counts in (stage.dropped, stage.quarantined)
-    )
-    changed = [f"changed {count(stage.changed)}"] if stage.changed else []
-    return ", ".join([*dropped, *changed, *([f"quarantined: {', '.join(quarantined)}"] if quarantined else [])])
+    listed = []
+    for counts in (stage.dropped, stage.quarantined):
+        names = sorted(sorted(counts), key=counts.__getitem__, reverse=True)  # equally frequent ones by name
+        listed.append(", ".join([f"{name} {counts[name]:,}" for name in names]))
+    dropped, quarantined = listed
+    changed = f"changed {stage.changed:,}" if stage.changed else ""
+    return ", ".join(filter(None, [dropped, changed, f"quarantined: {quarantined}" if quarantined else ""]))

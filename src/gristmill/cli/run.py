@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gristmill.backends.registry import executor_names
-from gristmill.cli.edge import before_the_run, common_options, json_option, marks_resumable
+from gristmill.cli.main import before_the_run, common_options, json_option, marks_resumable
 from gristmill.errors import RecipeError
 
 if TYPE_CHECKING:

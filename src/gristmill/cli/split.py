@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gristmill.cli.edge import before_the_run, common_options, json_option, print_json
+from gristmill.cli.main import before_the_run, common_options, json_option, print_json
 
 
 @click.command("split")
@@ -24,8 +24,7 @@ def command(file: str, output: str, size: str, as_json: bool) -> None:
     \b
     gristmill split crawl.jsonl.gz parts/ --size 500MB
     """
-    from gristmill.observe.figures import plural
-    from gristmill.storage.sizes import parse_size
+    from gristmill.figures import parse_size, plural
     from gristmill.storage.splitting import split_file
 
     with before_the_run():

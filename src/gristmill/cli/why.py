@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.cli.edge import DONE, FAILED, common_options, json_option, print_json
+from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json
 
 DUPLICATE = "duplicate"
 
 if TYPE_CHECKING:
     from gristmill.ledger.ask.text_diff import TextDiff
-    from gristmill.ledger.ask.why import Why
 
 
 @click.command("why")
@@ -43,8 +42,15 @@ def command(
     gristmill why clean/ doc-17
     gristmill why clean/ https://example.org/page
     """
-    answer = ask(output, document)
-    diffs = differences(output, answer, text_field, changed=bool(with_diff)) if with_diff is not False else []
+    from gristmill.ledger.ask.ledger import Ledger
+
+    ledger = Ledger(output)
+    answer = ledger.why(document)
+    diffs: list[TextDiff | None] = []
+    if with_diff is not False:
+        for history in answer.documents:
+            wanted = with_diff or history.status == DUPLICATE
+            diffs.append(ledger.text_diff(history, text_field=text_field) if wanted else None)
     if as_json:
         found = {"diffs": [None if diff is None else dataclasses.asdict(diff) for diff in diffs]} if any(diffs) else {}
         print_json({"status": answer.status, **dataclasses.asdict(answer), **found})
@@ -54,22 +60,3 @@ def command(
             if diff is not None:
                 click.echo(f"\n{diff}")
     ctx.exit(DONE if answer.seen else FAILED)
-
-
-def ask(output: str, document: str) -> Why:
-    """The answer of the ledger."""
-    from gristmill.ledger.ask.ledger import Ledger
-
-    return Ledger(output).why(document)
-
-
-def differences(output: str, answer: Why, text_field: str, *, changed: bool) -> list[TextDiff | None]:
-    """For each document of the answer, its text against that of its survivor or, with `changed`, against the output."""
-    wanted = [changed or history.status == DUPLICATE for history in answer.documents]
-    if not any(wanted):
-        return []
-    from gristmill.ledger.ask.ledger import Ledger
-
-    ledger = Ledger(output)
-    pairs = zip(answer.documents, wanted, strict=True)
-    return [ledger.text_diff(history, text_field=text_field) if asked else None for history, asked in pairs]

@@ -9,14 +9,26 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
 
 from gristmill.errors import UsageError
-from gristmill.observe.events import Event, Notice, RunFinished, RunStarted
-from gristmill.observe.figures import count, duration, plural, rate, share
-from gristmill.observe.progress import Progress
-from gristmill.storage.sizes import format_size
+from gristmill.figures import duration, format_size, plural, rate, share
+from gristmill.ledger.record.trail import StageCount
+from gristmill.observe.events import (
+    Event,
+    Notice,
+    PartitionCommitted,
+    RecordsQuarantined,
+    RunFinished,
+    RunStarted,
+    Sample,
+    TaskFinished,
+    WorkerStarted,
+    WorkerStopped,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -27,6 +39,8 @@ Kind: TypeAlias = Literal["auto", "live", "lines", "off"]
 LOGGING_INTERVAL_S = 60.0
 REFRESH_S = 0.1
 """Ten pictures a second look alive; more would cost the run."""
+RATE_WINDOW_S = 30.0
+"""The rate is that of the last half minute: long enough to be steady, short enough to show a change."""
 
 
 def make_listener(
@@ -54,172 +68,123 @@ def make_listener(
     if kind == "auto":
         kind = "live" if _can_redraw(target) else "lines"
     if kind == "live":
-        return LiveDisplay(target, now=now)
-    if kind == "lines":
-        return LineDisplay(target, logging_interval=logging_interval, now=now)
-    return Display()
+        return LiveDisplay(target, REFRESH_S, now)
+    return LineDisplay(target, logging_interval, now) if kind == "lines" else Display(target, logging_interval, now)
 
 
-class Display:
-    """A listener that can be closed; this one shows nothing."""
+def _can_redraw(stream: TextIO) -> bool:
+    """Whether the cursor can be moved: a terminal that is not a dumb one."""
+    try:
+        terminal = stream.isatty()
+    except (AttributeError, ValueError, OSError):
+        return False
+    return terminal and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+# --- how things stand ---
+
+
+@dataclass
+class Progress:
+    """Folds the events of one run into the figures that a display needs, without a word about how they are shown."""
+
+    now: Callable[[], float] = time.monotonic
+    pipeline: str = ""
+    status: str = "starting"
+    stages: dict[str, StageCount] = field(default_factory=dict)
+    partitions: int = 0
+    partitions_done: int = 0
+    partitions_done_before: int = 0
+    rows_written: int = 0
+    rows_read: int = 0
+    quarantined: int = 0
+    workers: int = 0
+    busy: int = 0
+    queued: int = 0
+    queued_bytes: int = 0
+    memory_bytes: int = 0
+    peak_memory_bytes: int = 0
+    workers_lost: int = 0
+    _alive: set[int] = field(default_factory=set)
+    _sampled: bool = False
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.started = self.now()
+        self._recent.append((self.started, 0))
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was; called once more than needed, it does nothing."""
-
-
-class _Guarded(Display):
-    """Shows events until showing fails."""
-
-    def __init__(self, stream: TextIO, *, now: Callable[[], float]) -> None:
-        self._stream = stream
-        self._now = now
-        self._progress = Progress(now=now)
-        self._works = True
-
-    def __call__(self, event: Event) -> None:
-        if not self._works:
-            return
-        try:
-            self._progress(event)
-            self._show(event)
-        except Exception:  # whatever a terminal does to us, the run goes on
-            self._works = False
-            self.close()
-
-    def close(self) -> None:
-        try:
-            self._end()
-        except Exception:  # as above
-            self._works = False
-
-    def _show(self, event: Event) -> None:
-        raise NotImplementedError
-
-    def _end(self) -> None:
-        """Give the terminal back."""
-
-
-class LineDisplay(_Guarded):
-    """A first line, one line per interval, every notice, and a last line."""
-
-    def __init__(self, stream: TextIO, *, logging_interval: float, now: Callable[[], float]) -> None:
-        super().__init__(stream, now=now)
-        self._interval = logging_interval
-        self._last = now()
-
-    def _show(self, event: Event) -> None:
-        progress = self._progress
-        if isinstance(event, RunStarted):
-            self._write(_first_line(event))
-            self._last = self._now()
+        if isinstance(event, TaskFinished):
+            self._task(event)
+        elif isinstance(event, Sample):
+            self._sampled = True
+            self.memory_bytes = event.memory_bytes
+            self.peak_memory_bytes = max(self.peak_memory_bytes, event.memory_bytes)
+            self.queued, self.queued_bytes = sum(event.queued), sum(event.queued_bytes)
+            self.workers, self.busy = sum(event.workers), sum(event.busy)
+        elif isinstance(event, PartitionCommitted):
+            self.partitions_done += 1
+            self.rows_written += event.rows
+        elif isinstance(event, RecordsQuarantined):
+            self.quarantined += event.records
+        elif isinstance(event, WorkerStarted | WorkerStopped):
+            self._worker(event)
+        elif isinstance(event, RunStarted):
+            self.pipeline, self.status, self.partitions = event.pipeline, "running", event.partitions
+            self.partitions_done = self.partitions_done_before = event.partitions_done_before
+            self.stages = {name: StageCount() for name in event.stages}
         elif isinstance(event, RunFinished):
-            self._write(_last_line(progress))
-        elif isinstance(event, Notice):
-            self._write(event.message if event.level == "info" else f"{event.level}: {event.message}")
-        elif self._now() - self._last >= self._interval:
-            self._last = self._now()
-            self._write(_line(progress))
+            self.status = event.status
 
-    def _write(self, line: str) -> None:
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        self._stream.write(line.encode(encoding, errors="replace").decode(encoding) + "\n")
-        self._stream.flush()
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the run began."""
+        return self.now() - self.started
 
+    @property
+    def rate(self) -> float:
+        """Rows read per second, lately."""
+        begin, rows = self._recent[0]
+        seconds = self.now() - begin
+        return (self.rows_read - rows) / seconds if seconds > 0 else 0.0
 
-class LiveDisplay(_Guarded):
-    """A table of the stages that renews itself, with totals below."""
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest will take at the speed so far; None while nothing tells."""
+        done_now = self.partitions_done - self.partitions_done_before
+        if done_now <= 0 or self.partitions <= 0:
+            return None
+        return self.elapsed_s / done_now * (self.partitions - self.partitions_done)
 
-    def __init__(self, stream: TextIO, *, now: Callable[[], float]) -> None:
-        super().__init__(stream, now=now)
-        self._live: Live | None = None
-        self._console: Console | None = None
-        self._drawn = now()
+    def _task(self, event: TaskFinished) -> None:
+        for name, count in event.counts.items():
+            self.stages.setdefault(name, StageCount()).add(count)
+            # A source takes in nothing and creates its rows.
+            if count.created and not count.rows_in:
+                self.rows_read += count.created
+        moment = self.now()
+        self._recent.append((moment, self.rows_read))
+        while len(self._recent) > 2 and moment - self._recent[1][0] > RATE_WINDOW_S:
+            self._recent.popleft()
 
-    def _show(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._begin()
-        if isinstance(event, Notice):
-            self._say(event)
-        if isinstance(event, RunFinished):
-            self._end()
-            self._plain(_last_line(self._progress))
-        elif self._live is not None and self._now() - self._drawn >= REFRESH_S:
-            self._drawn = self._now()
-            self._live.update(self._picture(), refresh=True)
-
-    def _begin(self) -> None:
-        from rich.live import Live
-
-        self._live = Live(
-            self._picture(), console=self._screen(), auto_refresh=False, transient=True, redirect_stdout=False
-        )
-        self._live.start(refresh=True)
-
-    def _screen(self) -> Console:
-        if self._console is None:
-            from rich.console import Console
-
-            self._console = Console(file=self._stream, force_terminal=True, highlight=False, emoji=False)
-        return self._console
-
-    def _say(self, notice: Notice) -> None:
-        colour = {"warning": "yellow", "error": "red"}.get(notice.level, "cyan")
-        self._plain(notice.message, style=colour)
-
-    def _plain(self, line: str, style: str | None = None) -> None:
-        self._screen().print(line, style=style, markup=False)
-
-    def _picture(self) -> RenderableType:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        progress, screen = self._progress, self._screen()
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("stage", overflow="ellipsis", no_wrap=True)
-        for title in ("rows in", "kept", "dropped", "rate"):
-            table.add_column(title, justify="right", no_wrap=True)
-        stages = list(progress.stages.values())
-        # The picture must fit the terminal, or it could not be drawn over.
-        room = max(screen.height - 5, 1)
-        for stage in stages[:room]:
-            table.add_row(
-                Text(stage.name),
-                count(stage.rows_in),
-                count(stage.rows_out),
-                share(stage.share_dropped),
-                rate(progress.stage_rate(stage)),
-            )
-        hidden = len(stages) - room
-        more = [Text(f"… and {plural(hidden, 'more stage')}", style="dim")] if hidden > 0 else []
-        return Group(table, *more, Text(_line(progress), style="bold"))
-
-    def _end(self) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
-
-
-def _first_line(event: RunStarted) -> str:
-    parts = [f"{event.pipeline}: {plural(len(event.stages), 'stage')}", plural(event.partitions, "partition")]
-    if event.partitions_done_before:
-        parts.append(f"{count(event.partitions_done_before)} done before")
-    if event.input_bytes:
-        parts.append(format_size(event.input_bytes))
-    parts.append(f"executor {event.executor}")
-    return ", ".join(parts)
+    def _worker(self, event: WorkerStarted | WorkerStopped) -> None:
+        if isinstance(event, WorkerStarted):
+            self._alive.add(event.worker)
+        else:
+            self._alive.discard(event.worker)
+            self.workers_lost += not event.expected
+        if not self._sampled:
+            self.workers = len(self._alive)
 
 
 def _line(progress: Progress) -> str:
     """How things stand now."""
     parts = _totals(progress, per_second=progress.rate)
     if progress.workers:
-        parts.append(f"{count(progress.busy)}/{plural(progress.workers, 'worker')} busy")
+        parts.append(f"{progress.busy:,}/{plural(progress.workers, 'worker')} busy")
     if progress.queued:
-        parts.append(f"queue {count(progress.queued)} ({format_size(progress.queued_bytes)})")
+        parts.append(f"queue {progress.queued:,} ({format_size(progress.queued_bytes)})")
     if progress.memory_bytes:
         parts.append(f"memory {format_size(progress.memory_bytes)}")
     parts.append(duration(progress.elapsed_s))
@@ -239,21 +204,145 @@ def _last_line(progress: Progress) -> str:
 
 def _totals(progress: Progress, *, per_second: float) -> list[str]:
     parts = [
-        f"{count(progress.partitions_done)}/{plural(progress.partitions, 'partition')}",
+        f"{progress.partitions_done:,}/{plural(progress.partitions, 'partition')}",
         f"{plural(progress.rows_read, 'row')} read ({rate(per_second)})",
-        f"{count(progress.rows_written)} written",
+        f"{progress.rows_written:,} written",
     ]
     if progress.quarantined:
-        parts.append(f"{count(progress.quarantined)} quarantined")
+        parts.append(f"{progress.quarantined:,} quarantined")
     if progress.workers_lost:
         parts.append(f"{plural(progress.workers_lost, 'worker')} lost")
     return parts
 
 
-def _can_redraw(stream: TextIO) -> bool:
-    """Whether the cursor can be moved: a terminal that is not a dumb one."""
-    try:
-        terminal = stream.isatty()
-    except (AttributeError, ValueError, OSError):
-        return False
-    return terminal and os.environ.get("TERM", "") not in ("", "dumb")
+# --- displays ---
+
+
+class Display:
+    """A listener that shows events until showing fails; this one has nothing to show.
+
+    Of several pipelines in a row each is shown from zero.
+
+    Args:
+        stream: Where to.
+        interval: Seconds between two drawings.
+        now: The clock.
+    """
+
+    def __init__(self, stream: TextIO, interval: float, now: Callable[[], float]) -> None:
+        self._stream = stream
+        self._interval = interval
+        self._now = now
+        self._progress = Progress(now=now)
+        self._drawn = now()
+        self._works = True
+
+    def __call__(self, event: Event) -> None:
+        """Take in one event."""
+        if not self._works:
+            return
+        try:
+            if isinstance(event, RunStarted):
+                self._progress = Progress(now=self._now)
+            self._progress(event)
+            self._show(event)
+        except Exception:  # whatever a terminal does to us, the run goes on
+            self._works = False
+            self.close()
+
+    def close(self) -> None:
+        """Leave the terminal as it was; called once more than needed, it does nothing."""
+
+    def _show(self, event: Event) -> None:
+        """Draw what is new; may raise."""
+
+
+class LineDisplay(Display):
+    """A first line, one line per interval, every notice, and a last line."""
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._drawn = self._now()
+            parts = [f"{event.pipeline}: {plural(len(event.stages), 'stage')}", plural(event.partitions, "partition")]
+            if event.partitions_done_before:
+                parts.append(f"{event.partitions_done_before:,} done before")
+            if event.input_bytes:
+                parts.append(format_size(event.input_bytes))
+            line = ", ".join([*parts, f"executor {event.executor}"])
+        elif isinstance(event, RunFinished):
+            line = _last_line(self._progress)
+        elif isinstance(event, Notice):
+            line = event.message if event.level == "info" else f"{event.level}: {event.message}"
+        elif self._now() - self._drawn >= self._interval:
+            self._drawn = self._now()
+            line = _line(self._progress)
+        else:
+            return
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self._stream.write(line.encode(encoding, errors="replace").decode(encoding) + "\n")
+        self._stream.flush()
+
+
+class LiveDisplay(Display):
+    """A table of the stages that renews itself, with totals below."""
+
+    _live: Live | None = None
+    _console: Console | None = None
+
+    def close(self) -> None:
+        live, self._live = self._live, None
+        try:
+            if live is not None:
+                live.stop()
+        except Exception:  # a terminal that cannot be restored does not end the run either
+            self._works = False
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            from rich.live import Live
+
+            self._live = Live(
+                self._picture(), console=self._screen(), auto_refresh=False, transient=True, redirect_stdout=False
+            )
+            self._live.start(refresh=True)
+        if isinstance(event, Notice):
+            colour = {"warning": "yellow", "error": "red"}.get(event.level, "cyan")
+            self._screen().print(event.message, style=colour, markup=False)
+        if isinstance(event, RunFinished):
+            self.close()
+            self._screen().print(_last_line(self._progress), markup=False)
+        elif self._live is not None and self._now() - self._drawn >= self._interval:
+            self._drawn = self._now()
+            self._live.update(self._picture(), refresh=True)
+
+    def _screen(self) -> Console:
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(file=self._stream, force_terminal=True, highlight=False, emoji=False)
+        return self._console
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("stage", overflow="ellipsis", no_wrap=True)
+        for title in ("rows in", "kept", "dropped", "rate"):
+            table.add_column(title, justify="right", no_wrap=True)
+        elapsed = self._progress.elapsed_s
+        stages = list(self._progress.stages.items())
+        # The picture must fit the terminal, or it could not be drawn over.
+        room = max(self._screen().height - 5, 1)
+        for name, count in stages[:room]:
+            table.add_row(
+                Text(name),
+                f"{count.rows_in:,}",
+                f"{count.rows_out:,}",
+                share(sum(count.dropped.values()) / count.rows_in if count.rows_in else None),
+                rate(count.rows_in / elapsed if elapsed > 0 else 0.0),
+            )
+        hidden = len(stages) - room
+        more = [Text(f"… and {plural(hidden, 'more stage')}", style="dim")] if hidden > 0 else []
+        return Group(table, *more, Text(_line(self._progress), style="bold"))

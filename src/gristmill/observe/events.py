@@ -152,8 +152,12 @@ Event: TypeAlias = (
 Listener: TypeAlias = Callable[[Event], None]
 
 
+@dataclass(slots=True)
 class EventStream:
     """Hands every event to every listener, in order, in the driver process.
+
+    Attributes:
+        listeners: Who is told; one that is added hears the events from then on.
 
     Example:
         >>> seen = []
@@ -163,14 +167,9 @@ class EventStream:
         'hello'
     """
 
-    def __init__(self, listeners: list[Listener] | None = None) -> None:
-        self._listeners = list(listeners or [])
-
-    def listen(self, listener: Listener) -> None:
-        """Add a listener for the events from now on."""
-        self._listeners.append(listener)
+    listeners: list[Listener] = field(default_factory=list)
 
     def emit(self, event: Event) -> None:
         """Tell everybody."""
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener(event)

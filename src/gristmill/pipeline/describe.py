@@ -35,7 +35,7 @@ def describe_plan(
     described = {
         "format": PLAN_FORMAT,
         "version": __version__,
-        "stages": [describe_stage(stage) for stage in stages],
+        "stages": list(map(describe_stage, stages)),
         "settings": dict(settings),
     }
     if variables:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import StageDefinitionError, StageFailedError
 from gristmill.observe.events import Listener
-from gristmill.pipeline.result import RunResult
 from gristmill.stages.base import ProcessingStage
 from gristmill.tasks.base import Task
 
 if TYPE_CHECKING:
     from gristmill.pipeline.replay import ReplayReport
+    from gristmill.pipeline.run import RunResult
 
 Stage = ProcessingStage[Any, Any]
 

@@ -6,9 +6,10 @@ Everything that can be known to fail is found here, before any data is read.
 from __future__ import annotations
 
 import typing
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import chain, count, pairwise, repeat
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage
@@ -36,24 +37,24 @@ def expand(stages: Sequence[Stage]) -> list[Stage]:
 
     A user cannot see the names of parts, so one that is taken (the same classifier is used twice, say) gets a number.
     """
-
-    def parts(stage: Stage, depth: int) -> list[Stage]:
-        if not isinstance(stage, CompositeStage):
-            return [stage]
-        if depth > _MAX_DEPTH:
-            raise PlanningError(f"Composite stage {stage.name!r} contains itself.", stage=stage.name)
-        inner = stage.decompose_and_apply_with()
-        if not inner:
-            raise PlanningError(f"Composite stage {stage.name!r} has no parts: decompose() returned nothing.")
-        return [piece for part in inner for piece in parts(part, depth + 1)]
-
     flat: list[Stage] = []
+    taken: set[str] = set()
     for stage in stages:
-        for piece in parts(stage, 0):
-            taken = {other.name for other in flat}
+        waiting = [(stage, 0)]
+        while waiting:
+            piece, depth = waiting.pop()
+            if isinstance(piece, CompositeStage):
+                if depth > _MAX_DEPTH:
+                    raise PlanningError(f"Composite stage {piece.name!r} contains itself.", stage=piece.name)
+                inner = piece.decompose_and_apply_with()
+                if not inner:
+                    raise PlanningError(f"Composite stage {piece.name!r} has no parts: decompose() returned nothing.")
+                waiting.extend(zip(reversed(inner), repeat(depth + 1)))
+                continue
             if piece is not stage and piece.name in taken and not isinstance(piece, FusedStage):
                 numbered = (f"{piece.name}_{number}" for number in count(2))
                 piece = piece.with_(name=next(name for name in numbered if name not in taken))
+            taken.add(piece.name)
             flat.append(piece)
     return flat
 
@@ -67,28 +68,21 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
     flat = expand(stages)
     if not flat:
         raise PlanningError("The pipeline has no stages. Add some with add_stage().")
-    for before, stage in pairwise(stages):
-        # Called as it was written, not by the part of it that finds files.
-        if any(isinstance(part, SourceStage) for part in expand([stage])):
-            raise PlanningError(
-                f"{type(stage).__name__} ({stage.name!r}) finds input files, so it must come first, but it stands "
-                f"behind {before.name!r}. Several places are read by one reader: file_paths=[…, …].",
-                stage=stage.name,
-            )
-    names = [name for stage in flat for name in member_names(stage)]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    for place, stage in enumerate(flat):
+        if isinstance(stage, SourceStage) and place:
+            raise _misplaced_source(stages, stage)
+    names = list(chain.from_iterable(map(member_names, flat)))
+    twice = [name for name, number in sorted(Counter(names).items()) if number > 1]
     if twice:
         raise PlanningError(
             f"Several stages are named {', '.join(map(repr, twice))}, but reports need to tell them apart. "
             f"Rename one: stage.with_(name={twice[0] + '_2'!r}), in a recipe 'with: {{name: {twice[0]}_2}}'.",
             names=twice,
         )
-    for place, stage in enumerate(flat):
-        if isinstance(stage, SourceStage) and place:
-            raise PlanningError(f"Stage {stage.name!r} finds input files, so it must come first.", stage=stage.name)
-        if isinstance(stage, SinkStage) and place != len(flat) - 1:
+    for stage, after in pairwise(flat):
+        if isinstance(stage, SinkStage):
             raise PlanningError(
-                f"Writer {stage.name!r} is followed by {flat[place + 1].name!r}; a writer must come last. "
+                f"Writer {stage.name!r} is followed by {after.name!r}; a writer must come last. "
                 "To write twice, run two pipelines.",
                 stage=stage.name,
             )
@@ -105,6 +99,18 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
             stage=rest[0].name,
         )
     return Draft(source, rest, rest[-1] if isinstance(rest[-1], SinkStage) else None)
+
+
+def _misplaced_source(stages: Sequence[Stage], source: Stage) -> PlanningError:
+    """What to say of a source that is not the first stage: as it was written, not by the part that finds files."""
+    for before, stage in pairwise(stages):
+        if any(isinstance(part, SourceStage) for part in expand([stage])):
+            return PlanningError(
+                f"{type(stage).__name__} ({stage.name!r}) finds input files, so it must come first, but it stands "
+                f"behind {before.name!r}. Several places are read by one reader: file_paths=[…, …].",
+                stage=stage.name,
+            )
+    return PlanningError(f"Stage {source.name!r} finds input files, so it must come first.", stage=source.name)
 
 
 def _begins(stage: Stage) -> bool:
@@ -125,27 +131,19 @@ def _begins(stage: Stage) -> bool:
     return stage.inputs() == ([], [])
 
 
-def wanted_columns(stages: Sequence[Stage]) -> list[str]:
-    """The columns that the stages say they read, as far as no earlier stage provides them."""
-    given: set[str] = set()
+def declared_columns(stages: Sequence[Stage]) -> tuple[list[str], list[str]]:
+    """The columns that the stages say they read and no earlier one of them provides, and those that they provide."""
     wanted: dict[str, None] = {}
+    provided: dict[str, None] = {}
     for stage in stages:
-        needed, provided = _spec(stage)
-        wanted.update(dict.fromkeys(name for name in needed if name not in given))
-        given.update(provided)
-    return list(wanted)
-
-
-def _spec(stage: Stage) -> tuple[list[str], list[str]]:
-    members = stage.members if isinstance(stage, FusedStage) else [stage]
-    needed: list[str] = []
-    provided: list[str] = []
-    for member in members:
-        declared = member.inputs()
-        columns = [spec[1] for spec in declared.values()] if isinstance(declared, dict) else [declared[1]]
-        needed.extend(name for names in columns for name in names if name not in provided)
-        provided.extend(member.outputs()[1])
-    return needed, provided
+        for member in stage.members if isinstance(stage, FusedStage) else [stage]:
+            declared = member.inputs()
+            for _, names in declared.values() if isinstance(declared, dict) else [declared]:
+                for name in names:
+                    if name not in provided:
+                        wanted[name] = None
+            provided.update(dict.fromkeys(member.outputs()[1]))
+    return list(wanted), list(provided)
 
 
 def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[str]:
@@ -161,12 +159,12 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
     notes: list[str] = []
     if found is None:
         return notes
-    known = list(found.names)
+    known = dict.fromkeys(found.names)
     owners: dict[str, str | None] = dict.fromkeys(known)  # stages; None owns the columns of the input
     for stage in stages:
         if isinstance(stage, ReaderStage):
             continue
-        needed, provided = _spec(stage)
+        needed, provided = declared_columns([stage])
         for name in needed:
             if name not in known and not found.complete:
                 notes.append(
@@ -174,7 +172,7 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                     f"has looked at; they have {', '.join(map(repr, known)) or 'none'}.{did_you_mean(name, known)} "
                     "Batches without it make the stage fail."
                 )
-                known.append(name)
+                known[name] = None
             elif name not in known:
                 raise MissingColumnError(
                     f"Stage {stage.name!r} needs the column {name!r}, but there are only "
@@ -183,9 +181,9 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                     f"{name!r}.",
                     stage=stage.name,
                     column=name,
-                    available=known,
+                    available=list(known),
                 )
-        stage.check_columns(known)
+        stage.check_columns(list(known))
         for name in needed:
             if owners.get(name) is not None:
                 del owners[name]  # somebody has read what a stage has written there
@@ -201,7 +199,7 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                     f"{owners[name]} yet: they are lost. Give one of the two another column."
                 )
             owners[name] = stage.name
-        known.extend(name for name in provided if name not in known)
+        known.update(dict.fromkeys(provided))
         if not provided and not needed and type(stage).outputs is ProcessingStage.outputs:
             break  # a stage that declares nothing may add any column
     return notes
@@ -268,17 +266,16 @@ def make_segments(
 ) -> tuple[Segment, ...]:
     """Group adjacent stages that can share a worker (none, unless `share`)."""
     segments: list[Segment] = []
+    joinable = False  # whether the last segment takes more stages
     for stage in stages:
         resources = resolve(stage, capacity, notes)
         workers = stage.requested_workers()
-        alone = stage.needs_own_worker or resources.requires_gpu
+        shares = share and not stage.needs_own_worker and not resources.requires_gpu
         last = segments[-1] if segments else None
         if (
-            share
+            shares
+            and joinable
             and last is not None
-            and not alone
-            and not last.resources.requires_gpu
-            and not any(other.needs_own_worker for other in last.stages)
             and last.resources == resources
             and last.runtime_env == stage.runtime_env
             and last.workers == workers
@@ -287,6 +284,7 @@ def make_segments(
             segments[-1] = replace(last, stages=(*last.stages, stage))
         else:
             segments.append(Segment(len(segments), (stage,), resources, stage.batch_size, workers, stage.runtime_env))
+        joinable = shares
     return tuple(segments)
 
 
@@ -305,9 +303,9 @@ def finish(
     if sketch.source is not None and partitions:
         sketch.source.prepare(stages[0], partitions)
     if isinstance(stages[0], ReaderStage):
-        columns = wanted_columns(stages[1:])
-        identity = [field for field in (settings.id_field, settings.url_field) if field and settings.output is not None]
+        columns, _ = declared_columns(stages[1:])
+        identity = filter(None, () if settings.output is None else (settings.id_field, settings.url_field))
         stages[0].hints = tuple(dict.fromkeys([*columns, *identity]))
-    names = tuple(name for stage in stages for name in member_names(stage))
+    names = tuple(chain.from_iterable(map(member_names, stages)))
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
     return ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))

@@ -16,6 +16,7 @@ from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
 from gristmill.errors import ResumeError, VerificationError
 from gristmill.execution.driver import ErrorBudget, Work
+from gristmill.figures import plural
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import plan_changes, read_plan
@@ -24,7 +25,6 @@ from gristmill.ledger.record.resume import adopt_plan, decide
 from gristmill.ledger.record.run_record import RUNNING, RunRecorder, read_run
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
-from gristmill.observe.figures import plural
 from gristmill.pipeline.planner import draft
 from gristmill.pipeline.run import Options, Prepared, announced_compilation, prepare
 from gristmill.stages.source_sink import ReaderStage
@@ -140,7 +140,7 @@ def replay(
     )
     work = Work(plan, partitions, prepared.root, events, ErrorBudget(None))
     events.emit(started)
-    events.listen(recorder)
+    events.listeners.append(recorder)
     try:
         if partitions:
             with announced_compilation(events):

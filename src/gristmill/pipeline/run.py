@@ -1,12 +1,12 @@
-"""Prepares a pipeline, explains what a run would do, and runs it from plan to report."""
+"""Prepares a pipeline, explains what a run would do, and runs it from plan to result."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,26 +14,94 @@ from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment
 from gristmill.errors import GristmillError, OutputError, PlanningError, UsageError
 from gristmill.execution.driver import ErrorBudget, Work
+from gristmill.figures import format_size, plural
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.plan_record import missing_scores_note
 from gristmill.ledger.record.run_record import AlarmLimits
 from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
-from gristmill.observe.figures import plural
 from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, open_output, preview_output
-from gristmill.pipeline.planner import Draft, check_columns, draft, finish, wanted_columns
-from gristmill.pipeline.result import RunReport, RunResult, StageReport
+from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
 from gristmill.stages.base import FusedStage
 from gristmill.storage.atomic import output_error
 from gristmill.storage.partitions import Partition
-from gristmill.storage.sizes import format_size
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import settled
 
 if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline
+
+
+# --- what a run gives back ---
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """The rows and the time of one stage over the whole run."""
+
+    name: str
+    rows_in: int = 0
+    rows_out: int = 0
+    created: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    untracked: int = 0
+    changed: int = 0
+    busy_s: float = 0.0
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did, over all partitions of the output, those of earlier runs included."""
+
+    pipeline: str
+    status: str
+    seconds: float
+    stages: tuple[StageReport, ...]
+    rows_read: int
+    rows_written: int
+    quarantined: int
+    partitions: int
+    partitions_done_before: int
+    output: str | None
+    notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """How many documents were dropped, over all stages."""
+        return sum(sum(stage.dropped.values()) for stage in self.stages)
+
+    def __str__(self) -> str:
+        lines = [f"{self.pipeline}: {self.status} in {self.seconds:.1f} s"]
+        lines.append(f"{self.rows_read} documents read, {self.rows_written} kept, {self.quarantined} quarantined")
+        for stage in self.stages:
+            for reason, number in sorted(stage.dropped.items(), key=lambda pair: -pair[1]):
+                lines.append(f"  {number:>8} dropped by {stage.name}: {reason}")
+            for cause, number in stage.quarantined.items():
+                lines.append(f"  {number:>8} quarantined by {stage.name}: {cause}")
+        lines.extend(self.alarms)
+        if self.output:
+            lines.append(f"output: {self.output}")
+        return "\n".join(lines)
+
+
+class RunResult(list[Task[Any]]):
+    """The tasks that came out of the last stage, in source order, with the report on the run.
+
+    With a writer these are the committed files of each partition, with what its stages cost (in runs of up to 10,000
+    partitions; the report has the sums of all).
+    """
+
+    def __init__(self, tasks: Iterable[Task[Any]], report: RunReport) -> None:
+        super().__init__(tasks)
+        self.report = report
+
+
+# --- planning ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +162,8 @@ def prepare(
     partitions, root = _roots(sketch, initial_tasks)
     unseen: list[str] = []
     if sketch.source is not None:
-        unseen = check_columns(sketch.stages, sketch.source.columns(partitions, wanted_columns(sketch.stages[1:])))
+        wanted, _ = declared_columns(sketch.stages[1:])
+        unseen = check_columns(sketch.stages, sketch.source.columns(partitions, wanted))
     settings = RunSettings(
         id_field=options.id_field,
         url_field=options.url_field,
@@ -114,8 +183,8 @@ def prepare(
         share_workers=not executor.one_stage_at_a_time,
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
-    plan = replace(plan, notes=(*plan.notes, *unseen, *([note] if note else [])))
-    return Prepared(sketch, partitions, root, plan.described(description))
+    notes = (*plan.notes, *unseen, *([note] if note else []))
+    return Prepared(sketch, partitions, root, replace(plan, notes=notes, description=description))
 
 
 def _roots(
@@ -137,6 +206,9 @@ def _roots(
     return partitions, lambda partition: roots[partition.index]
 
 
+# --- running ---
+
+
 @dataclass(slots=True)
 class Run:
     """A run that has begun: the plan, what is to be done, the output if there is one, and who is told."""
@@ -152,18 +224,33 @@ class Run:
         """What came of it, once it is done."""
         plan, work, state = self.plan, self.work, self.state
         committed = None if state is None else state.recorder.committed
-        counts = dict(work.trail.counts) if state is None else {} if committed is None else committed.stages
-        stages = tuple(
-            StageReport.of(name, counts.get(name, StageCount()), work.trail.times.get(name, StageTime()))
-            for name in plan.stage_names
-        )
+        counts = work.trail.counts if state is None else {} if committed is None else committed.stages
+        in_order: dict[str, StageCount] = {}
+        stages: list[StageReport] = []
+        for name in plan.stage_names:
+            count, spent = counts.get(name, StageCount()), work.trail.times.get(name, StageTime())
+            in_order[name] = count
+            stages.append(
+                StageReport(
+                    name,
+                    count.rows_in,
+                    count.rows_out,
+                    count.created,
+                    dict(count.dropped),
+                    dict(count.quarantined),
+                    count.untracked,
+                    count.changed,
+                    spent.busy_s,
+                    spent.calls,
+                )
+            )
         done_before = 0 if state is None else len(state.done)
         report = RunReport(
             pipeline=self.pipeline.name,
             status="done",
             seconds=time.monotonic() - self.begun,
-            stages=stages,
-            rows_read=source_rows({name: counts.get(name, StageCount()) for name in plan.stage_names}),
+            stages=tuple(stages),
+            rows_read=source_rows(in_order),
             rows_written=stages[-1].rows_out if stages else 0,
             quarantined=sum(sum(stage.quarantined.values()) for stage in stages),
             partitions=len(work) + done_before,
@@ -194,7 +281,7 @@ def begun_run(
     if progress or (progress is None and not listeners and sys.stderr is not None and sys.stderr.isatty()):
         from gristmill.observe.display import make_listener
 
-        events.listen(make_listener("auto"))
+        events.listeners.append(make_listener("auto"))
     prepared = prepare(pipeline, executor, initial_tasks, options)
     plan, partitions, sink = prepared.plan, prepared.partitions, prepared.sketch.sink
     state: OutputState | None = None
@@ -209,8 +296,7 @@ def begun_run(
             searched=[] if prepared.sketch.source is None else prepared.sketch.source.searched_folders(),
         )
         plan = state.plan
-        events.listen(state.recorder)
-        events.listen(perf)
+        events.listeners += [state.recorder, perf]
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
         partitions = [partition for partition in partitions if partition.id not in state.done]
@@ -224,7 +310,7 @@ def begun_run(
             pipeline=pipeline.name,
             executor=executor.name,
             stages=plan.stage_names,
-            segments=tuple(segment.describe() for segment in plan.segments),
+            segments=tuple(map(Segment.describe, plan.segments)),
             partitions=len(work) + done_before,
             partitions_done_before=done_before,
             input_bytes=work.input_bytes,

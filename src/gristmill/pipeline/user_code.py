@@ -58,12 +58,17 @@ def describe_value(value: Any, depth: int = 0, walk: _Walk | None = None) -> Any
         return value
     if depth > _MAX_DEPTH:
         return type(value).__qualname__
-    if isinstance(value, Mapping):
-        return _short({str(key): describe_value(item, depth + 1, walk) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        return _short([describe_value(item, depth + 1, walk) for item in value])
-    if isinstance(value, set | frozenset):
-        return _short(sorted((describe_value(item, depth + 1, walk) for item in value), key=repr))
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        items: Any
+        if isinstance(value, Mapping):
+            items = {str(key): describe_value(item, depth + 1, walk) for key, item in value.items()}
+        else:
+            items = [describe_value(item, depth + 1, walk) for item in value]
+        if isinstance(value, set | frozenset):
+            items.sort(key=repr)
+        if len(items) <= _MAX_ITEMS:
+            return items
+        return {"items": len(items), "digest": _digest(json.dumps(items, sort_keys=True, default=repr).encode())}
     if isinstance(value, enum.Enum):
         return f"{type(value).__qualname__}.{value.name}"
     if isinstance(value, bytes):
@@ -150,12 +155,6 @@ def _set_at_work(cls: type[Any]) -> set[str]:
                 for function in _functions_of(member):
                     found |= _names_in(function.__code__, "STORE_ATTR")
     return found
-
-
-def _short(items: Any) -> Any:
-    if len(items) <= _MAX_ITEMS:
-        return items
-    return {"items": len(items), "digest": _digest(json.dumps(items, sort_keys=True, default=repr).encode())}
 
 
 def _text(value: Any, walk: _Walk | None) -> str:

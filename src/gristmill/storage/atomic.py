@@ -25,9 +25,9 @@ from typing import IO, Any, Self
 import xxhash
 
 from gristmill.errors import OutputError, UsageError
+from gristmill.figures import format_size
 from gristmill.storage.compression import StreamEncoder, codec_of
 from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
-from gristmill.storage.sizes import format_size
 
 TEMPORARY_PREFIX = ".tmp-"
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.errors import UsageError
+from gristmill.figures import parse_size
 from gristmill.storage.files import COMPRESSED_SUFFIXES, InputFile, StorageOptions
-from gristmill.storage.sizes import parse_size
 
 if TYPE_CHECKING:
     from gristmill.storage.parquet_blocks import Footers

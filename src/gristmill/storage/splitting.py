@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import InputError, InputNotFoundError, UsageError
+from gristmill.figures import parse_size
 from gristmill.storage.atomic import HashedFile, WrittenFile
 from gristmill.storage.compression import DamagedArchiveError, StreamEncoder, codec_of, codec_suffix, open_source
 from gristmill.storage.files import StorageOptions, has_extension, is_local, local_path
@@ -17,7 +18,6 @@ from gristmill.storage.jsonl_blocks import newline_positions
 from gristmill.storage.parquet_blocks import open_parquet, row_group_cuts
 from gristmill.storage.parquet_sink import ParquetSink
 from gristmill.storage.schemas import clean_schema
-from gristmill.storage.sizes import parse_size
 
 DEFAULT_TARGET = "128MB"
 _READ_BYTES = 1 << 20

@@ -9,8 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from gristmill.cli.edge import common_options, edge, error_block, json_option, marks_resumable
-from gristmill.cli.main import COMMANDS, LazyGroup, cli
+from gristmill.cli.main import COMMANDS, LazyGroup, cli, common_options, error_block, json_option, marks_resumable
 from gristmill.errors import InputNotFoundError, MissingColumnError, PlanningError, RecipeError, StageFailedError
 
 
@@ -42,14 +41,15 @@ def test_a_misspelt_command_gets_a_suggestion() -> None:
     assert result.stdout == ""
 
 
-def failing(error: Callable[[], BaseException], *arguments: str) -> Result:
-    """The result of a command that raises `error` after it has begun to work."""
+def failing(error: Callable[[], BaseException], *arguments: str, begun: bool = True) -> Result:
+    """The result of a command that raises `error`, by default after it has begun to work."""
 
     @click.command("fail")
     @json_option
     @common_options
     def fail(as_json: bool) -> None:
-        marks_resumable()
+        if begun:
+            marks_resumable()
         raise error()
 
     class Group(LazyGroup):
@@ -119,13 +119,8 @@ def test_json_answers_wrong_use_too(arguments: list[str], words: str) -> None:
 
 
 def test_an_interrupt_before_the_run_promises_nothing() -> None:
-    with (
-        click.Context(cli) as context,
-        pytest.raises(click.exceptions.Exit) as caught,
-        edge(context),
-    ):
-        raise KeyboardInterrupt
-    assert caught.value.exit_code == 130
+    result = failing(KeyboardInterrupt, begun=False)
+    assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
 
 
 def test_errors_of_click_keep_their_own_form() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from gristmill.cli.report_view import exit_code, print_report, reasons
-from gristmill.pipeline.result import RunReport, StageReport
+from gristmill.pipeline.run import RunReport, StageReport
 
 
 def report(**changes: Any) -> RunReport:

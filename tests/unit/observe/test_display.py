@@ -41,6 +41,13 @@ def test_first_and_last_line() -> None:
     assert last == "clean done: 2/4 partitions · 100 rows read (2.5/s) · 60 written · at most 5.0 MB of memory · 40 s"
 
 
+def test_of_several_pipelines_each_is_shown_from_zero() -> None:
+    one: list[Event] = [started(), task(), sample(), committed(), RunFinished("done")]
+    lines = lines_of([*one, *one])
+    assert len(lines) == 4
+    assert lines[:2] == lines[2:]
+
+
 def test_one_line_per_interval() -> None:
     events: list[Event] = [started(), *[task(number) for number in range(30)], RunFinished("done")]
     # 30 tasks, ten seconds apart, are five whole minutes.
@@ -111,6 +118,7 @@ def live(events: list[Event], monkeypatch: pytest.MonkeyPatch, *, columns: int =
 
 def test_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = plain(live([started(), task(), sample(), committed()], monkeypatch))
+    assert re.search(r"words +0 +0 +– +0/s", shown)  # no row and no time yet
     assert re.search(r"words +100 +60 +40\.0 % +\d+/s", shown)
     assert "1/4 partitions" in shown
     assert "3.00 s · 9.00 s left" in shown

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gristmill.errors import UsageError
-from gristmill.storage.sizes import parse_size
+from gristmill.figures import parse_size
 
 SMALL_INPUT = 4 << 20
 """Up to so many bytes the built-in stages are done before worker processes would be up."""

@@ -19,10 +19,10 @@ from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.errors import PlanningError
 from gristmill.execution.driver import Work
 from gristmill.execution.in_process import run_in_process
+from gristmill.figures import format_size
 from gristmill.observe.memory import available_memory, cpu_count, measure_tree
 from gristmill.pipeline.user_code import is_user_module
 from gristmill.stages.base import FusedStage, ProcessingStage
-from gristmill.storage.sizes import format_size
 
 _SERVER_BYTES = 110 << 20
 _WORKER_BYTES = 70 << 20

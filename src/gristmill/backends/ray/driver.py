@@ -280,7 +280,7 @@ class Sampler:
         self._workers: dict[int, tuple[int, int]] = {}  # segment and memory of each
         self._active: set[int] = set()
         self._sampled_at = float("-inf")
-        events.listen(self)
+        events.listeners.append(self)
 
     def __call__(self, event: Event) -> None:
         """Forget a worker that has ended."""

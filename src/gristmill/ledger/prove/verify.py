@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gristmill.errors import GristmillError, VerificationError
+from gristmill.figures import plural
 from gristmill.ledger.record.commit import find_imbalance, source_rows
 from gristmill.ledger.record.layout import RECORD_FILES, RECORD_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry
@@ -22,7 +23,6 @@ from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.run_record import checksum, file_hashes, read_run
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
-from gristmill.observe.figures import plural
 from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
 from gristmill.storage.compression import codec_of, open_source
 from gristmill.storage.files import StorageOptions

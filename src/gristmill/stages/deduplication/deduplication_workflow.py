@@ -16,7 +16,7 @@ from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolde
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.workflow_record import write_workflow_record
 from gristmill.observe.events import Listener, Notice
-from gristmill.pipeline.planner import expand, wanted_columns
+from gristmill.pipeline.planner import declared_columns, expand
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
 from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, Place, forecast, memory_limit
@@ -321,7 +321,7 @@ def check_named_columns(workflow: DeduplicationWorkflow, source: DocumentSource)
     # A document without a text counts as empty, so that with a misspelt name a run would compare nothing, and say so
     # to nobody. This is why what is compared must be seen.
     score = workflow.rule.score_field
-    compared = [name for name in wanted_columns(expand(workflow._first_stages())) if name != score]
+    compared = [name for name in declared_columns(expand(workflow._first_stages()))[0] if name != score]
     others = {"score_field": score, "id_field": workflow.id_field}
     if workflow.id_field == "id":
         del others["id_field"]  # taken where it is there

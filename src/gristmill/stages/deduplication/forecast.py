@@ -15,6 +15,7 @@ import psutil
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import OutputError, PlanningError
+from gristmill.figures import format_size, parse_size
 from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.source import DocumentSource
@@ -22,7 +23,6 @@ from gristmill.storage.compression import DamagedArchiveError, codec_of, open_so
 from gristmill.storage.files import is_local, local_path
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.partitions import Partition
-from gristmill.storage.sizes import format_size, parse_size
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.origins import Lineage, with_lineage
 

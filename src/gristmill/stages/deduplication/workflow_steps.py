@@ -13,7 +13,6 @@ from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.workflow_record import CHOICE
 from gristmill.pipeline.pipeline import Pipeline
-from gristmill.pipeline.result import RunResult
 from gristmill.pipeline.workflow import WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, runs_of
@@ -21,6 +20,7 @@ from gristmill.stages.deduplication.source import DocumentSource, check_unchange
 from gristmill.storage.partitions import Partition
 
 if TYPE_CHECKING:
+    from gristmill.pipeline.run import RunResult
     from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
 
 Stage = ProcessingStage[Any, Any]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.errors import NotSupportedError, UsageError
+from gristmill.figures import parse_size
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage
@@ -23,7 +24,6 @@ from gristmill.storage.files import list_files
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
 from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, make_partitions
-from gristmill.storage.sizes import parse_size
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import RecordColumns
 from gristmill.tasks.document import DocumentBatch

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.figures import parse_size
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage
@@ -22,7 +23,6 @@ from gristmill.stages.text.io.reader.partitioning import (
 from gristmill.storage.files import list_files
 from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import Partition, make_partitions
-from gristmill.storage.sizes import parse_size
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
