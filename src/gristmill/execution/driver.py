@@ -171,7 +171,12 @@ class Work:
     @property
     def input_bytes(self) -> int:
         """About how much is left to read."""
-        return sum(_range_bytes(piece) for partition in self._left.values() for piece in partition.ranges)
+        size = 0
+        for partition in self._left.values():
+            for part in partition.ranges:
+                to_its_end = part.whole or part.end < 0 or part.end > part.size
+                size += part.size if to_its_end else part.end - part.start
+        return size
 
     def tasks(self) -> Iterator[Task[Any]]:
         """The root tasks of all partitions that are left, in source order, ready to run."""
@@ -223,7 +228,7 @@ class Work:
         self.budget.records += max(source_rows(counts), len(trail.quarantine))
         self.budget.quarantined += len(trail.quarantine)
         self.trail.merge(Trail(counts=trail.counts, times=trail.times))
-        self.budget.check(final=False, share_done=self.done / max(1, len(self)))
+        self.budget.check(final=False, share_done=1 - len(self._left) / self._total)
         if entry is not None:
             files = {file.path: file.size for file in entry.files}
             size = sum(files.values())
@@ -255,9 +260,3 @@ class Work:
                 row=None,
                 partitions=names,
             )
-
-
-def _range_bytes(piece: Any) -> int:
-    if piece.whole or piece.end < 0 or piece.end > piece.size:
-        return int(piece.size)
-    return int(piece.end - piece.start)

@@ -37,10 +37,15 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
         flow = _Flow(runners, work)
         for task in work.tasks():
             flow.feed(0, task)
-        flow.drain()
+        for place in range(len(runners)):  # what is still waiting, from the front
+            flow.run(place)
         failed = False
     finally:
-        _report_memory(work, highest, len(runners))
+        peak = highest_memory()
+        if peak <= highest:  # an earlier peak hides that of the run
+            peak = measure_tree([os.getpid()]).pss_bytes
+        none = (0,) * len(runners)
+        work.events.emit(Sample(peak, 0, none, none, (1,) * len(runners), none))
         problem: Exception | None = None
         for runner in started:
             try:
@@ -49,15 +54,6 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
                 problem = problem or error
         if problem is not None and not failed:  # else what went wrong first is what the user must see
             raise problem
-
-
-def _report_memory(work: Work, highest_before: int, segments: int) -> None:
-    """Tell listeners how much memory the run took: its peak, or what there is now where an earlier peak hides it."""
-    peak = highest_memory()
-    if peak <= highest_before:
-        peak = measure_tree([os.getpid()]).pss_bytes
-    none = (0,) * segments
-    work.events.emit(Sample(peak, 0, none, none, (1,) * segments, none))
 
 
 class _Flow:
@@ -76,16 +72,13 @@ class _Flow:
             return
         self._waiting[place].append(task)
         if len(self._waiting[place]) >= self._runners[place].segment.batch_size:
-            self._run(place)
+            self.run(place)
 
-    def drain(self) -> None:
-        """Run what is still waiting, from the front."""
-        for place, waiting in enumerate(self._waiting):
-            if waiting:
-                self._run(place)
-
-    def _run(self, place: int) -> None:
+    def run(self, place: int) -> None:
+        """Let the segment number `place` work on what waits for it."""
         tasks, self._waiting[place] = self._waiting[place], []
+        if not tasks:
+            return
         runner = self._runners[place]
         begun, before = time.perf_counter(), self._below
         for item in runner.run(tasks):

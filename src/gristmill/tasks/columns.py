@@ -380,17 +380,13 @@ class RecordColumns(Columns):
             for name, mask in self._changed.items()
         }
         if fields is None and self._names is not None:
-            keys = self._records.keys() if self._names_differ() else ()
-            dropped = [key for key in keys if key not in self._names]
+            dropped = sorted(set(self._records.keys()).difference(self._names))
             return self._records.encode(changes=changes, drop=dropped)
         if fields is not None:
             changes = {name: change for name, change in changes.items() if name in fields}
             present = [name for name in fields if self.has(name)]
             return self._records.encode(changes=changes, fields=present)
         return self._records.encode(changes=changes)
-
-    def _names_differ(self) -> bool:
-        return set(self._records.keys()) != set(self._names or ())
 
     def transport(self) -> pa.Table:
         fields = [pa.field(_RECORD, pa.large_binary())]

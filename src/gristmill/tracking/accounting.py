@@ -147,11 +147,11 @@ def created_again(batch: DocumentBatch) -> None:
 
 def collect(entry: Entry, exits: Sequence[Exit]) -> Trail:
     """The trail of the entry, with what was recorded about batches that were made anew."""
-    seen = [entry.trail]
+    seen = {id(entry.trail)}
     for one in exits:
-        trail = one.task._tracking.trail if isinstance(one.task, DocumentBatch) else None
-        if trail is not None and all(trail is not other for other in seen):
-            seen.append(trail)
+        if isinstance(one.task, DocumentBatch) and id(one.task._tracking.trail) not in seen:
+            trail = one.task._tracking.trail
+            seen.add(id(trail))
             entry.trail.decisions.extend(trail.decisions)
             entry.trail.changes.extend(trail.changes)
             entry.trail.scores.extend(trail.scores)
@@ -171,7 +171,14 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
         _count_source(stage, exits, trail)
     else:
         _count_documents(stage, names, entry, exits, trail)
-        _find_changes(stage, names[-1], entry, exits, trail)
+        assert entry.rows is not None
+        noted = {change.field for change in trail.changes}
+        for one in exits:
+            if one.positions is not None and isinstance(one.task, DocumentBatch):
+                after = one.task.columns
+                changes, touched = find_changes(stage, entry.columns, after, one.positions, entry.rows, noted)
+                trail.changes.extend(changes)
+                trail.count(names[-1]).touched += touched
     for change in trail.changes:
         change.stage = change.stage or names[-1]
         trail.count(change.stage).changed += len(change.rows)
@@ -259,18 +266,6 @@ def _count_members(
                 stage=name,
             )
         trail.count(name).add(count)
-
-
-def _find_changes(stage: Stage, name: str, entry: Entry, exits: Sequence[Exit], trail: Trail) -> None:
-    """Record what the stage changed without saying so."""
-    assert entry.columns is not None
-    assert entry.rows is not None
-    noted = frozenset(change.field for change in trail.changes)
-    for one in exits:
-        if one.positions is not None and isinstance(one.task, DocumentBatch):
-            changes, touched = find_changes(stage, entry.columns, one.task.columns, one.positions, entry.rows, noted)
-            trail.changes.extend(changes)
-            trail.count(name).touched += touched
 
 
 def check_given(stage: Stage, given: Any, *, method: str = "process") -> list[Task[Any]]:

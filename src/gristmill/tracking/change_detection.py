@@ -11,6 +11,7 @@ that went out, and only real changes are laid over the records.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ Stage = ProcessingStage[Any, Any]
 
 
 def find_changes(
-    stage: Stage, before: Columns, after: Columns, positions: Rows, rows: Rows, noted: frozenset[str]
+    stage: Stage, before: Columns, after: Columns, positions: Rows, rows: Rows, noted: Collection[str]
 ) -> tuple[list[Changes], int]:
     """What is different in `after`: changes of texts, and the number of rows that changed in any other way.
 
