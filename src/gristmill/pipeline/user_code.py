@@ -19,6 +19,7 @@ import inspect
 import itertools
 import json
 import linecache
+import os
 import re
 import sys
 import types
@@ -37,7 +38,8 @@ _MAX_DEPTH = 6
 """How far descriptions follow values into each other; this also ends circles."""
 _MAX_ITEMS = 1000
 """Longer collections are described by a digest."""
-_NOT_USER_CODE = sys.stdlib_module_names | {"builtins", "gristmill"}
+_PYTHON = sys.stdlib_module_names | {"builtins"}
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict, re.Pattern, enum.Enum)
 _EMPTY_FIELD = re.compile(r"(, )?\b\w+=(\[\]|Load\(\))")
 """In the text of a syntax tree; versions of Python differ in which of them they have and write out."""
@@ -116,7 +118,7 @@ def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dic
     hidden = {name for name in state if name.startswith("_")}
     if private and hidden:
         made_later = {name for name in hidden if name.startswith("__") or _is_made_later(state[name])}
-        if type(thing).__module__.partition(".")[0] != "gristmill":  # what ours set at work is None before
+        if not _is_ours(type(thing).__module__):  # what ours set at work is None before
             made_later |= _set_at_work(type(thing))
         hidden &= made_later | {"_name"}
     skipped = hidden if places else hidden | _PLACES
@@ -126,10 +128,20 @@ def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dic
 def is_user_module(name: str | None) -> bool:
     """Whether a module is neither ours, nor Python's, nor installed."""
     package = str(name or "").partition(".")[0]
-    if not package or package in _NOT_USER_CODE:
+    if not package or package in _PYTHON:
         return False
-    file = getattr(sys.modules.get(str(name)) or sys.modules.get(package), "__file__", None) or ""
-    return not _is_installed(file)
+    file = _file_of(str(name))
+    return not file.startswith(_PACKAGE) and not _is_installed(file)
+
+
+def _file_of(name: str) -> str:
+    module = sys.modules.get(name) or sys.modules.get(name.partition(".")[0])
+    return getattr(module, "__file__", None) or ""
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a module lies in this package."""
+    return _file_of(name).startswith(_PACKAGE)
 
 
 def _is_installed(file: str) -> bool:
@@ -141,8 +153,8 @@ def _is_made_later(value: Any) -> bool:
     if value is None or (isinstance(value, list | set | dict) and not value):
         return True
     module = type(value).__module__
-    ours = is_user_module(module) or module.partition(".")[0] in _NOT_USER_CODE
-    return not ours and not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__arrow_c_stream__")
+    known = is_user_module(module) or _is_ours(module) or module.partition(".")[0] in _PYTHON
+    return not known and not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__arrow_c_stream__")
 
 
 def _set_at_work(cls: type[Any]) -> set[str]:
@@ -191,7 +203,7 @@ def code_of(thing: type[Any] | types.FunctionType, walk: _Walk | None = None) ->
         walk.add(thing)
         return {}
     home = thing.__module__.partition(".")[0]
-    if home in _NOT_USER_CODE:
+    if home in _PYTHON or _is_ours(thing.__module__):
         return {"code": None}
     walk = _Walk(home)
     walk.add(thing)
@@ -256,9 +268,11 @@ class _Walk:
         """Add the local modules that code imports: from their files, because they may not be loaded yet."""
         for name in _imported_names(node, package):
             label = f"module {name}"
-            if label in self.found or name.partition(".")[0] in _NOT_USER_CODE:
+            if label in self.found or name.partition(".")[0] in _PYTHON:
                 continue
             file = _source_file(name)
+            if file is not None and str(file.absolute()).startswith(_PACKAGE):
+                continue
             tree = None if file is None else _parsed(file.read_text(encoding="utf-8", errors="replace"))
             if file is not None and tree is not None:
                 self._put(label, _meaning(tree))

@@ -126,7 +126,7 @@ def fit(value: Any, annotation: Any) -> Any:
         return _fit_mapping(value, kind)
     if origin is tuple or origin in _LISTS:
         return _fit_list(value, kind, origin)
-    if not _is_own_dataclass(origin):
+    if not _is_dataclass(origin):
         raise Mismatch(f"expected {describe_type(kind)}, which a recipe cannot give; leave it out, or use Python.")
     if not isinstance(value, Mapping):
         raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
@@ -167,7 +167,7 @@ def describe_type(annotation: Any) -> str:
         words = describe_type(inner[0])
         plural = {"text": "texts", "a whole number": "whole numbers", "a number": "numbers"}.get(words, f"({words})")
         return f"a list of {plural}"
-    if _is_own_dataclass(origin):
+    if _is_dataclass(origin):
         return "a mapping of " + ", ".join(parameters_of(origin))
     return f"a Python object ({getattr(kind, '__name__', kind)})"
 
@@ -234,8 +234,8 @@ def _inside(value: Any, annotation: Any, place: str | int) -> Any:
         raise Mismatch(str(mismatch), (place, *mismatch.path)) from None
 
 
-def _is_own_dataclass(kind: Any) -> bool:
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__.split(".")[0] == "gristmill"
+def _is_dataclass(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def _shown(value: Any) -> str:
