@@ -67,26 +67,6 @@ class StageCount:
             for key, number in theirs.items():
                 mine[key] = mine.get(key, 0) + number
 
-    def to_dict(self) -> dict[str, Any]:
-        """The counts as plain values, with sorted reasons, for JSON."""
-        return {
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "created": self.created,
-            "dropped": dict(sorted(self.dropped.items())),
-            "quarantined": dict(sorted(self.quarantined.items())),
-            "untracked": self.untracked,
-            "changed": self.changed,
-            "touched": self.touched,
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> StageCount:
-        """The counts that `to_dict` described."""
-        return cls(**values)
-
 
 @dataclass(slots=True)
 class Decisions:
