@@ -122,12 +122,6 @@ class OutputState:
                 partitions=other,
             )
 
-    def close(self) -> None:
-        """Remove the work in progress."""
-        if self.plan.settings.staging is not None:
-            self.folder.remove_tree(self.plan.settings.staging)
-        self.folder.sweep()
-
 
 def open_output(
     sink: SinkStage,
