@@ -212,7 +212,7 @@ class SegmentRunner:
         """Account for a batch that was written as `size` bytes."""
         sink = self.segment.stages[-1]
         counts = Trail()
-        count = counts.count(sink.name)
+        count = counts.counts[sink.name]
         count.rows_in = count.rows_out = batch.num_items
         count.bytes_in, count.bytes_out = batch.columns.nbytes, size
         self._caller.record(sink, counts, lineage_of(batch).trail, seconds, batch.num_items)

@@ -58,7 +58,7 @@ class DroppedDocuments:
             for part in self._parts:
                 kept.extend(_through(stage, part, trail, keep=way == "score"))
             if self._parts:
-                trail.time(member_names(stage)[0]).add(StageTime(0, time.perf_counter() - start, 0))
+                trail.times[member_names(stage)[0]].add(StageTime(0, time.perf_counter() - start, 0))
                 stage._consume_custom_metrics()
         self._parts, self._fresh = [*kept, *self._dropped_here(stage, way)], []
 

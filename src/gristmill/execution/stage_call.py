@@ -267,7 +267,7 @@ class StageCaller:
         # Of a fused stage the first member: the document is kept as it was before them, and a replay begins there.
         first = stage.members[0] if isinstance(stage, FusedStage) and stage.members else stage
         counts = Trail()
-        count = counts.count(first.name)
+        count = counts.counts[first.name]
         count.rows_in += 1
         count.quarantined[cause] = 1
         counts.quarantine.append(quarantined_row(task, row, stage=first.name, cause=cause, detail=detail))
@@ -278,10 +278,10 @@ class StageCaller:
     def record(self, stage: Stage, counts: Trail, trail: Trail, seconds: float, items: int) -> None:
         figures = StageTime(1, seconds, items, stage._consume_custom_metrics())
         first = member_names(stage)[0]
-        counts.time(first).add(figures)
+        counts.times[first].add(figures)
         for name, count in counts.counts.items():
-            self.counts.count(name).add(count)
-        self.counts.time(first).add(figures)
+            self.counts.counts[name].add(count)
+        self.counts.times[first].add(figures)
         trail.merge(counts)
 
     def record_perf(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +14,14 @@ from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.ledger.record.plan_record import UNCOMPARED_CODE, check_plan, has_uncompared_code, read_plan, write_plan
+from gristmill.ledger.record.plan_record import (
+    UNCOMPARED_CODE,
+    check_plan,
+    has_uncompared_code,
+    plan_digest,
+    read_plan,
+    write_plan,
+)
 from gristmill.ledger.record.resume import Resume, adopt_plan, decide, preview
 from gristmill.ledger.record.run_record import AlarmLimits, RunRecorder, read_run
 from gristmill.observe.events import Event, TaskFinished
@@ -27,23 +34,23 @@ MOST_PARTITIONS = 10_000
 """In runs of more partitions tasks carry no records: these would take more memory than all else in the driver."""
 
 
+@dataclass(slots=True, eq=False)
 class PartitionPerf:
     """Adds up what each stage cost for each partition; a listener of the events of a run.
 
     The tasks that a writer's pipeline returns stand for partitions, of which each passed the stages in many batches.
 
-    Args:
+    Attributes:
         partitions: How many partitions the run has; above `MOST_PARTITIONS` nothing is kept.
     """
 
-    def __init__(self, partitions: int) -> None:
-        self._kept = partitions <= MOST_PARTITIONS
-        self._stages: dict[str, tuple[array[float], array[int]]] = {}
-        self._custom: dict[tuple[int, str], dict[str, float]] = {}
+    partitions: int
+    _stages: dict[str, tuple[array[float], array[int]]] = field(default_factory=dict, init=False)
+    _custom: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict, init=False)
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
-        if not self._kept or not isinstance(event, TaskFinished):
+        if self.partitions > MOST_PARTITIONS or not isinstance(event, TaskFinished):
             return
         at = event.partition
         for name, spent in event.times.items():
@@ -101,8 +108,10 @@ class OutputState:
         Raises:
             ResumeError: One has; the message names what differs.
         """
-        check_plan(self.folder, self.plan.description)
         digest = self.plan.settings.plan_digest
+        recorded = read_plan(self.folder)
+        if recorded is not None and plan_digest(recorded) != digest:
+            check_plan(self.folder, self.plan.description)  # says what differs
         other = [entry.partition for entry in Manifest(self.folder).scan() if entry.plan != digest]
         if other:
             raise ResumeError(
@@ -112,12 +121,6 @@ class OutputState:
                 path=str(self.folder.path),
                 partitions=other,
             )
-
-    def close(self) -> None:
-        """Remove the work in progress."""
-        if self.plan.settings.staging is not None:
-            self.folder.remove_tree(self.plan.settings.staging)
-        self.folder.sweep()
 
 
 def open_output(
@@ -198,7 +201,7 @@ def _checked(
     folder.check_apart(partitions, searched)
     folder.check_usable(write=write)
     folder.check_strangers(sink.mode, sink.extension, partitions)
-    begun = any(True for _ in Manifest(folder).scan())
+    begun = next(Manifest(folder).scan(), None) is not None
     if begun and sink.mode == "error" and not fresh:
         raise OutputExistsError(
             f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "

@@ -147,8 +147,7 @@ def replay(
                 chosen.execute(plan, work)
         work.finish()
     finally:
-        folder.remove_tree(str(plan.settings.staging))
-        folder.sweep()
+        folder.sweep(own=plan.settings.staging)
     entries = manifest.load()
     for key, rows in tried.items():
         decided = _decided_rows(folder, entries[key])

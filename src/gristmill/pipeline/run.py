@@ -338,7 +338,7 @@ def begun_run(
             events.emit(RunFinished(status, error))
         finally:
             if state is not None:
-                state.close()
+                state.folder.sweep(own=state.plan.settings.staging)
 
 
 def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:

@@ -178,21 +178,21 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
                 after = one.task.columns
                 changes, touched = find_changes(stage, entry.columns, after, one.positions, entry.rows, noted)
                 trail.changes.extend(changes)
-                trail.count(names[-1]).touched += touched
+                trail.counts[names[-1]].touched += touched
     for change in trail.changes:
         change.stage = change.stage or names[-1]
-        trail.count(change.stage).changed += len(change.rows)
+        trail.counts[change.stage].changed += len(change.rows)
     for score in trail.scores:
         score.stage = score.stage or names[-1]
-    trail.count(names[0]).bytes_in += 0 if entry.columns is None else entry.columns.nbytes
+    trail.counts[names[0]].bytes_in += 0 if entry.columns is None else entry.columns.nbytes
     bytes_out = sum(one.task.columns.nbytes for one in exits if isinstance(one.task, DocumentBatch))
-    trail.count(names[-1]).bytes_out += bytes_out
+    trail.counts[names[-1]].bytes_out += bytes_out
     return trail
 
 
 def _count_source(stage: Stage, exits: Sequence[Exit], trail: Trail) -> None:
     """Rows of a stage that does not get documents: whatever comes out was created there."""
-    counts = trail.count(stage.name)
+    counts = trail.counts[stage.name]
     # Only documents are rows: files, and tasks of other kinds, are not.
     if trail.quarantine or any(isinstance(one.task, DocumentBatch) for one in exits):
         counts.rows_out += sum(one.task.num_items for one in exits)
@@ -265,7 +265,7 @@ def _count_members(
                 f"{sum(count.quarantined.values())} quarantined.",
                 stage=name,
             )
-        trail.count(name).add(count)
+        trail.counts[name].add(count)
 
 
 def check_given(stage: Stage, given: Any, *, method: str = "process") -> list[Task[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -359,7 +359,7 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
             problems.append(f"{name} says {claimed} {what}, the manifest has {found}.")
     recorded = {stage.get("stage"): stage for stage in run.get("stages") or ()}
     for stage, count in Manifest(folder).totals(entries.values()).stages.items():
-        told, here = recorded.get(stage, {}), count.to_dict()
+        told, here = recorded.get(stage, {}), asdict(count)
         problems += [
             f"{name} says {key}={told.get(key)} for stage {stage!r}, the manifest has {here[key]}."
             for key in ("rows_in", "rows_out", "created", "dropped", "quarantined")

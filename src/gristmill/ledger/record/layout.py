@@ -126,11 +126,16 @@ class RunFolder:
         start = int(psutil.Process().create_time() * 1000)
         return self.record_path("staging", f"{_HOST}-{os.getpid()}-{start}-{uuid.uuid4().hex[:8]}")
 
-    def sweep(self) -> list[str]:
+    def sweep(self, own: str | None = None) -> list[str]:
         """Remove temporary files and staging folders of ended processes of this machine; returns the folders' names.
 
         What another machine stages is left alone: nothing tells whether it is still at work.
+
+        Args:
+            own: A staging folder of this process that is no longer needed; it goes first.
         """
+        if own is not None:
+            self.remove_tree(own)
         staging = self.record_path("staging")
         if self.local:
             names = set(os.listdir(staging)) if os.path.isdir(staging) else set()

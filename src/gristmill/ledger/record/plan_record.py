@@ -19,7 +19,7 @@ from typing import Any
 
 from gristmill.errors import ResumeError, VerificationError
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.storage.atomic import write_json_atomic
+from gristmill.storage.atomic import json_bytes
 
 PLAN_FORMAT = 2
 """Written into every plan. Plans of version 0.1 have no number and do not say what their stages are."""
@@ -39,11 +39,14 @@ UNCOMPARED_CODE = (
 
 def plan_digest(description: Mapping[str, Any]) -> str:
     """A hash of all in a plan that can change its output."""
-    effective = {key: value for key, value in description.items() if key not in _NO_EFFECT}
+    effective = dict(description)
+    for key in _NO_EFFECT:
+        effective.pop(key, None)
     if "stages" in effective:
-        effective["stages"] = [
-            {key: value for key, value in stage.items() if key not in _OF_ITSELF} for stage in effective["stages"]
-        ]
+        effective["stages"] = list(map(dict, effective["stages"]))
+        for stage in effective["stages"]:
+            for key in _OF_ITSELF:
+                stage.pop(key, None)
     text = json.dumps(effective, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -51,7 +54,7 @@ def plan_digest(description: Mapping[str, Any]) -> str:
 def write_plan(folder: RunFolder, description: Mapping[str, Any]) -> str:
     """Keep `description` beside the output; returns its digest."""
     plain = json.loads(json.dumps(dict(description), default=str))
-    write_json_atomic(folder.record_path("plan"), plain, storage_options=folder.storage_options)
+    folder.write(folder.record_path("plan"), json_bytes(plain))
     return plan_digest(plain)
 
 

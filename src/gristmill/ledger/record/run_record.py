@@ -6,8 +6,9 @@ import contextlib
 import datetime as dt
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from itertools import starmap
 from typing import Any
 
 import xxhash
@@ -28,7 +29,7 @@ from gristmill.observe.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from gristmill.storage.atomic import write_json_atomic
+from gristmill.storage.atomic import json_bytes
 
 RUNNING = "running"
 _MAX_NOTICES = 100
@@ -67,47 +68,39 @@ class AlarmLimits:
     min_rows: int = 100
 
 
+@dataclass(slots=True, eq=False)
 class RunRecorder:
     """Listens to a run and keeps its record: add it to the `EventStream`, then read `record()`.
 
     With a folder, `run.json` is written when the run starts and when it ends. Rows are those of all committed
     partitions, also of earlier runs that this one resumed; times, bytes and memory are those of this run alone.
 
-    `committed` is what the manifest comes to when the run has ended.
-
-    Args:
+    Attributes:
         folder: The output folder; None keeps the record in memory only.
         limits: When to raise an alarm.
         quiet_stages: Stages that are not meant to drop or change anything.
         peak_memory: Bytes already known to have been used, for executors that send no samples.
         previous: The record of the run before, where it is not in the folder any more.
+        committed: What the manifest comes to when the run has ended.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder | None = None,
-        *,
-        limits: AlarmLimits | None = None,
-        quiet_stages: Iterable[str] = (),
-        peak_memory: int = 0,
-        previous: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.folder = folder
-        self.peak_memory = peak_memory
-        self.committed: ManifestTotals | None = None
-        self._limits = limits
-        self._quiet = frozenset(quiet_stages)
-        self._previous: Mapping[str, Any] | None = previous
-        self._started: RunStarted | None = None
-        self._finished: RunFinished | None = None
-        self._first_output: float | None = None
-        self._counts: dict[str, StageCount] = {}
-        self._times: dict[str, StageTime] = {}
-        self._committed = 0
-        self._notices: list[dict[str, str]] = []
-        self._alive: dict[int, set[int]] = {}
-        self._most_workers: dict[int, int] = {}
-        self._deaths: dict[str, int] = {}
+    folder: RunFolder | None = None
+    _: KW_ONLY
+    limits: AlarmLimits | None = None
+    quiet_stages: Collection[str] = ()
+    peak_memory: int = 0
+    previous: Mapping[str, Any] | None = None
+    committed: ManifestTotals | None = field(default=None, init=False)
+    _started: RunStarted | None = field(default=None, init=False)
+    _finished: RunFinished | None = field(default=None, init=False)
+    _first_output: float | None = field(default=None, init=False)
+    _counts: dict[str, StageCount] = field(default_factory=dict, init=False)
+    _times: dict[str, StageTime] = field(default_factory=dict, init=False)
+    _committed: int = field(default=0, init=False)
+    _notices: list[dict[str, str]] = field(default_factory=list, init=False)
+    _alive: dict[int, set[int]] = field(default_factory=dict, init=False)
+    _most_workers: dict[int, int] = field(default_factory=dict, init=False)
+    _deaths: dict[str, int] = field(default_factory=dict, init=False)
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
@@ -138,9 +131,9 @@ class RunRecorder:
                 self._notices.append({"level": event.level, "message": event.message})
         elif isinstance(event, RunStarted):
             self._started = event
-            if self.folder is not None and self._previous is None:
+            if self.folder is not None and self.previous is None:
                 with contextlib.suppress(VerificationError):  # a damaged record is replaced now
-                    self._previous = read_run(self.folder)
+                    self.previous = read_run(self.folder)
             self._write()
         elif isinstance(event, RunFinished):
             self._finished = event
@@ -158,16 +151,17 @@ class RunRecorder:
         if self.folder is not None:
             record = {**self.record(), "sealed": file_hashes(self.folder)}
             record["seal"] = checksum(record)
-            write_json_atomic(self.folder.record_path("run"), record, storage_options=self.folder.storage_options)
+            self.folder.write(self.folder.record_path("run"), json_bytes(record))
 
     def record(self) -> dict[str, Any]:
         """The record as plain values."""
         started, finished = self._started, self._finished
         committed = ManifestTotals() if self.committed is None else self.committed
         rows = committed.stages or self._counts
-        order = [name for name in (started.stages if started else ()) if name in rows or name in self._times]
-        order += [name for name in rows if name not in order]
-        counts = {name: rows.get(name, StageCount()) for name in order}
+        counts: dict[str, StageCount] = {}
+        for name in (*(started.stages if started else ()), *rows):
+            if name in rows or name in self._times:
+                counts[name] = rows.get(name, StageCount())
         begin, end = started.at if started else None, finished.at if finished else None
         times = {
             name: None if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
@@ -197,21 +191,26 @@ class RunRecorder:
             "rows_written": committed.rows_written,
             "rows_dropped": committed.rows_dropped,
             "rows_quarantined": committed.quarantined,
-            "stages": [self._stage(name, counts[name]) for name in order],
+            "stages": list(starmap(self._stage, counts.items())),
             "worker_deaths": dict(sorted(self._deaths.items())),
             "notices": list(self._notices),
         }
         if not committed.partitions:  # a run without a writer, or one that has committed nothing
-            record["rows_read"] = next((count.created for count in counts.values() if count.created), 0)
-            record["rows_written"] = counts[order[-1]].rows_out if order else 0
-            record["rows_dropped"] = sum(sum(count.dropped.values()) for count in counts.values())
-            record["rows_quarantined"] = sum(sum(count.quarantined.values()) for count in counts.values())
+            for count in counts.values():
+                record["rows_read"] = record["rows_read"] or count.created
+                record["rows_written"] = count.rows_out  # of the last stage
+                record["rows_dropped"] += sum(count.dropped.values())
+                record["rows_quarantined"] += sum(count.quarantined.values())
         complete = finished is not None and finished.status == "done"
         # The sizes of the last run that came to an end, handed on by those that did not.
-        record["last_done"] = _last_done(record if complete else self._previous)
+        record["last_done"] = _last_done(record if complete else self.previous)
         record["alarms"] = (
             find_alarms(
-                counts, limits=self._limits, quiet_stages=self._quiet, run=record, previous=_last_done(self._previous)
+                counts,
+                limits=self.limits,
+                quiet_stages=self.quiet_stages,
+                run=record,
+                previous=_last_done(self.previous),
             )
             if complete
             else []
@@ -221,16 +220,18 @@ class RunRecorder:
     def _stage(self, name: str, count: StageCount) -> dict[str, Any]:
         times = self._times.get(name, StageTime())
         seen = self._counts.get(name, StageCount())
-        segments = self._started.segments if self._started else ()
-        workers = [self._most_workers.get(segment.index, 0) for segment in segments if name in segment.stages]
+        workers = 0
+        for segment in self._started.segments if self._started else ():
+            if name in segment.stages:
+                workers = max(workers, self._most_workers.get(segment.index, 0))
         return {
             "stage": name,
-            **count.to_dict(),
+            **asdict(count),
             "bytes_in": seen.bytes_in,
             "bytes_out": seen.bytes_out,
             "busy_seconds": round(times.busy_s, 6),
             "calls": times.calls,
-            "workers": max(workers, default=0),
+            "workers": workers,
             "custom": {key: value for key, value in sorted(times.custom.items()) if math.isfinite(value)},
         }
 
@@ -247,7 +248,8 @@ def file_hashes(folder: RunFolder) -> dict[str, str]:
 
 def checksum(record: Mapping[str, Any]) -> str:
     """A hash of everything in a record but `seal`, under which it is kept there."""
-    values = {key: value for key, value in record.items() if key != "seal"}
+    values = dict(record)
+    values.pop("seal", None)
     return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
 
 
@@ -255,7 +257,11 @@ def _last_done(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if record is None:
         return None
     if record.get("status") == "done":
-        return {key: record.get(key) for key in ("source_bytes", "partitions", "rows_read")}
+        return {
+            "source_bytes": record.get("source_bytes"),
+            "partitions": record.get("partitions"),
+            "rows_read": record.get("rows_read"),
+        }
     before = record.get("last_done")
     return dict(before) if isinstance(before, dict) else None
 
@@ -264,7 +270,7 @@ def find_alarms(
     stages: Mapping[str, StageCount],
     *,
     limits: AlarmLimits | None = None,
-    quiet_stages: frozenset[str] = frozenset(),
+    quiet_stages: Collection[str] = (),
     run: Mapping[str, Any] | None = None,
     previous: Mapping[str, Any] | None = None,
 ) -> list[str]:

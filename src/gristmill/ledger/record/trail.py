@@ -6,8 +6,10 @@ empty; at the commit all trails of a partition are merged, so nothing depends on
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,26 +68,6 @@ class StageCount:
         for mine, theirs in ((self.dropped, other.dropped), (self.quarantined, other.quarantined)):
             for key, number in theirs.items():
                 mine[key] = mine.get(key, 0) + number
-
-    def to_dict(self) -> dict[str, Any]:
-        """The counts as plain values, with sorted reasons, for JSON."""
-        return {
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "created": self.created,
-            "dropped": dict(sorted(self.dropped.items())),
-            "quarantined": dict(sorted(self.quarantined.items())),
-            "untracked": self.untracked,
-            "changed": self.changed,
-            "touched": self.touched,
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> StageCount:
-        """The counts that `to_dict` described."""
-        return cls(**values)
 
 
 @dataclass(slots=True)
@@ -170,35 +152,26 @@ class StageTime:
 
 @dataclass(slots=True)
 class Trail:
-    """Everything recorded about one task (or, merged, about one partition)."""
+    """Everything recorded about one task (or, merged, about one partition).
 
-    counts: dict[str, StageCount] = field(default_factory=dict)
+    The counts and times of a stage are made when they are first asked for.
+    """
+
+    counts: defaultdict[str, StageCount] = field(default_factory=partial(defaultdict, StageCount))
     decisions: list[Decisions] = field(default_factory=list)
     changes: list[Changes] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
     quarantine: list[QuarantinedRecord] = field(default_factory=list)
     identities: list[Identity] = field(default_factory=list)
-    times: dict[str, StageTime] = field(default_factory=dict)
+    times: defaultdict[str, StageTime] = field(default_factory=partial(defaultdict, StageTime))
     output_rows: int = 0
-
-    def count(self, stage: str) -> StageCount:
-        """The counts of `stage`, made on first use."""
-        if stage not in self.counts:
-            self.counts[stage] = StageCount()
-        return self.counts[stage]
-
-    def time(self, stage: str) -> StageTime:
-        """The time record of `stage`, made on first use."""
-        if stage not in self.times:
-            self.times[stage] = StageTime()
-        return self.times[stage]
 
     def merge(self, other: Trail) -> None:
         """Take over everything that `other` holds."""
         for stage, counts in other.counts.items():
-            self.count(stage).add(counts)
+            self.counts[stage].add(counts)
         for stage, times in other.times.items():
-            self.time(stage).add(times)
+            self.times[stage].add(times)
         self.decisions.extend(other.decisions)
         self.changes.extend(other.changes)
         self.scores.extend(other.scores)
