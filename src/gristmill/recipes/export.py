@@ -15,8 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError
 from gristmill.recipes.loader import Recipe, StageEntry
-from gristmill.recipes.registry import FILTER, MODIFIER, OPTIONS, SETTINGS_KEY, Registered, build_stage, find_by_class
-from gristmill.recipes.schema import Mismatch, Parameter, fit, parameters_of
+from gristmill.recipes.registry import (
+    FILTER,
+    MODIFIER,
+    OPTIONS,
+    SETTINGS_KEY,
+    Mismatch,
+    Parameter,
+    Registered,
+    build_stage,
+    find_by_class,
+    fit,
+    parameters_of,
+)
 from gristmill.stages.base import CompositeStage
 from gristmill.stages.resources import Resources
 

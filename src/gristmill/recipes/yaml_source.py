@@ -139,8 +139,8 @@ class _Builder:
     loader: _Loader
     source: Source
     built: int = 0
-    around: list[yaml.Node] = field(default_factory=list)
-    """The nodes that the one in work lies in."""
+    around: set[int] = field(default_factory=set)
+    """The nodes, by `id`, that the one in work lies in."""
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         line = node.start_mark.line + 1
@@ -148,7 +148,7 @@ class _Builder:
         self.built += 1
         if self.built > MAX_VALUES:
             raise _refusal(f"{self.source.origin}: the recipe has more than {MAX_VALUES} values; its aliases multiply.")
-        if any(node is other for other in self.around):
+        if id(node) in self.around:
             raise _refusal(f"{self.source.origin}, line {line}: an alias refers to a value that contains it.")
         if isinstance(node, yaml.ScalarNode):
             try:
@@ -157,14 +157,14 @@ class _Builder:
                 raise self._wrong_tag(node, line) from None
             except ValueError as error:
                 raise _refusal(f"{self.source.origin}, line {line}: cannot read {node.value!r}: {error}.") from error
-        self.around.append(node)
+        self.around.add(id(node))
         try:
             if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
                 return [self.value(item, (*path, place)) for place, item in enumerate(node.value)]
             if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
                 return self._mapping(node, path)
         finally:
-            self.around.pop()
+            self.around.remove(id(node))
         raise self._wrong_tag(node, line)
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
