@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError, UnknownNameError, did_you_mean
-from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml
+from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml, recipe_error
 
 if TYPE_CHECKING:
     from gristmill.pipeline import Pipeline
@@ -147,11 +147,10 @@ def find_recipe(name_or_path: str) -> FilePath:
     if shipped.parent == _SHIPPED and shipped.is_file():
         return shipped
     names = sorted(file.stem for file in _SHIPPED.glob("*.yaml"))
-    message = (
+    raise recipe_error(
         f"There is no recipe {name_or_path!r}: no such file, and the shipped recipes are "
         f"{', '.join(names)}.{did_you_mean(name_or_path, names)}"
     )
-    raise RecipeError(message, problems=[message])
 
 
 def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = None) -> Recipe:
@@ -167,11 +166,11 @@ def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = N
     try:
         text = FilePath(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        message = f"Cannot read the recipe {str(path)!r}: {error.strerror or error}."
-        raise RecipeError(message, problems=[message]) from error
+        raise recipe_error(f"Cannot read the recipe {str(path)!r}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
-        message = f"The recipe {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}."
-        raise RecipeError(message, problems=[message]) from error
+        raise recipe_error(
+            f"The recipe {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}."
+        ) from error
     return parse_recipe(text, origin=str(path), variables=variables)
 
 
@@ -197,8 +196,7 @@ def parse_recipe(text: str, *, origin: str = "recipe", variables: Mapping[str, A
     problems = _Problems(source)
     whole = source.value
     if not isinstance(whole, dict):
-        problems.add((), "a recipe is a mapping with 'name:' and 'stages:'.")
-        problems.raise_if_any()
+        raise recipe_error(f"{source.where(())}: a recipe is a mapping with 'name:' and 'stages:'.")
     for key in whole:
         if key not in KEYS:
             problems.add((key,), f"unknown key {key!r}.{did_you_mean(key, KEYS)} A recipe has: {', '.join(KEYS)}.")
