@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from gristmill.recipes.loader import KEYS, parse_recipe
-from gristmill.recipes.registry import filter_options, modifier_options, registered, stage_settings
-from gristmill.recipes.schema import parameters_of
+from gristmill.recipes.registry import filter_options, modifier_options, parameters_of, registered, stage_settings
 from tools.make_cli_reference import PAGE
 
 TEXT = (PAGE.parent / "recipes.md").read_text(encoding="utf-8")

@@ -38,17 +38,8 @@ def recipes(name: str | None, as_json: bool) -> None:
         return
     found = shipped_recipes().values()
     if as_json:
-        print_json(
-            [
-                {
-                    "name": recipe.name,
-                    "description": recipe.description,
-                    "required": recipe.required,
-                    "defaults": recipe.defaults,
-                }
-                for recipe in found
-            ]
-        )
+        shown = ("name", "description", "required", "defaults")
+        print_json([{key: getattr(recipe, key) for key in shown} for recipe in found])
         return
     for recipe in found:
         click.echo(f"{recipe.name}\n    {recipe.description}")
@@ -114,16 +105,12 @@ def _print_list(found: list[Registered]) -> None:
         if entry.kind != heading:
             heading = entry.kind
             click.echo(f"\n{_HEADINGS[heading]}" if entry is not found[0] else _HEADINGS[heading])
-        first = _first_line(entry)
+        try:
+            first = entry.documentation().split("\n", 1)[0]
+        except MissingExtraError as error:
+            first = f"(not available: {error.message})"
         click.echo(f"  {entry.name:<{width}}  {first}".rstrip())
     click.echo("\n'gristmill stages NAME' shows the parameters of one.")
-
-
-def _first_line(entry: Registered) -> str:
-    try:
-        return entry.documentation().split("\n", 1)[0]
-    except MissingExtraError as error:
-        return f"(not available: {error.message})"
 
 
 def _print_one(entry: dict[str, Any]) -> None:

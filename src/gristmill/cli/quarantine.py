@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -86,16 +87,5 @@ def _place(file: str, offset: int) -> str:
 
 
 def _plain(entry: QuarantineEntry) -> dict[str, Any]:
-    record = entry.record
-    return {
-        "partition": entry.partition,
-        "id": entry.id,
-        "row": record.row,
-        "stage": record.stage,
-        "cause": record.cause,
-        "detail": record.detail,
-        "file": record.file,
-        "offset": record.offset,
-        "size": record.size,
-        "raw": record.raw.decode("utf-8", "backslashreplace"),
-    }
+    raw = entry.record.raw.decode("utf-8", "backslashreplace")
+    return {"partition": entry.partition, "id": entry.id, **dataclasses.asdict(entry.record), "raw": raw}

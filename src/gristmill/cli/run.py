@@ -177,9 +177,7 @@ def plan(
     executor: str | None,
     workers: int | None,
     memory_budget: str | None,
-    id_field: str,
-    url_field: str,
-    scores: str,
+    **explained_with: Any,  # options that are called as those of `Pipeline.explain`
 ) -> None:
     """Check a recipe and show its plan.
 
@@ -194,7 +192,7 @@ def plan(
     read = read_recipe(recipe, assignments)
     pipeline = read.pipeline()
     engine = choose_executor(read, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
-    click.echo(pipeline.explain(engine, id_field=id_field, url_field=url_field, scores=scores))
+    click.echo(pipeline.explain(engine, **explained_with))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,14 +295,14 @@ def make_ready(
     start_early(recipe, executor=executor, workers=workers, settings=assignments.executor)
     defer_imports()
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
+    from gristmill.recipes.yaml_source import recipe_error
 
     pipeline = recipe.pipeline()
     if not any(entry.name in WRITERS for entry in recipe.stages):
-        message = (
+        raise recipe_error(
             f"{recipe.source.origin}: the recipe has no writer, so that nothing would be kept. "
             "End it with one, such as: - JsonlWriter: {path: clean/}"
         )
-        raise RecipeError(message, problems=[message])
     pipeline.config["recipe"] = recipe.to_yaml(secrets=False)
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     interval = {**recipe.executor_config, **assignments.executor}.get("logging_interval", LOGGING_INTERVAL_S)

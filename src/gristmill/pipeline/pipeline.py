@@ -148,7 +148,6 @@ class Pipeline:
             url_field=url_field,
             scores=scores,
             alarm_share=alarm_share,
-            checkpoint_path=checkpoint_path,
         )
         try:
             with begun_run(self, chosen, initial_tasks, options, list(listeners), progress=progress) as run:

@@ -115,7 +115,6 @@ class Options:
     url_field: str | None = "url"
     scores: str = "decisive"
     alarm_share: float | None = 0.9
-    checkpoint_path: str | None = None
 
     def check(self) -> None:
         """Refuse values that cannot work."""

@@ -9,14 +9,24 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError
 from gristmill.recipes.loader import Recipe, StageEntry
-from gristmill.recipes.registry import FILTER, MODIFIER, OPTIONS, SETTINGS_KEY, Registered, build_stage, find_by_class
-from gristmill.recipes.schema import Mismatch, Parameter, fit, parameters_of
+from gristmill.recipes.registry import (
+    FILTER,
+    MODIFIER,
+    OPTIONS,
+    SETTINGS_KEY,
+    Mismatch,
+    Parameter,
+    build_stage,
+    find_by_class,
+    fit,
+    parameters_of,
+)
+from gristmill.recipes.yaml_source import recipe_error
 from gristmill.stages.base import CompositeStage
 from gristmill.stages.resources import Resources
 
@@ -45,31 +55,24 @@ def to_recipe(pipeline: Pipeline) -> Recipe:
 
 
 def _entry(stage: Any) -> StageEntry:
-    inner, parameters = _unwrapped(stage)
+    inner, options = _unwrapped(stage)
     entry = find_by_class(type(inner))
     if entry is None:
         raise _refusal(stage, f"{type(inner).__name__} is not among the names of recipes")
-    parameters = {**_parameters(inner, stage), **parameters}
+    parameters = {**_parameters(inner, stage), **options}
     settings = _settings(stage)
-    again = _built(entry, parameters, settings, stage)
-    if again.name != stage.name:
-        settings["name"] = stage.name
-        again = _built(entry, parameters, settings, stage)
+    problems: list[str] = []
+    for name in ({}, {"name": stage.name}):  # given only where a stage would not get it by itself
+        settings |= name
+        whole = {**parameters, **({SETTINGS_KEY: settings} if settings else {})}
+        again = build_stage(entry, whole, report=lambda _, message: problems.append(message))
+        if again is None:
+            raise _refusal(stage, problems[0].removesuffix("."))
+        if again.name == stage.name:
+            break
     if not _same(again, stage, set()):
         raise _refusal(stage, "its parameters cannot be told from its attributes")
-    return StageEntry(entry.name, _with_settings(parameters, settings))
-
-
-def _built(entry: Registered, parameters: Mapping[str, Any], settings: Mapping[str, Any], stage: Any) -> Any:
-    problems: list[str] = []
-    built = build_stage(entry, _with_settings(parameters, settings), report=lambda _, message: problems.append(message))
-    if built is None:
-        raise _refusal(stage, problems[0].removesuffix("."))
-    return built
-
-
-def _with_settings(parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**parameters, **({SETTINGS_KEY: dict(settings)} if settings else {})}
+    return StageEntry(entry.name, whole)
 
 
 def _unwrapped(stage: Any) -> tuple[Any, dict[str, Any]]:
@@ -107,11 +110,14 @@ def _parameters(made: Any, stage: Any) -> dict[str, Any]:
 
 def _search(made: Any, found: Mapping[str, Any], lost: Sequence[Parameter]) -> dict[str, Any]:
     """Values for parameters that are kept under other names (`min_words` as `lower`), found by trying what is there."""
-    there = list(_scalars(made))
-    choices = [
-        [_ABSENT, *(value for value in there if _fits(value, parameter) and not _equal(value, parameter.default))]
-        for parameter in lost
-    ]
+    held: list[Any] = []
+    for value in vars(made).values():
+        if dataclasses.is_dataclass(type(value)):
+            held.extend(getattr(value, item.name) for item in dataclasses.fields(value))
+        else:
+            held.extend(value if isinstance(value, list | tuple) else [value])
+    there = {(type(value), value): value for value in held if isinstance(value, _PLAIN)}.values()  # 1, 1.0 and True
+    choices = [[_ABSENT, *(value for value in there if _may_be(value, parameter))] for parameter in lost]
     for values in itertools.islice(itertools.product(*choices), MOST_TRIALS):
         trial = {parameter.name: value for parameter, value in zip(lost, values, strict=True) if value is not _ABSENT}
         try:
@@ -123,25 +129,12 @@ def _search(made: Any, found: Mapping[str, Any], lost: Sequence[Parameter]) -> d
     return {}
 
 
-def _scalars(made: Any) -> Iterator[Any]:
-    seen = set()
-    for value in vars(made).values():
-        if is_dataclass(value):
-            inner = [getattr(value, item.name) for item in dataclasses.fields(value)]
-        else:
-            inner = list(value) if isinstance(value, list | tuple) else [value]
-        for scalar in inner:
-            if isinstance(scalar, _PLAIN) and (type(scalar), scalar) not in seen:
-                seen.add((type(scalar), scalar))
-                yield scalar
-
-
-def _fits(value: Any, parameter: Parameter) -> bool:
+def _may_be(value: Any, parameter: Parameter) -> bool:
     try:
         fit(value, parameter.annotation)
     except Mismatch:
         return False
-    return True
+    return not _equal(value, parameter.default)
 
 
 def _kept(made: Any, name: str) -> Any:
@@ -204,5 +197,4 @@ def _same(one: Any, other: Any, seen: set[int]) -> bool:
 
 
 def _refusal(stage: Any, cause: str) -> RecipeError:
-    message = f"The stage {stage.name!r} cannot be written as a recipe: {cause}."
-    return RecipeError(message, problems=[message])
+    return recipe_error(f"The stage {stage.name!r} cannot be written as a recipe: {cause}.")

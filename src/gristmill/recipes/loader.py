@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError, UnknownNameError, did_you_mean
-from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml
+from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml, recipe_error
 
 if TYPE_CHECKING:
     from gristmill.pipeline import Pipeline
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 KEYS = ("name", "description", "variables", "stages", "executor")
 EXECUTOR_KEYS = ("name", "config")
 
-_FOLDER = FilePath(__file__).parent
-SAMPLE_FILE = _FOLDER / "sample" / "sample.jsonl.gz"
+_SHIPPED = FilePath(__file__).parent / "shipped"
+SAMPLE_FILE = _SHIPPED.parent / "sample" / "sample.jsonl.gz"
 """The shipped sample of real documents."""
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
@@ -127,7 +127,7 @@ def shipped_recipes() -> dict[str, ShippedRecipe]:
         True
     """
     found = {}
-    for path in sorted((_FOLDER / "shipped").glob("*.yaml")):
+    for path in sorted(_SHIPPED.glob("*.yaml")):
         value = parse_yaml(path.read_text(encoding="utf-8"), origin=path.name).value
         defaults = value.get("variables") or {}
         required = tuple(sorted(used_variables(value) - set(defaults)))
@@ -141,15 +141,16 @@ def find_recipe(name_or_path: str) -> FilePath:
     Raises:
         RecipeError: There is neither such a file nor such a name.
     """
-    path = FilePath(name_or_path)
-    shipped = {file.stem: file for file in (_FOLDER / "shipped").glob("*.yaml")}
-    if path.is_file() or name_or_path in shipped:
-        return path if path.is_file() else shipped[name_or_path]
-    message = (
+    path, shipped = FilePath(name_or_path), _SHIPPED / f"{name_or_path}.yaml"
+    if path.is_file():
+        return path
+    if shipped.parent == _SHIPPED and shipped.is_file():
+        return shipped
+    names = sorted(file.stem for file in _SHIPPED.glob("*.yaml"))
+    raise recipe_error(
         f"There is no recipe {name_or_path!r}: no such file, and the shipped recipes are "
-        f"{', '.join(sorted(shipped))}.{did_you_mean(name_or_path, shipped)}"
+        f"{', '.join(names)}.{did_you_mean(name_or_path, names)}"
     )
-    raise RecipeError(message, problems=[message])
 
 
 def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = None) -> Recipe:
@@ -165,11 +166,11 @@ def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = N
     try:
         text = FilePath(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        message = f"Cannot read the recipe {str(path)!r}: {error.strerror or error}."
-        raise RecipeError(message, problems=[message]) from error
+        raise recipe_error(f"Cannot read the recipe {str(path)!r}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
-        message = f"The recipe {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}."
-        raise RecipeError(message, problems=[message]) from error
+        raise recipe_error(
+            f"The recipe {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}."
+        ) from error
     return parse_recipe(text, origin=str(path), variables=variables)
 
 
@@ -195,18 +196,14 @@ def parse_recipe(text: str, *, origin: str = "recipe", variables: Mapping[str, A
     problems = _Problems(source)
     whole = source.value
     if not isinstance(whole, dict):
-        problems.add((), "a recipe is a mapping with 'name:' and 'stages:'.")
-        problems.raise_if_any()
+        raise recipe_error(f"{source.where(())}: a recipe is a mapping with 'name:' and 'stages:'.")
     for key in whole:
         if key not in KEYS:
             problems.add((key,), f"unknown key {key!r}.{did_you_mean(key, KEYS)} A recipe has: {', '.join(KEYS)}.")
-    known = _variables(whole, variables or {}, problems)
-    spare = set(known) - used_variables(whole)
-    plain = {
-        key: substitute(whole[key], known, path=(key,), report=problems.add, spare=spare)
-        for key in ("name", "description", "stages", "executor")
-        if key in whole
-    }
+    body = {key: value for key, value in whole.items() if key != "variables"}
+    used = used_variables(body)
+    known = _variables(whole.get("variables") or {}, variables or {}, used, problems)
+    plain = substitute(body, known, report=problems.add, spare=known.keys() - used)
     for key in ("name", "description"):
         if not isinstance(plain.get(key), str | None):
             problems.add((key,), f"{key!r} must be text, found {plain[key]!r}.")
@@ -241,8 +238,8 @@ class _Problems:
             raise RecipeError(head + "\n".join(self.found), problems=self.found)
 
 
-def _variables(whole: Mapping[str, Any], given: Mapping[str, Any], problems: _Problems) -> dict[str, Any]:
-    defaults = whole.get("variables") or {}
+def _variables(defaults: Any, given: Mapping[str, Any], used: set[str], problems: _Problems) -> dict[str, Any]:
+    """The value of each variable; `used` are the names that the recipe asks for."""
     if not isinstance(defaults, dict):
         problems.add(("variables",), "'variables' must be a mapping of names to defaults.")
         defaults = {}
@@ -253,8 +250,7 @@ def _variables(whole: Mapping[str, Any], given: Mapping[str, Any], problems: _Pr
             )
     for name in used_variables(defaults):
         problems.add(("variables",), f"a default cannot use another variable (${{{name}}}).")
-    used = used_variables({key: value for key, value in whole.items() if key != "variables"})
-    choice = sorted(used | set(defaults))
+    choice = sorted(used.union(defaults))
     for name in given:
         if name not in choice:
             has = f"It has: {', '.join(choice)}." if choice else "It has no variables."
@@ -306,10 +302,15 @@ def used_variables(value: Any) -> set[str]:
         >>> sorted(used_variables({"path": "${folder}/in", "n": ["${n}", "$${not_one}"]}))
         ['folder', 'n']
     """
-    if isinstance(value, str):
-        return {match.group(1) for match in _REFERENCE.finditer(value) if match.group(1) is not None}
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return {name for item in inner for name in used_variables(item)}
+    found: set[str] = set()
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            found.update(_REFERENCE.findall(item))
+        elif isinstance(item, Mapping | list):
+            waiting.extend(item.values() if isinstance(item, Mapping) else item)
+    return found - {""}  # what `$${` leaves of itself
 
 
 def substitute(

@@ -1,19 +1,23 @@
 """The names a recipe may use, and how an entry of a recipe becomes a stage.
 
 A name leads to a class of this package by the table here alone, never by an import path. Importing this module loads no
-stage, so that a command can start its workers before it loads them.
+stage, so that a command can start its workers before it loads them. Values are checked against the signature and type
+hints of what they are for, before anything is built.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
-from gristmill.recipes.schema import Parameter, check_parameters, parameters_of
 from gristmill.recipes.yaml_source import Path
 from gristmill.stages.resources import Resources
 
@@ -24,6 +28,14 @@ STAGE = "stage"
 FILTER = "filter"
 MODIFIER = "modifier"
 KINDS = (STAGE, FILTER, MODIFIER)
+
+REQUIRED: Any = inspect.Parameter.empty
+"""The default of a parameter that has none."""
+
+_UNIONS = (Union, types.UnionType)
+_LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +180,8 @@ OPTIONS: Mapping[str, Callable[..., None]] = {FILTER: filter_options, MODIFIER: 
 def recipe_parameters(entry: Registered) -> dict[str, Parameter]:
     """Everything that `entry` takes in a recipe: its own parameters, then those of what wraps it."""
     own = parameters_of(entry.load())
-    extra = parameters_of(OPTIONS[entry.kind]) if entry.kind in OPTIONS else {}
-    return {**own, **{name: parameter for name, parameter in extra.items() if name not in own}}
+    options = parameters_of(OPTIONS[entry.kind]) if entry.kind in OPTIONS else {}
+    return {**own, **options, **own}  # own ones come first, and prevail over options of the same name
 
 
 def build_stage(
@@ -180,18 +192,19 @@ def build_stage(
     given = dict(given)
     settings = given.pop(SETTINGS_KEY, None) or {}
     accepted = check_parameters(given, recipe_parameters(entry), problems)
+    of_settings: list[tuple[Path, str]] = []
     if isinstance(settings, Mapping):
-        of_settings: list[tuple[Path, str]] = []
         settings = check_parameters(settings, parameters_of(stage_settings), of_settings)
-        problems += [((SETTINGS_KEY, *path), f"with: {message}") for path, message in of_settings]
     else:
-        problems.append(((SETTINGS_KEY,), "with: expected a mapping of settings."))
+        of_settings.append(((), "expected a mapping of settings."))
     for path, message in problems:
         report(path, message)
-    if problems:
+    for path, message in of_settings:
+        report((SETTINGS_KEY, *path), f"with: {message}")
+    if problems or of_settings:
         return None
     cls = entry.load()
-    own = parameters_of(cls)
+    own = inspect.signature(cls).parameters
     options = {name: value for name, value in accepted.items() if name not in own}
     try:
         made: Any = cls(**{name: value for name, value in accepted.items() if name in own})
@@ -208,3 +221,233 @@ def build_stage(
         report((), str(error))
         return None
     return stage
+
+
+# --- values against signatures and type hints ---
+
+
+class Mismatch(ValueError):  # noqa: N818 (a finding that is always caught here, not an error of the user)
+    """A value does not fit; `path` leads to the part that does not."""
+
+    def __init__(self, message: str, path: Path = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a stage or filter as a recipe may give it."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is REQUIRED
+
+    @property
+    def type_text(self) -> str:
+        """Its type in words, as the documentation and the error messages show it."""
+        return describe_type(self.annotation)
+
+
+def parameters_of(made: Callable[..., Any]) -> dict[str, Parameter]:
+    """The public parameters of a class or function, in order, with their resolved types.
+
+    Example:
+        >>> def cut(text: str, *, length: int = 3): ...
+        >>> parameters_of(cut)["length"].type_text
+        'a whole number'
+    """
+    called = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
+    try:
+        hints = get_type_hints(called)
+    except (NameError, TypeError, AttributeError):
+        hints = _resolvable_hints(called, getattr(made, "__mro__", ()))
+    # The signature of a dataclass does not show the defaults that are made anew for each object.
+    fields = dataclasses.fields(made) if isinstance(made, type) and dataclasses.is_dataclass(made) else ()
+    made_anew = {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
+    return {
+        parameter.name: Parameter(
+            parameter.name, hints.get(parameter.name, Any), made_anew.get(parameter.name, parameter.default)
+        )
+        for parameter in inspect.signature(made).parameters.values()
+        if not parameter.name.startswith("_")
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+
+
+def _resolvable_hints(called: Any, bases: Sequence[type]) -> dict[str, Any]:
+    """The hints without those that cannot be resolved (an import that is for type checkers only).
+
+    The constructor of a dataclass also has the fields of its `bases`, whose types are known where those are defined.
+    """
+    names: dict[str, Any] = {}
+    for place in (*reversed(bases), called):
+        names.update(vars(sys.modules.get(getattr(place, "__module__", ""), types.SimpleNamespace())))
+    found: dict[str, Any] = {}
+    for name, annotation in getattr(called, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            found.update(get_type_hints(alone, globalns=names))
+        except (NameError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def check_parameters(
+    given: Mapping[str, Any], known: Mapping[str, Parameter], problems: list[tuple[Path, str]]
+) -> dict[str, Any]:
+    """The values of `given` that fit; those that do not, and those that are missing, are added to `problems`."""
+    accepted: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            takes = f"It takes: {', '.join(known)}." if known else "It takes no parameters."
+            problems.append(((name,), f"unknown parameter {name!r}.{did_you_mean(name, known)} {takes}"))
+            continue
+        try:
+            accepted[name] = fit(value, known[name].annotation)
+        except Mismatch as mismatch:
+            place = "".join(f"[{step!r}]" for step in mismatch.path)
+            problems.append(((name, *mismatch.path), f"{name}{place}: {mismatch}"))
+    for name, parameter in known.items():
+        if parameter.default is REQUIRED and name not in given:
+            problems.append(((), f"the parameter {name!r} is missing; it is {parameter.type_text}."))
+    return accepted
+
+
+def fit(value: Any, annotation: Any) -> Any:
+    """`value` as the annotated type wants it: a list where a tuple is wanted becomes one.
+
+    Raises:
+        Mismatch: The value does not fit; the message says what would.
+    """
+    kind: Any = type(None) if annotation is None else annotation
+    if kind is Any or kind is object:
+        return value
+    if get_origin(kind) in _UNIONS:
+        return _fit_union(value, kind)
+    origin: Any = get_origin(kind) or kind
+    if origin is Literal:
+        for choice in get_args(kind):
+            if value == choice and type(value) is type(choice):
+                return value
+        hint = did_you_mean(value, [c for c in get_args(kind) if isinstance(c, str)]) if isinstance(value, str) else ""
+        raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.{hint}")
+    if origin in _WORDS:
+        wanted = int | float if origin is float else origin
+        if isinstance(value, wanted) and (origin is bool or not isinstance(value, bool)):
+            return value
+        hint = ""
+        if origin is str and isinstance(value, int | float):
+            hint = " Put it in quotes if it is meant as text."
+        elif origin is int and isinstance(value, float) and value.is_integer():
+            hint = f" Write {int(value)}."
+        raise Mismatch(f"expected {_WORDS[origin]}, found {_shown(value)}.{hint}")
+    if origin in _MAPPINGS:
+        return _fit_mapping(value, kind)
+    if origin is tuple or origin in _LISTS:
+        return _fit_list(value, kind, origin)
+    if not _is_dataclass(origin):
+        raise Mismatch(f"expected {describe_type(kind)}, which a recipe cannot give; leave it out, or use Python.")
+    if not isinstance(value, Mapping):
+        raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
+    problems: list[tuple[Path, str]] = []
+    accepted = check_parameters(value, parameters_of(origin), problems)
+    if problems:
+        raise Mismatch(problems[0][1], problems[0][0])
+    return origin(**accepted)
+
+
+def describe_type(annotation: Any) -> str:
+    """The type in words.
+
+    Example:
+        >>> describe_type(int | None), describe_type(list[str])
+        ('a whole number or null', 'a list of texts')
+    """
+    kind: Any = type(None) if annotation is None else annotation
+    if kind is Any or kind is object:
+        return "any value"
+    if get_origin(kind) in _UNIONS:
+        parts = [describe_type(part) for part in sorted(get_args(kind), key=lambda part: part is type(None))]
+        useful = list(dict.fromkeys(part for part in parts if not part.startswith("a Python object")))
+        return " or ".join(useful or parts)
+    origin: Any = get_origin(kind) or kind
+    if origin is Literal:
+        return "one of " + ", ".join(_shown(choice) for choice in get_args(kind))
+    if origin in _WORDS:
+        return _WORDS[origin]
+    if origin in _MAPPINGS:
+        return "a mapping"
+    if origin is tuple or origin in _LISTS:
+        inner = [part for part in get_args(kind) if part is not Ellipsis]
+        if origin is tuple and inner and Ellipsis not in get_args(kind):
+            return "a list of " + ", then ".join(describe_type(part) for part in inner)
+        if not inner or inner[0] is Any:
+            return "a list"
+        words = describe_type(inner[0])
+        plural = {"text": "texts", "a whole number": "whole numbers", "a number": "numbers"}.get(words, f"({words})")
+        return f"a list of {plural}"
+    if _is_dataclass(origin):
+        return "a mapping of " + ", ".join(parameters_of(origin))
+    return f"a Python object ({getattr(kind, '__name__', kind)})"
+
+
+def _fit_union(value: Any, kind: Any) -> Any:
+    deepest: Mismatch | None = None
+    for part in get_args(kind):
+        try:
+            return fit(value, part)
+        except Mismatch as mismatch:
+            if mismatch.path and (deepest is None or len(mismatch.path) > len(deepest.path)):
+                deepest = mismatch
+    # A list that fails in one of its items is better explained by that item than by the whole union.
+    raise deepest or Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
+
+
+def _fit_mapping(value: Any, kind: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise Mismatch(f"expected a mapping, found {_shown(value)}.")
+    inner = get_args(kind)
+    if not inner:
+        return dict(value)
+    return {_inside(key, inner[0], f"key {key}"): _inside(item, inner[1], key) for key, item in value.items()}
+
+
+def _fit_list(value: Any, kind: Any, origin: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise Mismatch(f"expected {describe_type(kind)}, found {_shown(value)}.")
+    inner = get_args(kind)
+    if origin is tuple and inner and Ellipsis not in inner:
+        if len(inner) != len(value):
+            raise Mismatch(f"expected {describe_type(kind)}, found {len(value)} values.")
+        return tuple(_inside(item, part, place) for place, (item, part) in enumerate(zip(value, inner, strict=True)))
+    items = [_inside(item, inner[0] if inner else Any, place) for place, item in enumerate(value)]
+    return tuple(items) if origin is tuple else items
+
+
+def _inside(value: Any, annotation: Any, place: str | int) -> Any:
+    try:
+        return fit(value, annotation)
+    except Mismatch as mismatch:
+        raise Mismatch(str(mismatch), (place, *mismatch.path)) from None
+
+
+def _is_dataclass(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…" + text[-1]

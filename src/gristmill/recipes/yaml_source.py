@@ -21,6 +21,7 @@ MAX_VALUES = 100_000
 """More values than any recipe has; a few nested aliases can stand for billions."""
 
 _TAG = "tag:yaml.org,2002:"
+_WRONG_TAG = "the tag {!r} is not allowed: a recipe holds plain values."
 
 
 class _Loader(yaml.SafeLoader):
@@ -101,11 +102,11 @@ def parse_yaml(text: str, *, origin: str = "recipe") -> Source:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{origin}, line {mark.line + 1}, column {mark.column + 1}" if mark else origin
-        raise _refusal(f"{place}: this is not valid YAML: {error.problem or error.context}.") from error
+        raise recipe_error(f"{place}: this is not valid YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:
-        raise _refusal(f"{origin}: this is not valid YAML: {error}.") from error
+        raise recipe_error(f"{origin}: this is not valid YAML: {error}.") from error
     except RecursionError as error:
-        raise _refusal(f"{origin}: this is nested too deeply.") from error
+        raise recipe_error(f"{origin}: this is nested too deeply.") from error
     finally:
         loader.dispose()
     return Source(value, origin, source.lines)
@@ -128,7 +129,8 @@ def dump_yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def _refusal(message: str) -> RecipeError:
+def recipe_error(message: str) -> RecipeError:
+    """The error for a recipe with this one problem."""
     return RecipeError(message, problems=[message])
 
 
@@ -139,33 +141,37 @@ class _Builder:
     loader: _Loader
     source: Source
     built: int = 0
-    around: list[yaml.Node] = field(default_factory=list)
-    """The nodes that the one in work lies in."""
+    around: set[int] = field(default_factory=set)
+    """The nodes, by `id`, that the one in work lies in."""
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         line = node.start_mark.line + 1
         self.source.lines.setdefault(path, line)
         self.built += 1
         if self.built > MAX_VALUES:
-            raise _refusal(f"{self.source.origin}: the recipe has more than {MAX_VALUES} values; its aliases multiply.")
-        if any(node is other for other in self.around):
-            raise _refusal(f"{self.source.origin}, line {line}: an alias refers to a value that contains it.")
+            raise recipe_error(
+                f"{self.source.origin}: the recipe has more than {MAX_VALUES} values; its aliases multiply."
+            )
+        if id(node) in self.around:
+            raise self._error(line, "an alias refers to a value that contains it.")
         if isinstance(node, yaml.ScalarNode):
             try:
                 return _scalar(node.tag.removeprefix(_TAG), node.value)
             except KeyError:
-                raise self._wrong_tag(node, line) from None
+                raise self._error(line, _WRONG_TAG.format(node.tag)) from None
             except ValueError as error:
-                raise _refusal(f"{self.source.origin}, line {line}: cannot read {node.value!r}: {error}.") from error
-        self.around.append(node)
+                raise recipe_error(
+                    f"{self.source.origin}, line {line}: cannot read {node.value!r}: {error}."
+                ) from error
+        self.around.add(id(node))
         try:
             if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
                 return [self.value(item, (*path, place)) for place, item in enumerate(node.value)]
             if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
                 return self._mapping(node, path)
         finally:
-            self.around.pop()
-        raise self._wrong_tag(node, line)
+            self.around.remove(id(node))
+        raise self._error(line, _WRONG_TAG.format(node.tag))
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         first_line: dict[str, int] = {}
@@ -174,12 +180,10 @@ class _Builder:
                 continue
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _TAG + "str":
-                raise _refusal(f"{self.source.origin}, line {line}: a key must be text; put it in quotes.")
+                raise self._error(line, "a key must be text; put it in quotes.")
             if key_node.value in first_line:
-                raise _refusal(
-                    f"{self.source.origin}, line {line}: the key {key_node.value!r} is already on line "
-                    f"{first_line[key_node.value]}. Remove one of them."
-                )
+                first = first_line[key_node.value]
+                raise self._error(line, f"the key {key_node.value!r} is already on line {first}. Remove one of them.")
             first_line[key_node.value] = line
         self.loader.flatten_mapping(node)
         result: dict[str, Any] = {}
@@ -189,7 +193,5 @@ class _Builder:
             result[key_node.value] = self.value(value_node, place)
         return result
 
-    def _wrong_tag(self, node: yaml.Node, line: int) -> RecipeError:
-        return _refusal(
-            f"{self.source.origin}, line {line}: the tag {node.tag!r} is not allowed: a recipe holds plain values."
-        )
+    def _error(self, line: int, message: str) -> RecipeError:
+        return recipe_error(f"{self.source.origin}, line {line}: {message}")

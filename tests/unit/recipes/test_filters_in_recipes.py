@@ -9,8 +9,7 @@ import pytest
 from gristmill.pipeline import Pipeline
 from gristmill.recipes import load_recipe, parse_recipe, to_recipe
 from gristmill.recipes.loader import StageEntry, find_recipe, shipped_recipes
-from gristmill.recipes.registry import all_registered, build_stage, registered
-from gristmill.recipes.schema import parameters_of
+from gristmill.recipes.registry import all_registered, build_stage, parameters_of, registered
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 
 SHIPPED = load_recipe(find_recipe("english"), variables={"input_path": "in", "output_path": "out"}).stages[1:-1]

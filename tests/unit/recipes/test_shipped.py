@@ -70,6 +70,12 @@ def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
     assert find_recipe("english") == Path("english")
 
 
+@pytest.mark.parametrize("path", ["mine/english", "../shipped/english"])
+def test_a_path_never_means_a_shipped_recipe(path: str) -> None:
+    with pytest.raises(RecipeError, match="no such file"):
+        find_recipe(path)
+
+
 def test_unknown() -> None:
     with pytest.raises(RecipeError, match=r"code, demo, english, non_english, web\. Did you mean 'english'"):
         find_recipe("englisch")

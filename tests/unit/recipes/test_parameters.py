@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
 import pytest
 
-from gristmill.recipes.registry import all_registered, recipe_parameters
-from gristmill.recipes.schema import Mismatch, check_parameters, describe_type, fit, parameters_of
+from gristmill.recipes.registry import (
+    Mismatch,
+    all_registered,
+    check_parameters,
+    describe_type,
+    fit,
+    parameters_of,
+    recipe_parameters,
+)
 from gristmill.stages.resources import Resources
 
 if TYPE_CHECKING:
