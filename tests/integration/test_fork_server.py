@@ -563,6 +563,42 @@ def test_a_pool_of_the_user_s_may_run_pipelines(script: Callable[[str], subproce
     assert driver.wait(timeout=PATIENCE_S) == 0
 
 
+def test_processes_of_the_user_s_own_are_left_alone(script: Callable[[str], subprocess.Popen[str]]) -> None:
+    driver = script(
+        """
+        import multiprocessing
+        from gristmill.backends.local.fork_server import start_server
+        def echo(connection, page):
+            connection.send(connection.recv())
+        def asked(worker):
+            worker.connection.send(7)
+            return receive(worker)
+        def live():
+            mine, theirs = multiprocessing.Pipe()
+            process = multiprocessing.get_context("forkserver").Process(target=theirs.recv)
+            process.start()
+            return process, mine
+        if __name__ == "__main__":
+            for first in ("user", "we"):
+                if first == "we":
+                    os.kill(server_pid(), 9)
+                    while server_pid():
+                        time.sleep(0.01)
+                    start_server()
+                process, mine = live()
+                start_server(packages=["pandas"])
+                answer = asked(start_worker(echo))
+                start_server(packages=["polars"])
+                mine.send(1)
+                process.join()
+                say(answer, process.exitcode)
+        """
+    )
+    assert line(driver) == "7 0"
+    assert line(driver) == "7 0"
+    assert driver.wait(timeout=PATIENCE_S) == 0
+
+
 def test_a_file_in_the_current_folder_does_not_disturb(
     script: Callable[[str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ import sys
 import threading
 import traceback
 import types
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -64,8 +63,8 @@ _OOM_SCORE = 300
 _context = get_context("forkserver")
 _server: Any = forkserver._forkserver
 _lock = threading.RLock()
-_workers: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 _preloaded: set[str] = set()
+_own_server: int | None = None
 
 
 # --- the fork server, as the driver holds it ---
@@ -78,11 +77,17 @@ def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -
         modules: What a new one imports besides what every worker needs: modules, or `module:name` for what a module
             loads when it is asked for. With one that runs already, workers import these themselves.
         packages: Packages that take so much time and memory in every worker that a fork server that lacks one is
-            replaced, unless workers of it are at work.
+            replaced, unless it is the user's own or something that it has forked is still at work.
     """
+    global _own_server  # noqa: PLW0603 (there is one for the process)
     with _lock:
-        if server_pid() is not None:
-            if _preloaded.issuperset(packages) or any(worker.exit_cause is None for worker in _workers):
+        pid = server_pid()
+        if pid is not None:
+            if pid != _own_server or _preloaded.issuperset(packages):
+                return
+            import psutil
+
+            if psutil.Process(pid).children():
                 return
             stop_server()
         wanted = sorted({*_preloaded, *modules, *packages})
@@ -98,13 +103,14 @@ def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -
             _context.set_forkserver_preload(before)
             signal.pthread_sigmask(signal.SIG_SETMASK, signal_blocked)
         _preloaded.update(wanted)
+        _own_server = server_pid()
 
 
 def stop_server() -> None:
-    """End the fork server, and with it its workers."""
+    """End the fork server, and with it its workers; one that the user has started is left alone."""
     with _lock:
         pid = _server._forkserver_pid
-        if pid is not None:
+        if pid is not None and pid == _own_server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             _server._stop()
@@ -159,7 +165,6 @@ def _forget_server() -> None:
         os.close(_server._forkserver_alive_fd)
         _server.__init__()
         _preloaded.clear()
-        _workers.clear()
 
 
 os.register_at_fork(after_in_child=_forget_server)
@@ -240,7 +245,6 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Let go of its connection; a worker that still lives ends when it next looks at it."""
-        _workers.discard(self)
         self.connection.close()
         self._process.close()
 
@@ -279,9 +283,7 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
         raise
     finally:
         theirs.close()
-    worker = WorkerProcess(process, ours, page)
-    _workers.add(worker)
-    return worker
+    return WorkerProcess(process, ours, page)
 
 
 @contextlib.contextmanager
