@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from gristmill.kernels.numba_internals import INLINE, UNCOUNTED, is_intrinsic, load_lightly, stamp_files
+from gristmill.kernels.numba_internals import INLINE, UNCOUNTED, Intrinsic, load_lightly, stamp_files
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -76,7 +76,7 @@ def _helper_files(function: Callable[..., object], seen: set[int]) -> set[str]:
         helper: Any = function.__globals__.get(name)
         module = sys.modules.get(getattr(helper, "__module__", None) or "")
         plain = getattr(helper, "py_func", None)
-        if (plain is None and not is_intrinsic(helper)) or id(helper) in seen:
+        if (plain is None and not isinstance(helper, Intrinsic)) or id(helper) in seen:
             continue
         seen.add(id(helper))
         file = getattr(module, "__file__", None)

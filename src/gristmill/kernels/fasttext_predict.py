@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined, kernel
+from gristmill.kernels.machine import bit_count
 from gristmill.kernels.text_column import Bytes, Integers, Mask
 
 HIERARCHICAL = 1
@@ -96,14 +97,6 @@ def _remainder(hashed: np.uint32, bucket: Any, inverse: float) -> Any:
 
 
 @inlined
-def _bits_set(value: Any) -> Any:
-    value = value - ((value >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    value = (value & np.uint64(0x3333333333333333)) + ((value >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    value = (value + (value >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((value * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-
-@inlined
 def _bucket_row(number: Any, first: Any, bits: npt.NDArray[np.uint64], before: Integers) -> Any:
     """The row of the vector of a bucket of n-grams; -1 when a pruned model has none."""
     if len(bits) == 0:
@@ -112,7 +105,7 @@ def _bucket_row(number: Any, first: Any, bits: npt.NDArray[np.uint64], before: I
     bit = np.uint64(1) << np.uint64(number & 63)
     if part & bit == 0:
         return -1
-    return first + before[number >> 6] + _bits_set(part & (bit - np.uint64(1)))
+    return first + before[number >> 6] + bit_count(part & (bit - np.uint64(1)))
 
 
 @inlined

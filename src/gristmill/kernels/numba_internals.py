@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from numba.core.cgutils import raw_memcpy
+from numba.core.extending import _Intrinsic as Intrinsic
 from numba.core.runtime import rtsys
 
-__all__ = ["INLINE", "UNCOUNTED", "cached_signatures", "is_intrinsic", "load_lightly", "raw_memcpy", "stamp_files"]
+__all__ = ["INLINE", "UNCOUNTED", "Intrinsic", "cached_signatures", "load_lightly", "raw_memcpy", "stamp_files"]
 
 # `raw_memcpy`: numba has no public way to copy bytes between plain addresses.
+# `Intrinsic`: the class of what `numba.extending.intrinsic` makes, by which such helpers are known, has no public name.
 
 UNCOUNTED = {"_nrt": False}
 """Options for a helper that does not count references to its arrays.
@@ -63,8 +65,3 @@ def cached_signatures(dispatcher: Any) -> list[Any] | None:
     """
     cache_file = getattr(dispatcher._cache, "_cache_file", None)
     return None if cache_file is None else [key[0] for key in cache_file._load_index()]
-
-
-def is_intrinsic(helper: object) -> bool:
-    """Whether a helper is made by `numba.extending.intrinsic`; its class has no public name."""
-    return type(helper).__name__ == "_Intrinsic"

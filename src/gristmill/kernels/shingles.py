@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Bytes, Integers
-from gristmill.kernels.unicode_classes import ALNUM, CODE_POINTS, PAGE, SPACE, class_tables
+from gristmill.kernels.unicode_classes import ALNUM, CODE_POINTS, PAGE, SPACE, class_tables, compact
 from gristmill.kernels.utf8 import decode, flags_of
 
 Codes = npt.NDArray[np.uint32]
@@ -84,16 +84,7 @@ def word_tables() -> tuple[Pages, Codes]:
         part = codes[start:end]
         part[part > 0] |= ALONE
     codes[(kinds & SPACE) > 0] = BLANK
-    return _compacted(codes.reshape(-1, PAGE))
-
-
-def _compacted(rows: Codes) -> tuple[Pages, Codes]:
-    numbers: dict[bytes, int] = {}
-    found = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
-    pages = np.array(found, np.uint16)
-    codes = np.frombuffer(b"".join(numbers), np.uint32)
-    pages.flags.writeable = False
-    return pages, codes
+    return compact(codes.reshape(-1, PAGE))
 
 
 @leaf

@@ -13,6 +13,7 @@ import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
+from gristmill.kernels.utf8 import byte_table
 
 # Columns of the result.
 N_PARAGRAPHS = 0
@@ -43,18 +44,14 @@ class Phrases(NamedTuple):
     kinds: np.ndarray
 
 
-def _byte_classes() -> np.ndarray:
-    table = np.full(256, _OTHER, dtype=np.uint8)
-    for number in range(26):
-        table[ord("a") + number] = number + 1
-        table[ord("A") + number] = number + 1
-    table[ord(" ")] = _SPACE
-    table[ord("\n")] = _NEWLINE
-    table[0xE2] = _WIDE
-    return table
-
-
-_BYTE_CLASSES = _byte_classes()
+_BYTE_CLASSES = byte_table(
+    {
+        **{number: bytes([64 + number, 96 + number]) for number in range(1, 27)},  # letters, whatever their case
+        _SPACE: b" ",
+        _NEWLINE: b"\n",
+        _WIDE: b"\xe2",
+    }
+)
 
 
 def compile_phrases(*kinds: tuple[str, ...]) -> Phrases:
@@ -63,7 +60,10 @@ def compile_phrases(*kinds: tuple[str, ...]) -> Phrases:
     Phrases hold no newline and do not end in i: "İ" becomes an i with a dot above in lower case, not taken for one.
     """
     phrases = [phrase for kind in kinds for phrase in kind]
-    anchors = [_rarest_pair(phrase) for phrase in phrases]
+    anchors = []
+    for phrase in phrases:
+        costs = [_FREQUENCY.get(one, 1000) * _FREQUENCY.get(other, 1000) for one, other in pairwise(phrase)]
+        anchors.append(costs.index(min(costs)))
     by_pair: dict[int, list[int]] = {}
     for number, (phrase, anchor) in enumerate(zip(phrases, anchors, strict=True)):
         one, other = (int(_BYTE_CLASSES[ord(character)]) for character in phrase[anchor : anchor + 2])
@@ -85,11 +85,6 @@ def compile_phrases(*kinds: tuple[str, ...]) -> Phrases:
         np.array(anchors, dtype=np.int64),
         np.array([1 << number for number, kind in enumerate(kinds) for _ in kind], dtype=np.int64),
     )
-
-
-def _rarest_pair(phrase: str) -> int:
-    costs = [_FREQUENCY.get(one, 1000) * _FREQUENCY.get(other, 1000) for one, other in pairwise(phrase)]
-    return costs.index(min(costs))
 
 
 @leaf

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -126,17 +127,12 @@ def class_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
         flat[match.start()] |= SPACE
     for character in LINE_BREAKS:
         flat[ord(character)] |= LINE_BREAK
-    return _compact(flags)
+    return compact(flags)
 
 
-def _compact(flags: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
+def compact(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[Any]]:
+    """Pages of 256 entries as the number of each, and every distinct page once, one after another."""
     numbers: dict[bytes, int] = {}
-    pages = np.zeros(len(flags), dtype=np.uint16)
-    kept: list[npt.NDArray[np.uint16]] = []
-    for row, page in enumerate(flags):
-        key = page.tobytes()
-        if key not in numbers:
-            numbers[key] = len(kept)
-            kept.append(page)
-        pages[row] = numbers[key]
-    return pages, np.ascontiguousarray(np.concatenate(kept))
+    pages = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.uint16)
+    pages.flags.writeable = False
+    return pages, np.frombuffer(b"".join(numbers), rows.dtype)

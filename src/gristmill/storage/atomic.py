@@ -33,11 +33,8 @@ TEMPORARY_PREFIX = ".tmp-"
 
 _TEMPORARY = re.compile(r"\.tmp-(?P<token>[A-Za-z0-9]+)-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-\d+-.*", re.DOTALL)
 _COPY_BYTES = 1 << 20
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _counter = itertools.count()
-
-
-def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 def temporary_path(path: str, *, token: str = "x") -> str:
@@ -46,7 +43,7 @@ def temporary_path(path: str, *, token: str = "x") -> str:
         raise UsageError(f"token={token!r} must consist of letters and digits.", value=token)
     folder, name = os.path.split(path)
     ending = name.encode("utf-8", "surrogateescape")[-120:].decode("utf-8", "ignore")
-    return os.path.join(folder, f"{TEMPORARY_PREFIX}{token}-{_host()}-{os.getpid()}-{next(_counter)}-{ending}")
+    return os.path.join(folder, f"{TEMPORARY_PREFIX}{token}-{_HOST}-{os.getpid()}-{next(_counter)}-{ending}")
 
 
 @contextlib.contextmanager
@@ -111,7 +108,8 @@ class AtomicFile:
         self.path = os.fspath(path)
         self._fsync = fsync
         self._storage_options = storage_options
-        self._encoder = StreamEncoder(codec_of(self.path) if compressed else "none")
+        codec = codec_of(self.path) if compressed else "none"
+        self._encoder = None if codec == "none" else StreamEncoder(codec)
         self._local = is_local(self.path)
         self._state = "open"
         with output_errors(self.path):
@@ -127,7 +125,7 @@ class AtomicFile:
     def write(self, data: Any) -> int:
         """Append bytes-like `data` and return how many bytes it has."""
         size = memoryview(data).nbytes
-        self._put(self._encoder.encode(data))
+        self._put(data if self._encoder is None else self._encoder.encode(data))
         return size
 
     def _put(self, data: Any) -> None:
@@ -140,7 +138,8 @@ class AtomicFile:
     def finish(self) -> None:
         """Complete the temporary without publishing it yet."""
         if self._state == "open":
-            self._put(self._encoder.finish())
+            if self._encoder is not None:
+                self._put(self._encoder.finish())
             with output_errors(self.path):
                 if self._fsync and self._local:
                     os.fsync(self._file.fileno())
@@ -320,7 +319,7 @@ def sweep_temporaries(
             if match is None:
                 continue
             pid = int(match["pid"])
-            ours = match["host"] == _host() and pid != os.getpid()
+            ours = match["host"] == _HOST and pid != os.getpid()
             if match["token"] == token or (ours and (pid in dead_pids or not _alive(pid))):
                 path = os.path.join(where, name)
                 with contextlib.suppress(FileNotFoundError):

@@ -20,6 +20,7 @@ StorageOptions = Mapping[str, Any] | None
 
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2")
 
+_HIDDEN = ("_", ".")
 _LOCAL_PREFIXES = ("file://", "local://")
 _STAMP_KEYS = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "crc32c", "content_md5", "generation")
 _TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "created")
@@ -157,10 +158,6 @@ def _with_relative_names(found: list[_Found]) -> list[InputFile]:
     return sorted(files, key=lambda file: file.relative)
 
 
-def _hidden(name: str) -> bool:
-    return name.startswith(("_", "."))
-
-
 def _pattern_root(pattern: str) -> str:
     """The folder above the first component with a wildcard."""
     parts = pattern.split("/")
@@ -172,7 +169,7 @@ def _hidden_below(inner: str, root: str, pattern: str) -> bool:
     """Whether a match lies under a hidden name that the pattern did not ask for."""
     asked = {part[0] for part in pattern[len(root) :].split("/") if part}
     names = inner[len(root) :].strip("/").split("/")
-    return any(_hidden(name) and name[0] not in asked for name in names)
+    return any(name.startswith(_HIDDEN) and name[0] not in asked for name in names)
 
 
 # Local paths -----------------------------------------------------------------------------------------------------
@@ -220,7 +217,7 @@ def _walk(folder: str, root: str, allowed: tuple[str, ...], above: tuple[tuple[i
     except PermissionError as error:
         raise _forbidden(folder) from error
     for entry in listed:
-        if _hidden(entry.name):
+        if entry.name.startswith(_HIDDEN):
             continue
         if entry.is_dir():
             yield from _walk(entry.path, root, allowed, (*above, here))
@@ -299,11 +296,12 @@ def _remote_search(fs: Any, url: str, inner: str, allowed: tuple[str, ...]) -> l
 
 
 def _remote_walk(fs: Any, folder: str, root: str, allowed: tuple[str, ...]) -> list[_Found]:
-    return [
-        _remote_file(fs, name, details, root)
-        for name, details in fs.find(folder, detail=True).items()
-        if has_extension(name, allowed) and not any(map(_hidden, name[len(folder) :].strip("/").split("/")))
-    ]
+    found = []
+    for name, details in fs.find(folder, detail=True).items():
+        parts = name[len(folder) :].strip("/").split("/")
+        if has_extension(name, allowed) and not any(part.startswith(_HIDDEN) for part in parts):
+            found.append(_remote_file(fs, name, details, root))
+    return found
 
 
 def _remote_file(fs: Any, inner: str, info: dict[str, Any], root: str) -> _Found:

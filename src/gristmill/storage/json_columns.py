@@ -67,11 +67,6 @@ class Pieces(NamedTuple):
     lengths: Integers
 
 
-def address_of(data: np.ndarray[Any, Any]) -> int:
-    """The address of an array's first element."""
-    return int(data.__array_interface__["data"][0])
-
-
 def packed(pieces: Sequence[bytes]) -> tuple[Bytes, Integers]:
     """Pieces of bytes one after the other, and their offsets."""
     offsets = np.zeros(len(pieces) + 1, np.int64)
@@ -110,7 +105,11 @@ def decode_column(buffer: Bytes, field: Field) -> Column:
     if not kinds:
         return Column(pa.nulls(len(field.kinds)), False)
     if kinds <= {STRING, ESCAPED}:
-        return Column(_strings(buffer, field, valid), False)
+        out = np.empty(int((field.ends - field.starts).sum()) + WIDTH, np.uint8)
+        offsets = np.empty(len(field.kinds) + 1, np.int64)
+        spans = field.starts, field.ends, field.kinds
+        used = json_scan.decode_strings(buffer.ctypes.data, len(buffer), *spans, out, offsets)
+        return Column(arrow_strings(pa.large_string(), offsets, out[:used], valid), False)
     if kinds <= {TRUE, FALSE}:
         return Column(pa.array(field.kinds == TRUE, mask=None if valid is None else ~valid), False)
     text = arrow_texts(pa.large_string(), buffer, field.starts, field.ends, valid)
@@ -133,19 +132,10 @@ def texts_of_json(values: pa.LargeStringArray) -> pa.LargeStringArray:
     quoted[escaped] = are_json(values.take(pa.array(escaped)))
     kinds = np.where(quoted, STRING, MISSING).astype(np.uint8)
     kinds[escaped[quoted[escaped]]] = ESCAPED
-    strings = _strings(data, Field(starts, ends, kinds), None)
+    strings = decode_column(data, Field(starts, ends, kinds)).array.cast(pa.large_string())
     # A string of these letters has quotes, so that it is not taken for null.
     others = pc.if_else(pc.equal(values, "null"), pa.scalar(None, pa.large_string()), values)
     return pc.if_else(pa.array(quoted), strings, others)
-
-
-def _strings(buffer: Bytes, field: Field, valid: Flags | None) -> pa.Array:
-    out = np.empty(int((field.ends - field.starts).sum()) + WIDTH, np.uint8)
-    offsets = np.empty(len(field.kinds) + 1, np.int64)
-    used = json_scan.decode_strings(
-        address_of(buffer), len(buffer), field.starts, field.ends, field.kinds, out, offsets
-    )
-    return arrow_strings(pa.large_string(), offsets, out[:used], valid)
 
 
 def arrow_texts(kind: pa.DataType, buffer: Bytes, starts: Integers, ends: Integers, valid: Flags | None) -> pa.Array:
@@ -155,7 +145,7 @@ def arrow_texts(kind: pa.DataType, buffer: Bytes, starts: Integers, ends: Intege
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(ends - starts, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
-    json_write.gather(address_of(buffer), starts, ends, -1, out)
+    json_write.gather(buffer.ctypes.data, starts, ends, -1, out)
     return arrow_strings(kind, offsets, out, valid)
 
 
@@ -317,7 +307,7 @@ def pieces_of(texts: pa.LargeStringArray) -> Pieces:
     """The texts of an Arrow array; those that are null are not there."""
     data, offsets, valid = string_parts(texts)
     lengths = np.diff(offsets)
-    return Pieces(texts, offsets[:-1] + address_of(data), np.where(valid, lengths, -1) if len(valid) else lengths)
+    return Pieces(texts, offsets[:-1] + data.ctypes.data, np.where(valid, lengths, -1) if len(valid) else lengths)
 
 
 def key_texts(names: Sequence[str]) -> tuple[Bytes, Integers]:
@@ -347,7 +337,7 @@ def are_json(texts: pa.LargeStringArray) -> Flags:
     """Which of the texts are one valid JSON value of any kind, without white space around it."""
     data, offsets, _ = string_parts(join_objects([pieces_of(texts)], [""], len(texts)))
     starts, ends = offsets[:-1].copy(), offsets[1:].copy()
-    value_starts, value_ends, _, status, _ = json_scan.scan_records(address_of(data), len(data), starts, ends, [b""])
+    value_starts, value_ends, _, status, _ = json_scan.scan_records(data.ctypes.data, len(data), starts, ends, [b""])
     # A text such as `1,"":2` makes a valid object as well; then the value found is not the whole text.
     whole = (value_starts[0] == starts + len('{"":')) & (value_ends[0] == ends - 1)
     flags: Flags = (status == json_values.GOOD) & whole
@@ -376,7 +366,7 @@ def _lists(array: pa.Array, items: pa.LargeStringArray, brackets: str) -> pa.Lar
 
 def _quoted(array: pa.LargeStringArray) -> pa.LargeStringArray:
     data, offsets, valid = string_parts(array)
-    out, out_offsets = json_write.quote_strings(address_of(data), offsets, valid)
+    out, out_offsets = json_write.quote_strings(data.ctypes.data, offsets, valid)
     return arrow_strings(pa.large_string(), out_offsets, out)
 
 

@@ -25,7 +25,6 @@ from gristmill.storage.json_columns import (
     Flags,
     Integers,
     Pieces,
-    address_of,
     are_json,
     arrow_nested,
     arrow_texts,
@@ -102,7 +101,7 @@ class JsonRecords:
         invalid = np.zeros(len(records), np.bool_)
         if len(records):
             # What lies between records cannot complete a broken character, so one look at the whole block will do.
-            base, whole = address_of(buffer), (np.array([records.starts.min()]), np.array([records.ends.max()]))
+            base, whole = buffer.ctypes.data, (np.array([records.starts.min()]), np.array([records.ends.max()]))
             if utf8.find_invalid_utf8(base, *whole, np.empty(1, np.bool_)):
                 utf8.find_invalid_utf8(base, records.starts, records.ends, invalid)
         if invalid.any():
@@ -215,7 +214,7 @@ class JsonRecords:
         texts = arrow_texts(pa.large_string(), self.buffer, field.starts, field.ends, there).fill_null("null")
         data, offsets, _ = string_parts(texts)
         out = np.empty(len(data) + len(texts), np.uint8)
-        used = json_write.gather(address_of(data), offsets[:-1], offsets[1:], ord(","), out)
+        used = json_write.gather(data.ctypes.data, offsets[:-1], offsets[1:], ord(","), out)
         return python_list(b"[" + out[: max(used - 1, 0)].tobytes() + b"]")
 
     def nested(self, name: str) -> pa.Array | None:
@@ -269,7 +268,7 @@ class JsonRecords:
         offsets = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.ends - self.starts, out=offsets[1:])
         out = np.empty(int(offsets[-1]), np.uint8)
-        json_write.gather(address_of(self.buffer), self.starts, self.ends, -1, out)
+        json_write.gather(self.buffer.ctypes.data, self.starts, self.ends, -1, out)
         compacted = JsonRecords(out, offsets[:-1], offsets[1:])
         moved = offsets[:-1] - self.starts
         compacted._fields = {
@@ -318,7 +317,7 @@ class JsonRecords:
         if new:
             return records._encode_changed(new)
         out = np.empty(records.nbytes + len(self), np.uint8)
-        json_write.gather(address_of(records.buffer), records.starts, records.ends, ord("\n"), out)
+        json_write.gather(records.buffer.ctypes.data, records.starts, records.ends, ord("\n"), out)
         return out
 
     def _encode_fields(self, fields: Sequence[str], new: Mapping[str, Pieces]) -> Bytes:
@@ -347,7 +346,7 @@ class JsonRecords:
         room = self.nbytes + len(self) + int(np.maximum(lengths, 0).sum())
         out = np.empty(room + int((added * (np.diff(key_offsets) + 1)).sum()), np.uint8)
         used = json_write.splice_records(
-            address_of(self.buffer), self.starts, self.ends, np.stack([field.starts for field in found]),
+            self.buffer.ctypes.data, self.starts, self.ends, np.stack([field.starts for field in found]),
             np.stack([field.ends for field in found]), present, addresses, lengths, keys, key_offsets, out,
         )  # fmt: skip
         return out[:used]
@@ -375,13 +374,13 @@ class JsonRecords:
         out = np.empty(self.nbytes + WIDTH, np.uint8)
         offsets = np.empty(len(self) + 1, np.int64)
         json_scan.drop_members(
-            address_of(self.buffer), len(self.buffer), self.starts, self.ends, names, name_offsets, out, offsets
+            self.buffer.ctypes.data, len(self.buffer), self.starts, self.ends, names, name_offsets, out, offsets
         )
         return JsonRecords(out, offsets[:-1], offsets[1:])
 
     def _scan(self, names: Sequence[str]) -> Bytes:
         starts, ends, kinds, status, keys = json_scan.scan_records(
-            address_of(self.buffer),
+            self.buffer.ctypes.data,
             len(self.buffer),
             self.starts,
             self.ends,
@@ -401,4 +400,4 @@ class JsonRecords:
         self._find([name])
         field = self._fields[name]
         lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)
-        return Pieces(self.buffer, field.starts + address_of(self.buffer), lengths)
+        return Pieces(self.buffer, field.starts + self.buffer.ctypes.data, lengths)

@@ -26,6 +26,7 @@ DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
 DEFAULT_MAX_RECORD_BYTES = 256 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
+_IS_SPACE = np.isin(np.arange(256), [9, 13, 32])
 _SKIP_BYTES = 1 << 20
 _OVERRUN_BYTES = 1 << 16
 # The comparison's result stays in the processor's cache at this size.
@@ -108,16 +109,11 @@ def _trim_spans(buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDAr
     rows = np.flatnonzero(ends > starts)
     ends[rows] -= buffer[ends[rows] - 1] == 13  # most files with white space around records end their lines with CRLF
     rows = rows[ends[rows] > starts[rows]]
-    rows = rows[_is_space(buffer[starts[rows]]) | _is_space(buffer[ends[rows] - 1])]
+    rows = rows[_IS_SPACE[buffer[starts[rows]]] | _IS_SPACE[buffer[ends[rows] - 1]]]
     for row in rows.tolist():
         text = buffer[starts[row] : ends[row]].tobytes()
         starts[row] += len(text) - len(text.lstrip(b" \t\r"))
         ends[row] = starts[row] + len(text.strip(b" \t\r"))
-
-
-def _is_space(byte: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (byte == 32) | (byte == 13) | (byte == 9)
-    return found
 
 
 class _RangeSource:
@@ -225,7 +221,11 @@ class _FileReader:
     def _read(self, source: ByteSource, offset: int) -> Iterator[RecordBlock]:
         # offset: position in the file of buffer[0]; used: bytes at its front that are there already, of which the first
         # `scanned` hold no newline.
-        buffer = np.empty(self._first_capacity(), np.uint8)
+        capacity = self._block_bytes
+        if self._part.whole and self._part.end >= 0 and codec_of(self._part.path) == "none":
+            # One byte more than the data, so that its end is seen by the first fill.
+            capacity = min(capacity, self._part.end - self._part.start + 1)
+        buffer = np.empty(capacity, np.uint8)
         used = scanned = 0
         ended = False
         bom_possible = offset == 0
@@ -258,12 +258,6 @@ class _FileReader:
                 used = scanned = len(tail)
         if self._bad:
             yield self._empty_block(buffer)
-
-    def _first_capacity(self) -> int:
-        if not self._part.whole or self._part.end < 0 or codec_of(self._part.path) != "none":
-            return self._block_bytes
-        # One byte more than the data, so that its end is seen by the first fill.
-        return min(self._block_bytes, self._part.end - self._part.start + 1)
 
     def _with_room(self, tail: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A fresh buffer that starts with `tail` and has room for more."""
@@ -329,7 +323,7 @@ class _FileReader:
         self, source: ByteSource, head: NDArray[np.uint8], offset: int
     ) -> tuple[NDArray[np.uint8], int, int]:
         """Pass over the rest of the line that starts with `head`; what was read behind it opens the next buffer."""
-        raw, size, blank = head[:MAX_RAW_BYTES].tobytes(), len(head), bool(_is_space(head).all())
+        raw, size, blank = head[:MAX_RAW_BYTES].tobytes(), len(head), bool(_IS_SPACE[head].all())
         buffer = np.empty(self._block_bytes, np.uint8)
         while True:
             filled, ended = self._fill(source, buffer, 0)
@@ -339,7 +333,7 @@ class _FileReader:
                 raw += buffer[: min(behind, MAX_RAW_BYTES - len(raw))].tobytes().rstrip(b"\n")
             line_end = behind - (1 if len(newlines) else 0)
             size += line_end
-            blank = blank and bool(_is_space(buffer[:line_end]).all())
+            blank = blank and bool(_IS_SPACE[buffer[:line_end]].all())
             if len(newlines) or ended:
                 break
         if not blank:

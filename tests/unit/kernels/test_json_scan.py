@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.kernels import json_scan, json_values, json_write, utf8
-from gristmill.storage.json_columns import address_of, packed
+from gristmill.storage.json_columns import packed
 from gristmill.storage.json_records import JsonRecords
 from tests.unit.kernels import json_reference as reference
 
@@ -101,7 +101,7 @@ def test_utf8_is_what_python_decodes(content: bytes, data: st.DataObject) -> Non
     ):
         padded = np.frombuffer(b"\x80\xbf\xbf" + piece + b"\x80" * 40, np.uint8)
         invalid = np.zeros(1, np.bool_)
-        utf8.find_invalid_utf8(address_of(padded), np.array([3]), np.array([3 + len(piece)]), invalid)
+        utf8.find_invalid_utf8(padded.ctypes.data, np.array([3]), np.array([3 + len(piece)]), invalid)
         try:
             piece.decode("utf-8")
             expected = False
@@ -120,7 +120,7 @@ def test_every_wrong_pair_of_bytes_is_found_anywhere(position: int) -> None:
             )
             content += b"b" * (125 - position)
             buffer, invalid = np.frombuffer(content, np.uint8), np.zeros(1, np.bool_)
-            utf8.find_invalid_utf8(address_of(buffer), np.array([0]), np.array([len(content)]), invalid)
+            utf8.find_invalid_utf8(buffer.ctypes.data, np.array([0]), np.array([len(content)]), invalid)
             try:
                 content.decode("utf-8")
                 expected = False
@@ -158,7 +158,7 @@ def test_drop_removes_members_and_nothing_else(line: bytes, drop: set[str]) -> N
     names, offsets = packed([name.encode() for name in sorted(drop)])
     out, out_offsets = np.empty(len(line) + 32, np.uint8), np.empty(2, np.int64)
     used = json_scan.drop_members(
-        address_of(buffer), len(buffer), np.array(starts), np.array(ends), names, offsets, out, out_offsets
+        buffer.ctypes.data, len(buffer), np.array(starts), np.array(ends), names, offsets, out, out_offsets
     )
     left = bytes(out[:used])
     pairs: list[tuple[str, Any]] = json.loads(line, object_pairs_hook=list)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.kernels import json_write
-from gristmill.storage.json_columns import address_of, json_texts
+from gristmill.storage.json_columns import json_texts
 from tests.unit.kernels import json_reference as reference
 
 
@@ -40,7 +40,7 @@ def test_gather_copies_spans_in_any_order(pieces: list[bytes], data: st.DataObje
         expected = b"".join(pieces[index] + tail for index in order)
         out = np.empty(len(expected), np.uint8)
         used = json_write.gather(
-            address_of(buffer), np.array(starts, np.int64)[order], np.array(ends, np.int64)[order], separator, out
+            buffer.ctypes.data, np.array(starts, np.int64)[order], np.array(ends, np.int64)[order], separator, out
         )
         assert used == len(expected)
         assert out.tobytes() == expected

@@ -13,7 +13,7 @@ import numpy as np
 
 from gristmill.kernels.compiler import inlined, leaf, routine
 from gristmill.kernels.machine import load8
-from gristmill.kernels.numba_internals import is_intrinsic
+from gristmill.kernels.numba_internals import Intrinsic
 
 # With the decorators of the package, and beside them with those of numba alone.
 HELPER = """
@@ -136,5 +136,5 @@ def test_a_leaf_is_inlined_whatever_its_size() -> None:
 
 
 def test_intrinsics_are_told_from_other_helpers() -> None:
-    assert is_intrinsic(load8)
-    assert not is_intrinsic(leaf(lambda value: value))
+    assert isinstance(load8, Intrinsic)
+    assert not isinstance(leaf(lambda value: value), Intrinsic)

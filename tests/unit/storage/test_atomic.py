@@ -132,7 +132,7 @@ def test_only_leftovers_are_swept(tmp_path):
     parent = Path(
         temporary_path(str(tmp_path / "parent"), token="old").replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
     )
-    other_host = Path(str(left).replace(atomic._host(), "00000000"))
+    other_host = Path(str(left).replace(atomic._HOST, "00000000"))
     normal = tmp_path / ".tmp-file"
     for path in (mine, done, left, parent, other_host, normal):
         path.write_bytes(b"")
