@@ -36,7 +36,8 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
             started.append(runner)
         flow = _Flow(runners, work)
         for task in work.tasks():
-            flow.feed(0, task)
+            if flow.add(0, task):
+                flow.run(0)
         for place in range(len(runners)):  # what is still waiting, from the front
             flow.run(place)
         failed = False
@@ -65,14 +66,10 @@ class _Flow:
         self._waiting: list[list[Task[Any]]] = [[] for _ in runners]
         self._below = 0.0
 
-    def feed(self, place: int, task: Task[Any]) -> None:
-        """Give a task to the segment number `place`, or deliver it behind the last one."""
-        if place == len(self._runners):
-            self._work.deliver(TaskEnd(lineage_of(task), task=task))
-            return
+    def add(self, place: int, task: Task[Any]) -> bool:
+        """Let a task wait for the segment number `place`; says whether it should run now."""
         self._waiting[place].append(task)
-        if len(self._waiting[place]) >= self._runners[place].segment.batch_size:
-            self.run(place)
+        return len(self._waiting[place]) >= self._runners[place].segment.batch_size
 
     def run(self, place: int) -> None:
         """Let the segment number `place` work on what waits for it."""
@@ -85,8 +82,10 @@ class _Flow:
             handed_on, below = time.perf_counter(), self._below
             if isinstance(item, TaskEnd):
                 self._work.deliver(item)
-            else:
-                self.feed(place + 1, item)
+            elif place + 1 == len(self._runners):
+                self._work.deliver(TaskEnd(lineage_of(item), task=item))
+            elif self.add(place + 1, item):
+                self.run(place + 1)
             self._below = below + time.perf_counter() - handed_on
         # What the segments behind this one took is theirs.
         seconds = time.perf_counter() - begun - (self._below - before)

@@ -48,6 +48,9 @@ class SegmentRunner:
         progress: Told about every step.
         can_be_killed: Whether time limits are enforced from outside.
         calls: Calls the stages, for those who must have a say in when and in which thread.
+
+    Attributes:
+        call_counts: What all calls of the present `run` have come to so far.
     """
 
     def __init__(
@@ -69,12 +72,8 @@ class SegmentRunner:
         self.can_be_killed = can_be_killed
         self._calls: Calls = calls or DirectCalls()
         self._caller = StageCaller(settings, progress=self.progress, calls=self._calls, can_be_killed=can_be_killed)
+        self.call_counts = Trail()
         self._set_up: list[Stage] = []
-
-    @property
-    def call_counts(self) -> Trail:
-        """What all calls of the present `run` have come to so far."""
-        return self._caller.counts
 
     def twin(self, *, progress: Progress, calls: Calls) -> SegmentRunner:
         """Another runner of the same stages, for another thread; set up and torn down with this one."""
@@ -116,7 +115,7 @@ class SegmentRunner:
 
     def run(self, tasks: Sequence[Task[Any]], hints: Hints | None = None) -> Iterator[Task[Any] | TaskEnd]:
         """Push `tasks` through the segment: tasks for the next segment, and the ends of those that go no further."""
-        self._caller.begin(hints or Hints())
+        self.call_counts = self._caller.begin(hints or Hints())
         for task in tasks:
             if self.first and isinstance(task, DocumentBatch):
                 self._note_identity(task, lineage_of(task).trail)

@@ -93,36 +93,29 @@ class StageCaller:
         self._calls = calls
         self._hints = Hints()
 
-    def begin(self, hints: Hints) -> None:
-        """Count calls from zero, with what earlier attempts at the same tasks have shown."""
+    def begin(self, hints: Hints) -> Trail:
+        """Count calls from zero, with what earlier attempts at the same tasks have shown; gives the new counts."""
         self._hints = hints
         self.calls_made = 0
         self.counts = Trail()
+        return self.counts
 
     def each(self, stage: Stage, place: int, task: DocumentBatch) -> Iterator[Task[Any]]:
         """The results of one task, which is given to the stage in one piece where nothing speaks against it."""
         call = self.calls_made
         self.calls_made += 1
-        slices = self._pieces(stage, call, task.num_items)
-        if slices is not None:
+        limit = stage.time_limit_s if self.can_be_killed else None
+        if call in self._hints.slices or call in self._hints.poison:
+            slices = with_gaps(self._hints.slices.get(call, ()), task.num_items, limit)
             outputs = self._sliced(stage, place, call, task, slices)
+        elif limit is not None:
+            outputs = self._sliced(stage, place, call, task, by_time(0, task.num_items, limit))
         else:
             self.progress.at(call, place, 0, task.num_items)
-            outputs = self._attempt(stage, task)
+            outputs = self._call_stage(stage, task)
         lineage = lineage_of(task)
         self.score_dropped(stage, lineage)
         yield from _children(outputs, lineage, task)
-
-    def _attempt(self, stage: Stage, task: DocumentBatch) -> list[Task[Any]]:
-        """One call; documents on which the stage raises are set aside, or the error names the first of them."""
-        try:
-            return self._call_stage(stage, task)
-        except _DEFECTS:
-            raise
-        except Exception as error:
-            if not self.settings.ignore_failures:
-                raise self._located(stage, task, error) from error
-            return self._bisected(stage, task, error)
 
     def takes_together(self, stage: Stage, tasks: Sequence[Task[Any]]) -> bool:
         """Whether nothing speaks against giving these tasks to the stage in one call."""
@@ -157,14 +150,24 @@ class StageCaller:
     # --- one call ---
 
     def _call_stage(self, stage: Stage, task: DocumentBatch) -> list[Task[Any]]:
-        """One call, accounted for in the trail of the task; the stage's own exceptions pass."""
+        """One call, accounted for; documents on which it raises are set aside, or the error names the first of them."""
+        # A stage may give the task other data before it raises; the search begins with what went in.
+        as_it_was = task.slice(0, task.num_items) if self.settings.ignore_failures else task
         entry = enter(task, all_scores=self.all_scores)
         start = self._calls.clock()
-        if not stage.validate_input(task):
-            raise _invalid(stage, task)
-        given = check_given(stage, self._calls.call(stage.process, task))
-        seconds = self._calls.clock() - start
-        return self._account(stage, entry, [leave(entry, one) for one in given], seconds)
+        try:
+            if not stage.validate_input(task):
+                raise _invalid(stage, task)
+            given = check_given(stage, self._calls.call(stage.process, task))
+            seconds = self._calls.clock() - start
+            exits = [leave(entry, one) for one in given]
+        except _DEFECTS:
+            raise
+        except Exception as error:
+            if not self.settings.ignore_failures:
+                raise self._located(stage, task, error) from error
+            return self._bisected(stage, as_it_was, error)
+        return self._account(stage, entry, exits, seconds)
 
     def _account(self, stage: Stage, entry: Entry, exits: list[Exit], seconds: float) -> list[Task[Any]]:
         """The tasks that came out, with their rows accounted for."""
@@ -185,12 +188,6 @@ class StageCaller:
 
     # --- documents that fail ---
 
-    def _pieces(self, stage: Stage, call: int, rows: int) -> Iterable[tuple[int, int]] | None:
-        limit = stage.time_limit_s if self.can_be_killed else None
-        if call in self._hints.slices or call in self._hints.poison:
-            return with_gaps(self._hints.slices.get(call, ()), rows, limit)
-        return None if limit is None else by_time(0, rows, limit)
-
     def _sliced(
         self, stage: Stage, place: int, call: int, task: DocumentBatch, slices: Iterable[tuple[int, int]]
     ) -> list[Task[Any]]:
@@ -203,7 +200,7 @@ class StageCaller:
                     self._quarantine(stage, task, start, poison[start], "")
                     continue
                 self.progress.at(call, place, start, end)
-                outputs.append(self._attempt(stage, task.slice(start, end - start)))
+                outputs.append(self._call_stage(stage, task.slice(start, end - start)))
         return join_outputs(outputs)
 
     def _bisected(self, stage: Stage, task: DocumentBatch, error: Exception) -> list[Task[Any]]:
@@ -212,17 +209,8 @@ class StageCaller:
             self._quarantine(stage, task, 0, type(error).__name__, raised_in(stage, error).message)
             return []
         half = task.num_items // 2
-        outputs: list[list[Task[Any]]] = []
-        for start, length in ((0, half), (half, task.num_items - half)):
-            piece = task.slice(start, length)
-            try:
-                outputs.append(self._call_stage(stage, piece))
-            except _DEFECTS:
-                raise
-            except Exception as problem:
-                piece = task.slice(start, length)
-                outputs.append(self._bisected(stage, piece, problem))
-        return join_outputs(outputs)
+        halves = (task.slice(0, half), task.slice(half, task.num_items - half))
+        return join_outputs([self._call_stage(stage, piece) for piece in halves])
 
     def _located(self, stage: Stage, task: DocumentBatch, error: Exception) -> StageFailedError:
         """The error of the run, with the first row on which the stage raises, found by trying halves.

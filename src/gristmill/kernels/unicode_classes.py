@@ -133,6 +133,8 @@ def class_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
 def compact(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint16], npt.NDArray[Any]]:
     """Pages of 256 entries as the number of each, and every distinct page once, one after another."""
     numbers: dict[bytes, int] = {}
-    pages = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.uint16)
+    pages = np.empty(len(rows), np.uint16)
+    for place, row in enumerate(rows):
+        pages[place] = numbers.setdefault(row.tobytes(), len(numbers))
     pages.flags.writeable = False
     return pages, np.frombuffer(b"".join(numbers), rows.dtype)
