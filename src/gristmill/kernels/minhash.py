@@ -26,9 +26,6 @@ from gristmill.kernels.text_column import Bytes, Integers
 
 Factors = npt.NDArray[np.uint32]
 
-BAND_BITS = 8
-"""The lowest bits of a band hash are the number of its band."""
-
 
 def hash_factors(count: int, seed: int) -> tuple[Factors, Factors]:
     """The numbers that make `count` different hash functions `(x ^ flip) * factor` of one."""

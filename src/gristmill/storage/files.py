@@ -142,18 +142,14 @@ def list_files(
         matches = _local_matches(text, allowed) if is_local(text) else _remote_matches(text, allowed, storage_options)
         for item in matches:
             found.setdefault((item.scheme, item.inner), item)
-    return _with_relative_names(list(found.values()))
-
-
-def _with_relative_names(found: list[_Found]) -> list[InputFile]:
-    schemes = {item.scheme for item in found}
-    if len(schemes) == 1:
-        common = os.path.commonpath(sorted({"/" + item.root.strip("/") for item in found}))
+    if len({scheme for scheme, _ in found}) == 1:
+        common = os.path.commonpath(sorted({"/" + item.root.strip("/") for item in found.values()}))
         cut = len(common.rstrip("/")) + 1
-        named = [(("/" + item.inner.lstrip("/"))[cut:], item) for item in found]
+        relatives = [("/" + item.inner.lstrip("/"))[cut:] for item in found.values()]
     else:
         # Several stores have no common root, so the scheme becomes the first folder.
-        named = [(f"{item.scheme}/{item.inner.lstrip('/')}", item) for item in found]
+        relatives = [f"{item.scheme}/{item.inner.lstrip('/')}" for item in found.values()]
+    named = zip(relatives, found.values(), strict=True)
     files = [InputFile(item.path, relative, item.size, item.stamp) for relative, item in named]
     return sorted(files, key=lambda file: file.relative)
 

@@ -374,11 +374,10 @@ def _floats(array: pa.Array) -> pa.LargeStringArray:
     if not len(array):
         return pa.array([], pa.large_string())
     values = np.ascontiguousarray(array.to_numpy(zero_copy_only=False))  # Null becomes NaN, and NaN is written as null.
-    text = np.frombuffer(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8)[1:-1]
-    digits = text != ord(",")
-    commas = np.flatnonzero(~digits)
+    text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    commas = np.flatnonzero(np.frombuffer(text, np.uint8) == ord(","))
     offsets = np.concatenate(([0], commas - np.arange(len(commas)), [len(text) - len(commas)]))
-    return arrow_strings(pa.large_string(), offsets, text[digits])
+    return arrow_strings(pa.large_string(), offsets, np.frombuffer(text.replace(b",", b""), np.uint8))
 
 
 def _iso8601(array: pa.Array) -> pa.LargeStringArray:

@@ -132,11 +132,6 @@ class BadRecord:
     count: int = 1
 
 
-def is_compressed(path: str) -> bool:
-    """Whether the name says the file is compressed as a whole, so that it can't be split."""
-    return path.lower().endswith(COMPRESSED_SUFFIXES)
-
-
 def make_partitions(
     files: Iterable[InputFile],
     *,
@@ -232,7 +227,7 @@ def _blocks(
 ) -> list[tuple[str, tuple[FileRange, ...]]]:
     stem = partition_stem(file.relative, format=kind)
     cuts: list[int] = []
-    if file.size > block_bytes and not is_compressed(file.path):
+    if file.size > block_bytes and not file.path.lower().endswith(COMPRESSED_SUFFIXES):
         if kind == "jsonl":
             cuts = [*range(0, file.size, block_bytes), file.size]
         else:
