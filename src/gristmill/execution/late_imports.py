@@ -9,22 +9,34 @@ gets pandas before it starts.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from importlib.machinery import ModuleSpec
 
 _LATER = ("pandas", "scipy")
+
+
+class _NotYet:
+    """A finder that has packages look as if they were not installed.
+
+    None in `sys.modules` would not do: compiled modules such as PyArrow's take it for the package.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Refuse what can wait and leave everything else to the other finders."""
+        if name in _LATER:
+            raise ModuleNotFoundError(f"{name} is loaded when it is needed", name=name)
+        return None
 
 
 def defer_imports() -> None:
     """Let PyArrow and numba look for the packages now and not find them; both look again when they need them."""
     if not sys.modules.keys().isdisjoint((*_LATER, "pyarrow", "numba")):
         return
-    later: dict[str, Any] = dict.fromkeys(_LATER)  # None stands for a module that cannot be imported
-    sys.modules.update(later)
+    finder = _NotYet()
+    sys.meta_path.insert(0, finder)
     try:
         import numba  # noqa: F401
         import pyarrow as pa
 
         pa.scalar(1)
     finally:
-        for name in _LATER:
-            sys.modules.pop(name, None)
+        sys.meta_path.remove(finder)
