@@ -90,14 +90,15 @@ test:
 test-core: $(CORE_VENV_STAMP)
 	$(CORE_VENV)/bin/python -W error -m unittest discover -s tests/core
 
+# Each worker begins with one half, so that what a file prepares is prepared once; who is done first takes over.
 test-quick: $(TEST_STAMP)
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(QUICK_TESTS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal $(QUICK_TESTS)
 
 # A folder of tests/unit, such as ledger or stages/text/filters, and the contract tests in which its package is named.
 test-room: $(TEST_STAMP)
 	@test -d "tests/unit/$(ROOM)" -a -n "$(ROOM)" || { \
 		echo "ROOM is a folder of tests/unit, such as: make test-room ROOM=ledger (found: '$(ROOM)')" >&2; exit 1; }
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) tests/unit/$(ROOM) \
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal tests/unit/$(ROOM) \
 		$$(grep -lE "gristmill\.$(subst /,[.],$(ROOM))\b" tests/contract/test_*.py)
 
 # The files beside each other, each of them in one process; then Ray, which keeps all processors busy itself.

@@ -15,7 +15,10 @@ _LATER = ("pandas", "scipy")
 
 
 class _NotYet:
-    """A finder that has packages look as if they were not installed."""
+    """A finder that has packages look as if they were not installed.
+
+    None in `sys.modules` would not do: compiled modules such as PyArrow's take it for the package.
+    """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Refuse what can wait and leave everything else to the other finders."""
