@@ -56,7 +56,6 @@ EVERYDAY = {"shell", "order", "hand", "watch", "note"}
 """Metaphors as nouns of the engine, yet usual words for a sort order or a note that is taken."""
 
 EXCEPTED = {
-    "kernels/warm.py": "finds the kernels that are imported, to load them before the first document",
     "ledger/record/plan_record.py": "reads records of version 0.1, which name classes by where they were",
 }
 

@@ -17,6 +17,8 @@ from gristmill.kernels.numba_internals import INLINE, UNCOUNTED, Intrinsic, load
 
 F = TypeVar("F", bound=Callable[..., object])
 
+all_kernels: list[Any] = []
+"""Those that this process has imported."""
 compile_listeners: list[Callable[[str], None]] = []
 """Called with the name of a kernel that is not in the cache, just before it is compiled."""
 
@@ -28,6 +30,7 @@ def kernel(function: F, **options: Any) -> F:
     if files:
         stamp_files(dispatcher, files)
     load_lightly(dispatcher, _tell)
+    all_kernels.append(dispatcher)
     return cast(F, dispatcher)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from gristmill.kernels.compiler import all_kernels
 from gristmill.kernels.numba_internals import cached_signatures
 
 
@@ -30,7 +31,5 @@ def all_cached() -> bool:
 
 
 def _unloaded() -> list[Any]:
-    """The imported kernels and helpers of which nothing is in memory yet."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("gristmill.kernels.")]
-    kernels = (value for module in modules for value in vars(module).values() if hasattr(value, "py_func"))
-    return [kernel for kernel in kernels if not kernel.signatures]
+    """The imported kernels of which nothing is in memory yet."""
+    return [kernel for kernel in all_kernels if not kernel.signatures]

@@ -26,7 +26,6 @@ import xxhash
 
 from gristmill.errors import OutputError, UsageError
 from gristmill.figures import format_size
-from gristmill.storage.compression import StreamEncoder, codec_of
 from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -85,31 +84,47 @@ def _free_bytes(path: str) -> int | None:
     return shutil.disk_usage(folder).free if folder else None
 
 
-class AtomicFile:
-    r"""A binary file under construction that appears at `path` when it is complete.
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A complete output file.
 
-    As a context manager it is published at the end of the block and thrown away when the block raises. Compression
-    follows the suffix of `path` (one member); ``compressed=False`` writes bytes as they are.
+    Attributes:
+        path: Where it lies.
+        size: Stored bytes.
+        rows: Records in it.
+        hash: ``xxh3:`` and 32 hexadecimal digits over the stored bytes.
+    """
+
+    path: str
+    size: int
+    rows: int
+    hash: str
+
+
+class AtomicFile:
+    """A binary file under construction that appears at `path` when it is complete, and knows its size and hash.
+
+    As a context manager it is published at the end of the block and thrown away when the block raises. XXH3 with 128
+    bits notices damage and mix-ups at many GB/s; it is no defence against forgery, and needs to be none.
 
     Example:
-        >>> with AtomicFile("out/part.jsonl.gz") as file:  # doctest: +SKIP
-        ...     file.write(b'{"text": "hello"}\n')
+        >>> with AtomicFile("out/record.json") as file:  # doctest: +SKIP
+        ...     file.write(b"{}")
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
-        compressed: bool = True,
         token: str = "x",
         fsync: bool = False,
         storage_options: StorageOptions = None,
     ) -> None:
         self.path = os.fspath(path)
+        self.size = 0
+        self._hash = xxhash.xxh3_128()
         self._fsync = fsync
         self._storage_options = storage_options
-        codec = codec_of(self.path) if compressed else "none"
-        self._encoder = None if codec == "none" else StreamEncoder(codec)
         self._local = is_local(self.path)
         self._state = "open"
         with output_errors(self.path):
@@ -122,32 +137,52 @@ class AtomicFile:
                 self._temporary = temporary_path(os.path.join(tempfile.gettempdir(), "upload"), token=token)
             self._file: IO[bytes] = open(self._temporary, "xb", buffering=0)  # noqa: SIM115
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was published or thrown away."""
+        return self._state in ("published", "discarded")
+
     def write(self, data: Any) -> int:
         """Append bytes-like `data` and return how many bytes it has."""
-        size = memoryview(data).nbytes
-        self._put(data if self._encoder is None else self._encoder.encode(data))
-        return size
-
-    def _put(self, data: Any) -> None:
-        view = memoryview(data).cast("B")
+        whole = view = memoryview(data).cast("B")
+        if self.closed:  # a writer on top may still flush after it was given up
+            return whole.nbytes
         with output_errors(self.path):
             while view:
                 # A raw file may take less than it is given (signals, a nearly full disk).
                 view = view[self._file.write(view) :]
+        self._hash.update(whole)
+        self.size += whole.nbytes
+        return whole.nbytes
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is buffered here."""
+
+    def copy(self, source: Any, count: int = -1) -> None:
+        """Append `count` bytes of the open file `source` (all that is left when negative)."""
+        buffer = memoryview(bytearray(min(_COPY_BYTES, count) if count >= 0 else _COPY_BYTES))
+        while count:
+            got = source.readinto(buffer if count < 0 else buffer[: min(len(buffer), count)])
+            if not got:
+                break
+            self.write(buffer[:got])
+            count -= got if count > 0 else 0
 
     def finish(self) -> None:
         """Complete the temporary without publishing it yet."""
         if self._state == "open":
-            if self._encoder is not None:
-                self._put(self._encoder.finish())
             with output_errors(self.path):
                 if self._fsync and self._local:
                     os.fsync(self._file.fileno())
                 self._file.close()
             self._state = "finished"
 
-    def publish(self) -> None:
-        """Make the file appear at its path, in place of what was there."""
+    def publish(self, *, rows: int = 0) -> WrittenFile:
+        """Make the file appear at its path, in place of what was there, and return its facts."""
         self.finish()
         if self._state == "finished":
             with output_errors(self.path):
@@ -158,6 +193,7 @@ class AtomicFile:
                 else:
                     self._upload()
             self._state = "published"
+        return WrittenFile(self.path, self.size, rows, "xxh3:" + self._hash.hexdigest())
 
     def discard(self) -> None:
         """Throw the file away; what was at its path stays."""
@@ -198,80 +234,6 @@ def _fsync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A complete output file.
-
-    Attributes:
-        path: Where it lies.
-        size: Stored bytes.
-        rows: Records in it.
-        hash: ``xxh3:`` and 32 hexadecimal digits over the stored bytes.
-    """
-
-    path: str
-    size: int
-    rows: int
-    hash: str
-
-
-class HashedFile:
-    """An `AtomicFile` without compression of its own that knows the size and hash of what went through it.
-
-    XXH3 with 128 bits notices damage and mix-ups at many GB/s; it is no defence against forgery, and needs to be none.
-    """
-
-    def __init__(
-        self, path: str, *, token: str = "x", fsync: bool = False, storage_options: StorageOptions = None
-    ) -> None:
-        self._file = AtomicFile(path, compressed=False, token=token, fsync=fsync, storage_options=storage_options)
-        self._hash = xxhash.xxh3_128()
-        self.path = self._file.path
-        self.size = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        """Append bytes-like `data`."""
-        if self.closed:  # a writer on top may still flush after it was given up
-            return memoryview(data).nbytes
-        count = self._file.write(data)
-        self._hash.update(data)
-        self.size += count
-        return count
-
-    def tell(self) -> int:
-        """Bytes written so far."""
-        return self.size
-
-    def flush(self) -> None:
-        """Nothing is buffered here."""
-
-    def copy(self, source: Any, count: int = -1) -> None:
-        """Append `count` bytes of the open file `source` (all that is left when negative)."""
-        buffer = memoryview(bytearray(min(_COPY_BYTES, count) if count >= 0 else _COPY_BYTES))
-        while count:
-            got = source.readinto(buffer if count < 0 else buffer[: min(len(buffer), count)])
-            if not got:
-                break
-            self.write(buffer[:got])
-            count -= got if count > 0 else 0
-
-    def finish(self) -> None:
-        """Complete the file without making it appear yet."""
-        self._file.finish()
-
-    def publish(self, *, rows: int) -> WrittenFile:
-        """Make the file appear and return its facts."""
-        self._file.publish()
-        self.closed = True
-        return WrittenFile(self.path, self.size, rows, "xxh3:" + self._hash.hexdigest())
-
-    def discard(self) -> None:
-        """Throw the file away."""
-        self._file.discard()
-        self.closed = True
-
-
 def write_bytes_atomic(
     path: str | os.PathLike[str],
     data: bytes,
@@ -281,7 +243,7 @@ def write_bytes_atomic(
     storage_options: StorageOptions = None,
 ) -> None:
     """Put `data`, as it is, at `path` in one step."""
-    with AtomicFile(path, compressed=False, token=token, fsync=fsync, storage_options=storage_options) as file:
+    with AtomicFile(path, token=token, fsync=fsync, storage_options=storage_options) as file:
         file.write(data)
 
 

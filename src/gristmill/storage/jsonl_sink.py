@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from gristmill.errors import UsageError
-from gristmill.storage.atomic import HashedFile, WrittenFile
-from gristmill.storage.compression import Codec, codec_named, codec_of, compress_member, open_raw
+from gristmill.storage.atomic import AtomicFile, WrittenFile
+from gristmill.storage.compression import codec_of, compress_member, open_raw
 from gristmill.storage.files import StorageOptions
 
 
@@ -20,30 +20,19 @@ class JsonlSink:
     r"""A JSONL file under construction.
 
     Args:
-        path: Where it will appear.
-        compression: None, "gzip", "zstd" or "bz2"; by default what the suffix of `path` says.
-        token: Marks the temporary file of this run.
-        fsync: Wait until the file is on the disk.
+        path: Where it will appear; compressed as its suffix says.
         storage_options: Handed to fsspec for URLs.
 
     Example:
         >>> sink = JsonlSink("out/part.jsonl.zst")  # doctest: +SKIP
         >>> sink.append(b'{"text": "hello"}\n')  # doctest: +SKIP
-        >>> sink.close().rows  # doctest: +SKIP
+        >>> sink.close()[0].rows  # doctest: +SKIP
         1
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        compression: str | None = "infer",
-        token: str = "x",
-        fsync: bool = False,
-        storage_options: StorageOptions = None,
-    ) -> None:
-        self._codec: Codec = codec_of(path) if compression == "infer" else codec_named(compression)
-        self._file = HashedFile(path, token=token, fsync=fsync, storage_options=storage_options)
+    def __init__(self, path: str, *, storage_options: StorageOptions = None) -> None:
+        self._codec = codec_of(path)
+        self._file = AtomicFile(path, storage_options=storage_options)
         self._rows = 0
 
     def append(self, data: Any, /, *, rows: int | None = None) -> None:
@@ -65,11 +54,11 @@ class JsonlSink:
         self._file.write(compress_member(view, self._codec))
         self._rows += rows
 
-    def close(self) -> WrittenFile:
+    def close(self) -> list[WrittenFile]:
         """Publish the file; without any append it is empty and still readable."""
         if not self._file.size:
             self._file.write(compress_member(b"", self._codec))
-        return self._file.publish(rows=self._rows)
+        return [self._file.publish(rows=self._rows)]
 
     def abort(self) -> None:
         """Throw away what was appended."""
@@ -80,9 +69,6 @@ def concatenate_jsonl(
     pieces: Sequence[WrittenFile],
     path: str,
     *,
-    compression: str | None = "infer",
-    token: str = "x",
-    fsync: bool = False,
     storage_options: StorageOptions = None,
 ) -> WrittenFile:
     """One file with the bytes that appending to it directly would have given.
@@ -90,20 +76,16 @@ def concatenate_jsonl(
     Args:
         pieces: Files from `JsonlSink` with the same compression.
         path: Where the result appears; the pieces stay.
-        compression: As for `JsonlSink`.
-        token: As for `JsonlSink`.
-        fsync: As for `JsonlSink`.
         storage_options: Handed to fsspec for URLs.
     """
-    codec = codec_of(path) if compression == "infer" else codec_named(compression)
-    target = HashedFile(path, token=token, fsync=fsync, storage_options=storage_options)
+    target = AtomicFile(path, storage_options=storage_options)
     try:
         for piece in pieces:
             if piece.rows:  # an empty piece is a member that direct writing would not have made
                 with open_raw(piece.path, storage_options=storage_options) as source:
                     target.copy(source)
         if not target.size:
-            target.write(compress_member(b"", codec))
+            target.write(compress_member(b"", codec_of(path)))
         return target.publish(rows=sum(piece.rows for piece in pieces))
     except BaseException:
         target.discard()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.errors import InputError, UsageError, did_you_mean
-from gristmill.storage.atomic import HashedFile, WrittenFile, output_errors
+from gristmill.storage.atomic import AtomicFile, WrittenFile, output_errors
 from gristmill.storage.compression import open_raw
 from gristmill.storage.files import StorageOptions
 
@@ -68,7 +68,7 @@ class ParquetSink:
         self._compression = known_compression(compression)
         self._schema = schema
         self._writer: pq.ParquetWriter | None = None
-        self._file = HashedFile(path, token=token, fsync=fsync, storage_options=storage_options)
+        self._file = AtomicFile(path, token=token, fsync=fsync, storage_options=storage_options)
         self._rows = 0
 
     def append(self, data: pa.Table, /, *, rows: int | None = None) -> None:
@@ -173,7 +173,7 @@ def concatenate_parquet(
     """
     if not pieces:
         raise UsageError("concatenate_parquet needs at least one piece: it takes the schema from there.", path=path)
-    target = HashedFile(path, token=token, fsync=fsync, storage_options=storage_options)
+    target = AtomicFile(path, token=token, fsync=fsync, storage_options=storage_options)
     try:
         target.write(_MAGIC)
         footers, moves = [], []

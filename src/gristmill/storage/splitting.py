@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gristmill.errors import InputError, InputNotFoundError, UsageError
 from gristmill.figures import parse_size
-from gristmill.storage.atomic import HashedFile, WrittenFile
+from gristmill.storage.atomic import AtomicFile, WrittenFile
 from gristmill.storage.compression import DamagedArchiveError, StreamEncoder, codec_of, codec_suffix, open_source
 from gristmill.storage.files import StorageOptions, has_extension, is_local, local_path
 from gristmill.storage.jsonl_blocks import newline_positions
@@ -101,7 +101,7 @@ class _LinePart:
     """Lines in one compressed stream, as the source has them."""
 
     def __init__(self, path: str, storage_options: StorageOptions) -> None:
-        self._file = HashedFile(path, storage_options=storage_options)
+        self._file = AtomicFile(path, storage_options=storage_options)
         self._encoder = StreamEncoder(codec_of(path))
         self._open_line = False
         self._finished = False

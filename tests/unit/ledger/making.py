@@ -17,7 +17,7 @@ from gristmill.ledger.record.plan_record import plan_digest, write_plan
 from gristmill.ledger.record.run_record import RunRecorder
 from gristmill.ledger.record.trail import Changes, Decisions, Identity, QuarantinedRecord, StageCount, Trail
 from gristmill.observe.events import RunFinished, RunStarted, SegmentPlan
-from gristmill.storage.atomic import HashedFile, WrittenFile
+from gristmill.storage.atomic import AtomicFile, WrittenFile
 from gristmill.storage.partitions import FileRange, Partition
 
 STAGES = ("read", "clean", "words", "dedup", "write")
@@ -59,7 +59,7 @@ def make_trail(rows: int = 12, *, prefix: str = "doc", url: bool = True) -> Trai
 
 
 def make_file(folder: RunFolder, partition: Partition, rows: int, *, extension: str = ".jsonl") -> WrittenFile:
-    file = HashedFile(f"{folder.new_staging()}/{partition.id}{extension}", storage_options=folder.storage_options)
+    file = AtomicFile(f"{folder.new_staging()}/{partition.id}{extension}", storage_options=folder.storage_options)
     for row in range(rows):
         file.write(json.dumps({"id": f"{partition.id}/{row}"}).encode() + b"\n")
     return file.publish(rows=rows)

@@ -23,7 +23,7 @@ from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
-from gristmill.storage.atomic import HashedFile
+from gristmill.storage.atomic import AtomicFile
 from gristmill.tasks import DocumentBatch
 from tests.other_engine import only_in_one_process
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, write_lines
@@ -491,17 +491,17 @@ def test_a_disk_or_quota_that_is_used_up_says_what_to_do_and_the_next_run_goes_o
     for number in range(3):
         write_lines(tmp_path / "in" / f"{number}.jsonl", [{"id": f"{number}-{row}", "text": "x"} for row in range(5)])
     job = Pipeline("job", stages=[JsonlReader(str(tmp_path / "in")), JsonlWriter(str(tmp_path / "out"))])
-    write = HashedFile.write
-    calls: list[int] = []
+    write = AtomicFile.write
+    calls: list[bool] = []
 
-    def full(self: HashedFile, data: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
+    def full(self: AtomicFile, data: Any) -> Any:
+        calls.append(self.path.endswith(".jsonl"))
+        if calls[-1] and sum(calls) == 2:
             raise OSError(code, os.strerror(code))
         return write(self, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(HashedFile, "write", full)
+        patch.setattr(AtomicFile, "write", full)
         with pytest.raises(OutputError, match="make room and run the same command again") as caught:
             job.run(executor=here())
     assert caught.value.errno == code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import os
 from pathlib import Path
@@ -40,17 +39,6 @@ def test_an_error_leaves_nothing_behind(tmp_path):
         file.write([b"half" for _ in range(file.write(b"half"))])
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_compression_follows_the_suffix_and_is_deterministic(tmp_path):
-    for name in ("a.gz", "b.gz"):
-        with AtomicFile(tmp_path / name) as file:
-            file.write(b"hello " * 100)
-            file.write(b"again")
-    data = (tmp_path / "a.gz").read_bytes()
-    assert gzip.decompress(data) == b"hello " * 100 + b"again"
-    assert data == (tmp_path / "b.gz").read_bytes()
-    assert data[4:8] == b"\0\0\0\0"
 
 
 def test_json_is_stable(tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import InputError, OutputError, UsageError
-from gristmill.storage.atomic import WrittenFile, output_errors
+from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.compression import open_source
 from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
 from gristmill.storage.parquet_sink import ParquetSink, concatenate_parquet
@@ -56,8 +56,8 @@ def test_joined_jsonl_equals_direct_writing(tmp_path_factory, suffix, groups):
             direct.append(data)
             piece.append(data)
         direct.append(b"")
-        pieces.append(piece.close())
-    whole = direct.close()
+        pieces += piece.close()
+    (whole,) = direct.close()
     joined = concatenate_jsonl(pieces, str(folder / f"joined.jsonl{suffix}"))
     assert Path(joined.path).read_bytes() == Path(whole.path).read_bytes()
     assert (joined.size, joined.rows, joined.hash) == (whole.size, whole.rows, whole.hash)
@@ -69,7 +69,7 @@ def test_joined_jsonl_equals_direct_writing(tmp_path_factory, suffix, groups):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_empty_jsonl_file_is_readable(tmp_path, suffix):
-    written = JsonlSink(str(tmp_path / f"a.jsonl{suffix}")).close()
+    (written,) = JsonlSink(str(tmp_path / f"a.jsonl{suffix}")).close()
     assert written.rows == 0
     assert content(written.path) == b""
     if suffix == ".gz":
@@ -188,12 +188,15 @@ def test_pieces_of_different_schemas_are_not_joined(tmp_path):
 def test_a_full_disk_while_writing_parquet_is_said_and_cleaned_up(tmp_path, monkeypatch):
     sink = ParquetSink(str(tmp_path / "a.parquet"))
     sink.append(TABLES[2])
-    descriptor = sink._file._file
+    real = sink._file._file
 
-    def full(data):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full:
+        close = real.close
 
-    monkeypatch.setattr(descriptor, "_put", output_errors(str(tmp_path))(full))
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sink._file, "_file", Full())
     with pytest.raises(OutputError, match="disk is full"):
         sink.append(TABLES[3])
     sink.abort()
@@ -206,7 +209,7 @@ def test_sinks_write_to_other_stores():
     sink = JsonlSink("memory://sinks/a.jsonl.zst")
     sink.append(b"1\n2\n")
     assert not fs.exists("/sinks/a.jsonl.zst")
-    written = sink.close()
+    (written,) = sink.close()
     assert content(written.path) == b"1\n2\n"
     parquet = ParquetSink("memory://sinks/b.parquet")
     parquet.append(TABLES[2])

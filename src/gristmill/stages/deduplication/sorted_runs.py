@@ -19,7 +19,7 @@ from gristmill.errors import InputError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.source_sink import PartFile, SinkStage
-from gristmill.storage.atomic import HashedFile, WrittenFile
+from gristmill.storage.atomic import AtomicFile, WrittenFile
 from gristmill.storage.compression import open_raw
 from gristmill.storage.files import is_local, local_path
 from gristmill.tasks.document import DocumentBatch
@@ -153,7 +153,7 @@ def write_run(
 ) -> WrittenFile:
     """Write a table as one record batch; `rows` is how many documents it stands for."""
     batches = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    file = HashedFile(path, storage_options=dict(storage_options) if storage_options else None)
+    file = AtomicFile(path, storage_options=dict(storage_options) if storage_options else None)
     try:
         # Column by column to the file, so that the table is not in memory once more.
         with pa.ipc.new_file(pa.PythonFile(file, mode="w"), table.schema) as writer:

@@ -19,7 +19,7 @@ from gristmill.ledger.record.commit import commit_partition
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest
-from gristmill.storage.atomic import HashedFile
+from gristmill.storage.atomic import AtomicFile
 from tests.unit.ledger.making import PLAN, STAGES, make_finished_run, make_partition, make_trail, record
 
 
@@ -246,7 +246,7 @@ def test_rows_are_counted_in_every_format(tmp_path: Path, extension: str) -> Non
     }[extension]
 
     def put(rows: int) -> None:
-        file = HashedFile(f"{folder.new_staging()}/part-0{extension}")
+        file = AtomicFile(f"{folder.new_staging()}/part-0{extension}")
         file.write(content)
         commit_partition(
             folder,
