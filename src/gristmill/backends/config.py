@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -24,12 +23,11 @@ def parse_config(kind: type[C], config: Mapping[str, Any] | None, *, owner: str)
         UnknownNameError: A key is not known.
         UsageError: A value has the wrong type.
     """
-    fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
     for key, value in (config or {}).items():
-        if key not in fields:
+        if key not in hints:
             raise UnknownNameError(
-                f"{owner} has no setting {key!r}; it has {', '.join(sorted(fields))}.{did_you_mean(str(key), fields)}",
+                f"{owner} has no setting {key!r}; it has {', '.join(sorted(hints))}.{did_you_mean(str(key), hints)}",
                 name=key,
             )
         if not _fits(value, hints[key]):

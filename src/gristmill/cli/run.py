@@ -288,11 +288,13 @@ def make_ready(
         RecipeError: Something is wrong with the recipe, or it has no writer: a command has nobody to return documents
             to.
     """
-    from gristmill.cli.early_start import start_early
     from gristmill.execution.late_imports import defer_imports
 
     recipe = read_recipe(name, assignments)
-    start_early(recipe, executor=executor, workers=workers, settings=assignments.executor)
+    if workers != 0:
+        from gristmill.cli.early_start import start_early
+
+        start_early(recipe, executor=executor, workers=workers, settings=assignments.executor)
     defer_imports()
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
     from gristmill.recipes.yaml_source import recipe_error

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
@@ -221,7 +222,7 @@ class Work:
         if failed is not None:  # by the word of a stage: it is left for the next run
             self._failures[partition.id] = failed
             return
-        causes = Counter((record.stage, record.cause) for record in trail.quarantine)
+        causes = Counter(map(attrgetter("stage", "cause"), trail.quarantine))
         for (stage, cause), records in causes.items():
             self.events.emit(RecordsQuarantined(partition.index, stage, cause, records))
         counts = {name: trail.counts[name] for name in self.plan.stage_names if name in trail.counts}

@@ -12,6 +12,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from gristmill.errors import InputError, InputNotFoundError, InputPermissionError, UsageError
@@ -151,7 +152,7 @@ def list_files(
         relatives = [f"{item.scheme}/{item.inner.lstrip('/')}" for item in found.values()]
     named = zip(relatives, found.values(), strict=True)
     files = [InputFile(item.path, relative, item.size, item.stamp) for relative, item in named]
-    return sorted(files, key=lambda file: file.relative)
+    return sorted(files, key=attrgetter("relative"))
 
 
 def _pattern_root(pattern: str) -> str:

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.errors import UsageError
@@ -175,7 +176,7 @@ def make_partitions(
     if format not in ("jsonl", "parquet"):
         raise UsageError(f"format={format!r} is not known. Use 'jsonl' or 'parquet'.", value=format)
 
-    ordered = sorted(files, key=lambda file: file.relative)
+    ordered = sorted(files, key=attrgetter("relative"))
     groups: list[tuple[str, tuple[FileRange, ...]]] = []
     if files_per_partition is not None:
         starts = range(0, len(ordered), files_per_partition)
@@ -207,11 +208,6 @@ def make_partitions(
     return partitions
 
 
-def _whole(file: InputFile, kind: Format) -> FileRange:
-    end = file.size if kind == "jsonl" else -1
-    return FileRange(file.path, file.relative, file.size, file.stamp, 0, end, True)
-
-
 def _file_group(files: Sequence[InputFile], kind: Format) -> tuple[str, tuple[FileRange, ...]]:
     first = partition_stem(files[0].relative, format=kind)
     if len(files) > 1:
@@ -219,13 +215,15 @@ def _file_group(files: Sequence[InputFile], kind: Format) -> tuple[str, tuple[Fi
             "\0".join(file.relative for file in files).encode("utf-8", "surrogatepass")
         ).hexdigest()
         first = f"{first}.n{len(files)}-{members[:10]}"
-    return first, tuple(_whole(file, kind) for file in files)
+    return first, tuple(
+        FileRange(file.path, file.relative, file.size, file.stamp, 0, file.size if kind == "jsonl" else -1, True)
+        for file in files
+    )
 
 
 def _blocks(
     file: InputFile, kind: Format, block_bytes: int, storage_options: StorageOptions, footers: Footers | None
 ) -> list[tuple[str, tuple[FileRange, ...]]]:
-    stem = partition_stem(file.relative, format=kind)
     cuts: list[int] = []
     if file.size > block_bytes and not file.path.lower().endswith(COMPRESSED_SUFFIXES):
         if kind == "jsonl":
@@ -235,7 +233,8 @@ def _blocks(
 
             cuts = row_group_cuts(file.path, block_bytes=block_bytes, storage_options=storage_options, footers=footers)
     if len(cuts) <= 2:
-        return [(stem, (_whole(file, kind),))]
+        return [_file_group([file], kind)]
+    stem = partition_stem(file.relative, format=kind)
     return [
         (f"{stem}.b{block:04d}", (FileRange(file.path, file.relative, file.size, file.stamp, start, end, False),))
         for block, (start, end) in enumerate(itertools.pairwise(cuts))

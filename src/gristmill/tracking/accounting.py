@@ -185,8 +185,9 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
     for score in trail.scores:
         score.stage = score.stage or names[-1]
     trail.counts[names[0]].bytes_in += 0 if entry.columns is None else entry.columns.nbytes
-    bytes_out = sum(one.task.columns.nbytes for one in exits if isinstance(one.task, DocumentBatch))
-    trail.counts[names[-1]].bytes_out += bytes_out
+    for one in exits:
+        if isinstance(one.task, DocumentBatch):
+            trail.counts[names[-1]].bytes_out += one.task.columns.nbytes
     return trail
 
 

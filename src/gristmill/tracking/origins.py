@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Lineage:
     @property
     def order(self) -> tuple[int, ...]:
         """Where the task stands within the partition."""
-        return tuple(step.index for step in self.path)
+        return tuple(map(attrgetter("index"), self.path))
 
     @property
     def task_id(self) -> str:

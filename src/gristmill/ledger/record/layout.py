@@ -213,17 +213,11 @@ class RunFolder:
 
     def remove(self, path: str) -> bool:
         """Remove a file; False if there was none."""
-        try:
-            with output_errors(path):
-                if self.local:
-                    os.unlink(path)
-                else:
-                    self._fs.rm_file(self.inner(path))
-        except OSError as error:
-            missing = isinstance(error.__cause__, FileNotFoundError)
-            if not missing:
-                raise
-            return False
+        with output_errors(path):
+            try:
+                os.unlink(path) if self.local else self._fs.rm_file(self.inner(path))
+            except FileNotFoundError:
+                return False
         return True
 
     def remove_tree(self, path: str) -> None:
