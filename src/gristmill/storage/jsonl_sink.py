@@ -29,8 +29,8 @@ class JsonlSink:
     Example:
         >>> sink = JsonlSink("out/part.jsonl.zst")  # doctest: +SKIP
         >>> sink.append(b'{"text": "hello"}\n')  # doctest: +SKIP
-        >>> sink.close().rows  # doctest: +SKIP
-        1
+        >>> [file.rows for file in sink.close()]  # doctest: +SKIP
+        [1]
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class JsonlSink:
         self._file.write(compress_member(view, self._codec))
         self._rows += rows
 
-    def close(self) -> WrittenFile:
-        """Publish the file; without any append it is empty and still readable."""
+    def close(self) -> list[WrittenFile]:
+        """Publish the file, and give it as the only one; without any append it is empty and still readable."""
         if not self._file.size:
             self._file.write(compress_member(b"", self._codec))
-        return self._file.publish(rows=self._rows)
+        return [self._file.publish(rows=self._rows)]
 
     def abort(self) -> None:
         """Throw away what was appended."""

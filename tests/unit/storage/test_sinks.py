@@ -56,8 +56,8 @@ def test_joined_jsonl_equals_direct_writing(tmp_path_factory, suffix, groups):
             direct.append(data)
             piece.append(data)
         direct.append(b"")
-        pieces.append(piece.close())
-    whole = direct.close()
+        pieces += piece.close()
+    (whole,) = direct.close()
     joined = concatenate_jsonl(pieces, str(folder / f"joined.jsonl{suffix}"))
     assert Path(joined.path).read_bytes() == Path(whole.path).read_bytes()
     assert (joined.size, joined.rows, joined.hash) == (whole.size, whole.rows, whole.hash)
@@ -69,7 +69,7 @@ def test_joined_jsonl_equals_direct_writing(tmp_path_factory, suffix, groups):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_empty_jsonl_file_is_readable(tmp_path, suffix):
-    written = JsonlSink(str(tmp_path / f"a.jsonl{suffix}")).close()
+    (written,) = JsonlSink(str(tmp_path / f"a.jsonl{suffix}")).close()
     assert written.rows == 0
     assert content(written.path) == b""
     if suffix == ".gz":
@@ -206,7 +206,7 @@ def test_sinks_write_to_other_stores():
     sink = JsonlSink("memory://sinks/a.jsonl.zst")
     sink.append(b"1\n2\n")
     assert not fs.exists("/sinks/a.jsonl.zst")
-    written = sink.close()
+    (written,) = sink.close()
     assert content(written.path) == b"1\n2\n"
     parquet = ParquetSink("memory://sinks/b.parquet")
     parquet.append(TABLES[2])

@@ -9,27 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import UsageError
-from gristmill.stages.source_sink import PartFile
-from gristmill.stages.text.io.writer.base import BaseWriter, Mode
+from gristmill.stages.source_sink import BaseWriter, Mode, PartFile
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
 from gristmill.tasks.document import DocumentBatch
 
 _SUFFIXES = {None: "", "none": "", "gzip": ".gz", "gz": ".gz", "zstd": ".zst", "zst": ".zst", "bz2": ".bz2"}
-
-
-class _JsonlPart:
-    def __init__(self, path: str, storage_options: Mapping[str, Any] | None) -> None:
-        self._sink = JsonlSink(path, storage_options=storage_options)
-
-    def append(self, payload: npt.NDArray[np.uint8], /, *, rows: int | None = None) -> None:
-        self._sink.append(payload, rows=rows)
-
-    def close(self) -> list[WrittenFile]:
-        return [self._sink.close()]
-
-    def abort(self) -> None:
-        self._sink.abort()
 
 
 class JsonlWriter(BaseWriter):
@@ -68,7 +53,7 @@ class JsonlWriter(BaseWriter):
         return batch.columns.encode_jsonl(self.fields)
 
     def open_part(self, path: str) -> PartFile:
-        return _JsonlPart(path, self.storage_options)
+        return JsonlSink(path, storage_options=self.storage_options)
 
     def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         return [concatenate_jsonl(pieces, path, storage_options=self.storage_options)]
