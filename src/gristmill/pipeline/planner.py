@@ -247,6 +247,8 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
             stage=stage.name,
             asked=asked,
         )
+    if not asked.requires_gpu:
+        return asked
     try:
         gpus = asked.gpus_on(capacity.gpu_memory_gb)
     except UsageError as error:

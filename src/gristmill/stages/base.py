@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from gristmill.errors import StageDefinitionError, UnknownNameError, UsageError, did_you_mean
@@ -248,13 +249,11 @@ class ProcessingStage(ABC, Generic[X, Y]):
     def validate_input(self, task: X) -> bool:
         """Whether the task has the attributes and columns that `inputs` declares."""
         attributes, columns = self.input_spec_for_task(task)
-        # Looked up without being read: the data of a batch may have to be decoded first.
-        if not all(attribute in vars(task) or hasattr(type(task), attribute) for attribute in attributes):
-            return False
-        if not columns or not hasattr(task, "get_columns"):
-            return True
-        present = task.get_columns()
-        return all(column in present for column in columns)
+        for attribute in attributes:
+            # Looked up without being read: the data of a batch may have to be decoded first.
+            if attribute not in vars(task) and not hasattr(type(task), attribute):
+                return False
+        return not columns or not hasattr(task, "get_columns") or set(columns).issubset(task.get_columns())
 
     def supports_batch_processing(self) -> bool:
         """Whether `process_batch` is written by the stage itself."""
@@ -366,7 +365,10 @@ class FusedStage(ProcessingStage[Any, Any]):
 
     def filled_columns(self) -> list[str]:
         """The columns that the members fill."""
-        return [name for member in self.members for name in member.filled_columns()]
+        names: list[str] = []
+        for member in self.members:
+            names += member.filled_columns()
+        return names
 
 
 class CompositeStage(ProcessingStage[X, Y]):
@@ -426,6 +428,8 @@ class CompositeStage(ProcessingStage[X, Y]):
     def decompose_and_apply_with(self) -> list[ProcessingStage[Any, Any]]:
         """The parts with the changes of `with_` applied."""
         parts = list(self.decompose())
+        if not self._changes and not self._keywords:
+            return parts
         names = [part.name for part in parts]
         if self._changes and len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -464,4 +468,4 @@ def _asks_for_gpu(stage: ProcessingStage[Any, Any]) -> bool:
 
 def member_names(stage: ProcessingStage[Any, Any]) -> tuple[str, ...]:
     """The names under which the rows of `stage` are counted: its own, or those of its members."""
-    return tuple(member.name for member in stage.members) if isinstance(stage, FusedStage) else (stage.name,)
+    return tuple(map(attrgetter("name"), stage.members)) if isinstance(stage, FusedStage) else (stage.name,)

@@ -5,12 +5,15 @@ Readers and writers implement these; planner, runner and executors know only the
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import Any, Literal, Protocol, get_args
 
-from gristmill.stages.base import ProcessingStage
+from gristmill.errors import NotSupportedError, UsageError, did_you_mean
+from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask
@@ -56,7 +59,7 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
 
     def task(self, partition: Partition, *, total: int = 1) -> FileGroupTask:
         """The task that reads `partition`, one of `total`."""
-        paths = [piece.path for piece in partition.ranges]
+        paths = list(map(attrgetter("path"), partition.ranges))
         metadata = {
             "partition": partition,
             "partition_index": partition.index,
@@ -118,3 +121,93 @@ class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
     @abstractmethod
     def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         """Join files that were written piece by piece into the one that `open_part` would have written."""
+
+
+Mode = Literal["ignore", "overwrite", "error"]
+
+
+class BaseWriter(SinkStage):
+    """Writes documents into a folder, one file per partition, each of them complete or not there.
+
+    Args:
+        path: The folder.
+        write_kwargs: `compression`, and `storage_options` of the file system.
+        fields: Only these columns, in this order.
+        mode: What to do about what is in the folder: "ignore" goes on where an earlier run stopped and refuses to
+            replace files of other origin, "overwrite" starts over and replaces them, "error" wants an empty folder.
+        compression: How files are compressed.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        write_kwargs: Mapping[str, Any] | None = None,
+        fields: Sequence[str] | None = None,
+        mode: Mode = "ignore",
+        *,
+        compression: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        settings = dict(write_kwargs or {})
+        known = ("compression", "storage_options")
+        for key in settings:
+            if key not in known:
+                raise UsageError(
+                    f"{type(self).__name__}(write_kwargs={settings!r}): unknown {key!r}; known are {', '.join(known)}."
+                    f"{did_you_mean(key, known)}"
+                )
+        if mode not in get_args(Mode):
+            hint = ""
+            if str(mode) == "append":
+                hint = " Appending is what 'ignore' does: partitions that are not there yet are added."
+            kind = NotSupportedError if str(mode) == "append" else UsageError
+            raise kind(
+                f"{type(self).__name__}(mode={mode!r}): mode is one of {', '.join(get_args(Mode))}.{hint}", mode=mode
+            )
+        self.path = str(path)
+        self.fields = field_names(fields)
+        self.mode = mode
+        self.compression = settings.get("compression", compression)
+        options = settings.get("storage_options", storage_options)
+        self.storage_options = None if options is None else dict(options)
+
+    def inputs(self) -> Spec:
+        return ["data"], list(self.fields or [])
+
+    def outputs(self) -> Spec:
+        return ["data"], []
+
+    def process(self, task: DocumentBatch) -> FileGroupTask:
+        """Write one batch as a file of its own; in a pipeline the runner writes partitions instead."""
+        sources = task._metadata.get("source_files", [])
+        key = "\n".join([*sorted(map(str, sources)), task.task_id])
+        name = hashlib.sha256(key.encode()).hexdigest()[:12]
+        part = self.open_part(f"{self.path.rstrip('/')}/{name}{self.extension}")
+        try:
+            part.append(self.encode(task), rows=task.num_items)
+            files = part.close()
+        except BaseException:
+            part.abort()
+            raise
+        return FileGroupTask(
+            task.dataset_name,
+            [file.path for file in files],
+            list(task._stage_perf),
+            {**task._metadata, "format": self.extension.split(".")[1]},
+        )
+
+
+def field_names(fields: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names of columns as given, None for all of them.
+
+    Raises:
+        UsageError: They are no list of names; a single text would be taken for a list of its letters.
+    """
+    if fields is None:
+        return None
+    if isinstance(fields, str):
+        raise UsageError(f"fields={fields!r} is one text; give a list of column names: fields=[{fields!r}].")
+    names = tuple(fields)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"fields={list(names)!r}: the names of columns are text.")
+    return names

@@ -26,8 +26,8 @@ class JsonlSink:
     Example:
         >>> sink = JsonlSink("out/part.jsonl.zst")  # doctest: +SKIP
         >>> sink.append(b'{"text": "hello"}\n')  # doctest: +SKIP
-        >>> sink.close()[0].rows  # doctest: +SKIP
-        1
+        >>> [file.rows for file in sink.close()]  # doctest: +SKIP
+        [1]
     """
 
     def __init__(self, path: str, *, storage_options: StorageOptions = None) -> None:
@@ -55,7 +55,7 @@ class JsonlSink:
         self._rows += rows
 
     def close(self) -> list[WrittenFile]:
-        """Publish the file; without any append it is empty and still readable."""
+        """Publish the file, and give it as the only one; without any append it is empty and still readable."""
         if not self._file.size:
             self._file.write(compress_member(b"", self._codec))
         return [self._file.publish(rows=self._rows)]

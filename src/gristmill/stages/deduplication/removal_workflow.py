@@ -25,11 +25,11 @@ from gristmill.stages.deduplication.duplicate_ids import read_id_generator
 from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, column, open_run, runs_of
 from gristmill.stages.deduplication.source import DocumentSource, find_filetype
 from gristmill.stages.deduplication.workflow_steps import Stage
+from gristmill.stages.source_sink import Mode
 from gristmill.stages.text.io.reader import ParquetReader
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD, AssignRowIds
 from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
-from gristmill.stages.text.io.writer.base import Mode
 from gristmill.storage.files import list_files
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,11 +72,11 @@ class FilterCascade:
     def __init__(self, filters: Sequence[ColumnFilter], *, invert: Sequence[bool] | None = None) -> None:
         self.filters = tuple(filters)
         self.invert = tuple(invert) if invert is not None else (False,) * len(self.filters)
-        self._needs: tuple[tuple[Statistic, ...], ...] = tuple(tuple(one.needs()) for one in self.filters)
+        self._needs: list[tuple[Statistic, ...]] = list(map(tuple, map(methodcaller("needs"), self.filters)))
 
     def warm_up(self) -> None:
         """Load or compile the kernels that the filters need; none of them scores anything."""
-        needs = [one for needs in self._needs for one in needs]
+        needs = list(chain.from_iterable(self._needs))
         if needs:
             statistics = TextStatistics(text_column([_SAMPLE, _SAMPLE]), needs)
             statistics.require(needs, statistics.alive)
@@ -107,7 +109,7 @@ class FilterCascade:
             score=np.full(len(texts), np.nan),
             dropped=[0] * len(self.filters),
         )
-        statistics = TextStatistics(texts, [one for needs in self._needs for one in needs])
+        statistics = TextStatistics(texts, chain.from_iterable(self._needs))
         for position, one in enumerate(self.filters):
             asked = start if every_score else living
             if not every_score and not living.any():
@@ -159,9 +161,9 @@ class CascadeStep(NamedTuple):
 def apply_cascade(batch: DocumentBatch, texts: pa.Array, steps: Sequence[CascadeStep]) -> DocumentBatch:
     """Drop what the filters drop, each under the name of its stage, and keep the scores that are asked for."""
     cascade = FilterCascade([step.filter for step in steps], invert=[step.invert for step in steps])
-    fields = {position: step.score_field for position, step in enumerate(steps) if step.score_field is not None}
+    fields = [(position, step.score_field) for position, step in enumerate(steps) if step.score_field is not None]
     everything = batch.wants_all_scores
-    result = cascade.evaluate(texts, keep_scores=list(fields), every_score=everything)
+    result = cascade.evaluate(texts, keep_scores=[position for position, _ in fields], every_score=everything)
     if everything:
         for position, scores in result.scores.items():
             batch.note_scores(steps[position].filter.name, scores, stage=steps[position].stage)
@@ -183,7 +185,7 @@ def apply_cascade(batch: DocumentBatch, texts: pa.Array, steps: Sequence[Cascade
         ]
     kept = batch.drop_decided(~result.kept, decisions)
     survivors = np.arange(batch.num_items) if batch.keeps_dropped else np.flatnonzero(result.kept)
-    for position, score_field in fields.items():
+    for position, score_field in fields:
         stored = steps[position].filter.stored_scores(result.scores[position])
         kept = kept.with_column(score_field, stored.take(pa.array(survivors)))
     return kept

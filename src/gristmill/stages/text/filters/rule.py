@@ -53,11 +53,11 @@ class ColumnFilter(DocumentFilter):
 
     def needs(self) -> Iterable[Statistic]:
         """The statistics that `score_column` reads."""
-        return [one for one in (self.statistic, self.denominator) if one is not None]
+        return list(filter(None, (self.statistic, self.denominator)))
 
     def score_column(self, statistics: TextStatistics) -> Scores:
         """The score of every document, as float64: the declared statistic, or its share of the denominator."""
-        counts = [statistics[one] for one in self.needs()]
+        counts = list(map(statistics.__getitem__, self.needs()))
         if self.statistic is None:
             raise NotImplementedError(f"{type(self).__name__} does not say how it scores")
         if self.denominator is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ class SlowFilterWarning(UserWarning):
     """A filter written in Python takes most of the time."""
 
 
-def _as_list(value: Any, owner: str, parameter: str) -> list[Any]:
-    """The filters, at least one; `ScoreFilter` takes no functions."""
+def _as_lists(value: Any, invert: bool | Sequence[bool], owner: str, parameter: str) -> tuple[list[Any], list[bool]]:
+    """The filters, at least one, and for each whether it is inverted; `ScoreFilter` takes no functions."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
         raise UsageError(f"{owner}({parameter}): the list is empty; give at least one.")
@@ -50,7 +51,10 @@ def _as_list(value: Any, owner: str, parameter: str) -> list[Any]:
         wanted = "a DocumentFilter object" if owner == "ScoreFilter" else "a DocumentFilter or a function"
         found = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
         raise StageDefinitionError(f"{owner}: {parameter} must be {wanted}, not {found}.")
-    return values
+    inversions = [invert] * len(values) if isinstance(invert, bool) else list(invert)
+    if len(inversions) != len(values) or set(map(type, inversions)) != {bool}:
+        raise UsageError(f"{owner}: invert={invert!r} must be True or False, or a list with one for each filter.")
+    return values, inversions
 
 
 def _fields(
@@ -73,10 +77,6 @@ def _fields(
                 f"Name another column, such as {field + '_score'!r}."
             )
     return values
-
-
-def _chain_name(kind: str, parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{kind}_of_" + "_".join(parts)
 
 
 def _callable_name(function: Any, unnamed: str = "filter") -> str:
@@ -153,13 +153,14 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         score_field: Fields,
         text_field: Fields = "text",
     ) -> None:
-        self.score_fn = _as_list(score_fn, "Score", "score_fn")
+        self.score_fn, _ = _as_lists(score_fn, False, "Score", "score_fn")
         count = len(self.score_fn)
         self.text_field: list[str] = _fields(text_field, count, name="text_field", owner="Score")
         self.score_field: list[str] = _fields(
             score_field, count, name="score_field", owner="Score", texts=self.text_field
         )
-        self.name = _chain_name("score", [_callable_name(function, "lambda") for function in self.score_fn])
+        names = [_callable_name(function, "lambda") for function in self.score_fn]
+        self.name = names[0] if count == 1 else "score_of_" + "_".join(names)
         self._watch: _Stopwatch | None = None
 
     def inputs(self) -> Spec:
@@ -208,11 +209,11 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
         filter_field: Fields,
         invert: bool | Sequence[bool] = False,
     ) -> None:
-        self.filter_fn = _as_list(filter_fn, "Filter", "filter_fn")
+        self.filter_fn, self.invert = _as_lists(filter_fn, invert, "Filter", "filter_fn")
         count = len(self.filter_fn)
         self.filter_field: list[str] = _fields(filter_field, count, name="filter_field", owner="Filter")
-        self.invert = _inversions(invert, count, "Filter")
-        self.name = _chain_name("filter", [_callable_name(function) for function in self.filter_fn])
+        names = list(map(_callable_name, self.filter_fn))
+        self.name = names[0] if count == 1 else "filter_of_" + "_".join(names)
 
     def inputs(self) -> Spec:
         return ["data"], list(dict.fromkeys(self.filter_field))
@@ -246,13 +247,6 @@ class Filter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return batch
 
 
-def _inversions(invert: bool | Sequence[bool], count: int, owner: str) -> list[bool]:
-    values = [invert] * count if isinstance(invert, bool) else list(invert)
-    if len(values) != count or not all(isinstance(value, bool) for value in values):
-        raise UsageError(f"{owner}: invert={invert!r} must be True or False, or a list with one for each filter.")
-    return values
-
-
 class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Scores documents and drops those whose score does not pass.
 
@@ -278,21 +272,21 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         score_field: Fields = None,
         invert: bool | Sequence[bool] = False,
     ) -> None:
-        self.filter_obj = _as_list(filter_obj, "ScoreFilter", "filter_obj")
+        self.filter_obj, self.invert = _as_lists(filter_obj, invert, "ScoreFilter", "filter_obj")
         count = len(self.filter_obj)
         self.text_field: list[str] = _fields(text_field, count, name="text_field", owner="ScoreFilter")
         self.score_field: list[str | None] = _fields(
             score_field, count, name="score_field", owner="ScoreFilter", optional=True, texts=self.text_field
         )
-        self.invert = _inversions(invert, count, "ScoreFilter")
-        self.name = _chain_name("score_filter", [one.name for one in self.filter_obj])
+        names = list(map(attrgetter("name"), self.filter_obj))
+        self.name = names[0] if count == 1 else "score_filter_of_" + "_".join(names)
         self._watch: _Stopwatch | None = None
 
     def inputs(self) -> Spec:
         return ["data"], list(dict.fromkeys(self.text_field))
 
     def outputs(self) -> Spec:
-        return ["data"], [*dict.fromkeys(self.text_field), *(field for field in self.score_field if field)]
+        return ["data"], [*dict.fromkeys(self.text_field), *filter(None, self.score_field)]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._watch = self._watch or _Stopwatch()
@@ -306,34 +300,29 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         batch = task
         for position, one in enumerate(self.filter_obj):
             texts, invert = batch.text(self.text_field[position]), self.invert[position]
-            step = self.step(position)
+            score_field, prefix = self.score_field[position], f"{one.name}:" if len(self.filter_obj) > 1 else ""
             if isinstance(one, ColumnFilter):
-                batch = apply_cascade(batch, texts, [step])
+                batch = apply_cascade(batch, texts, [CascadeStep(one, self.name, invert, score_field, prefix)])
             else:
                 scores = self._watch.scores(one.name, one.score_document, texts)
                 kept = np.fromiter((bool(one.keep_document(score)) for score in scores), bool, len(scores))
                 numbers = _as_numbers(scores)
                 if batch.wants_all_scores and numbers is not None:
                     batch.note_scores(one.name, numbers)
-                if step.score_field is not None:
-                    batch = batch.with_column(step.score_field, _score_array(scores))
-                reason = step.prefix + drop_reason(one.name, inverted=invert)
+                if score_field is not None:
+                    batch = batch.with_column(score_field, _score_array(scores))
+                reason = prefix + drop_reason(one.name, inverted=invert)
                 batch = batch.drop(kept if invert else ~kept, reason=reason, score=numbers)
             if not batch.num_items:
                 break
         return batch
-
-    def step(self, position: int = 0) -> CascadeStep:
-        """One of the filters as a step of a cascade."""
-        one = self.filter_obj[position]
-        prefix = f"{one.name}:" if len(self.filter_obj) > 1 else ""
-        return CascadeStep(one, self.name, self.invert[position], self.score_field[position], prefix)
 
     def warm_up(self) -> None:
         FilterCascade([one for one in self.filter_obj if isinstance(one, ColumnFilter)]).warm_up()
 
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
         members: list[ScoreFilter] = []
+        steps: list[CascadeStep] = []
         written: set[str | None] = set()
         for stage in (self, *following):
             if (
@@ -345,8 +334,8 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
             ):
                 break
             members.append(stage)
+            steps.append(CascadeStep(stage.filter_obj[0], stage.name, stage.invert[0], stage.score_field[0]))
             written.add(stage.score_field[0])
         if len(members) < 2:
             return None
-        steps = [member.step() for member in members]
         return FusedFilters(members, steps, self.text_field[0], name=f"{len(members)}_filters")

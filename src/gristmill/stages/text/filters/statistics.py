@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache, partial
-from typing import NamedTuple
+from functools import cache, lru_cache, partial
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.errors import MissingExtraError, UnknownNameError, did_you_mean
 from gristmill.kernels import (
     ngrams,
     ngrams_joined,
@@ -19,8 +21,7 @@ from gristmill.kernels import (
     text_tokens,
     text_words,
 )
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
-from gristmill.stages.text.filters.splitters import SPACE, split_column
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, text_column, word_spans
 
 # The phrases by which boilerplate is known. The short ones come from the cleaning of C4 (Raffel et al. 2020); the long
 # ones are the texts of cookie banners on very many sites. A banner that holds a shorter phrase is not repeated.
@@ -53,8 +54,21 @@ BOILERPLATE_PHRASES = (
 
 PLACEHOLDER_PHRASES = ("lorem ipsum",)
 
-
 Scores = npt.NDArray[np.float64]
+_Key = tuple[str, int, str]
+"""What a kernel pass is for: the group, the length of n-grams and the splitter of a statistic."""
+
+# How a text becomes words: at white space by default, or by a library for languages and rules that need one.
+SPACE = "space"
+UNICODE = "unicode"
+JIEBA = "jieba"
+MECAB = "mecab"
+SPACY = "spacy"
+
+Splitter = Callable[[str], list[str]]
+
+SPLITTERS = {"zh": JIEBA, "ja": MECAB}
+"""By language, how words are found where they are not separated by spaces."""
 
 
 class Statistic(NamedTuple):
@@ -153,8 +167,8 @@ class TextStatistics:
         self.column = column
         self.alive: Mask = np.ones(len(column), dtype=np.bool_)
         self._wanted = frozenset(wanted)
-        self._results: dict[tuple[str, int, str], Integers] = {}
-        self._done: dict[tuple[str, int, str], Mask] = {}
+        self._results: dict[_Key, Integers] = {}
+        self._done: dict[_Key, Mask] = {}
         self._split: dict[str, tuple[WordSpans, Mask]] = {}
 
     def require(self, statistics: Iterable[Statistic], alive: Mask) -> None:
@@ -165,7 +179,13 @@ class TextStatistics:
             done = self._done.get(key)
             missing = alive if done is None else alive & ~done
             if done is None or bool(missing.any()):
-                self._compute(statistic, missing)
+                for key, result in self._compute(statistic, missing).items():
+                    if key in self._results:
+                        self._results[key][missing] = result[missing]
+                        self._done[key] |= missing
+                    else:
+                        self._results[key] = result
+                        self._done[key] = missing.copy()
 
     def __getitem__(self, statistic: Statistic) -> Integers:
         """One number per document."""
@@ -191,11 +211,11 @@ class TextStatistics:
             scores[row] = score(self.column.text(int(row)))
         return scores
 
-    def _compute(self, statistic: Statistic, missing: Mask) -> None:
+    def _compute(self, statistic: Statistic, missing: Mask) -> dict[_Key, Integers]:
+        """The pass that yields a statistic, and for n-grams those that it shares work with."""
         group, splitter = statistic.group, statistic.splitter
         if group in _NGRAMS:
-            self._compute_ngrams(statistic, missing)
-            return
+            return self._compute_ngrams(statistic, missing)
         if group == CHARACTERS:
             result = text_characters.character_counts(self.column, missing)
         elif group == LINES:
@@ -211,19 +231,16 @@ class TextStatistics:
             result = text_words.word_counts(self.column, missing)
         else:
             result = text_words.word_counts(self.column, missing, words=self._words(splitter, missing))
-        self._keep((group, statistic.n, splitter), result, missing)
+        return {(group, statistic.n, splitter): result}
 
-    def _compute_ngrams(self, statistic: Statistic, missing: Mask) -> None:
+    def _compute_ngrams(self, statistic: Statistic, missing: Mask) -> dict[_Key, Integers]:
         """Find n-grams of every length that is wanted at once: each length builds on the one before."""
         splitter = statistic.splitter
-        pending = {
-            other
-            for other in self._wanted
-            if other.group in _NGRAMS
-            and other.splitter == splitter
-            and (other.group, other.n, splitter) not in self._done
-        } | {statistic}
-        sizes = {group: tuple(sorted(other.n for other in pending if other.group == group)) for group in _NGRAMS}
+        sizes: dict[str, tuple[int, ...]] = dict.fromkeys(_NGRAMS, ())
+        for other in sorted({statistic, *self._wanted}):
+            pending = other == statistic or (other.group, other.n, splitter) not in self._done
+            if other.group in sizes and other.splitter == splitter and pending:
+                sizes[other.group] += (other.n,)
         words = None if splitter == SPACE else self._words(splitter, missing)
         found: dict[str, Integers] = {}
         if sizes[TOP_NGRAM] or sizes[DUPLICATE_NGRAM]:
@@ -237,17 +254,11 @@ class TextStatistics:
         if sizes[JOINED_NGRAM]:
             spans = words if words is not None else self._words(splitter, missing)
             found[JOINED_NGRAM] = ngrams_joined.joined_duplicates(spans, missing, sizes[JOINED_NGRAM])
+        results: dict[_Key, Integers] = {}
         for group, result in found.items():
             for position, n in enumerate(sizes[group]):
-                self._keep((group, n, splitter), result[:, position : position + 1], missing)
-
-    def _keep(self, key: tuple[str, int, str], result: Integers, rows: Mask) -> None:
-        if key in self._results:
-            self._results[key][rows] = result[rows]
-            self._done[key] |= rows
-        else:
-            self._results[key] = result
-            self._done[key] = rows.copy()
+                results[group, n, splitter] = result[:, position : position + 1]
+        return results
 
     def _words(self, splitter: str, rows: Mask) -> WordSpans:
         kept = self._split.get(splitter)
@@ -255,3 +266,76 @@ class TextStatistics:
             kept = (split_column(self.column, splitter, rows), rows.copy())
             self._split[splitter] = kept
         return kept[0]
+
+
+@lru_cache(maxsize=8)
+def load_splitter(name: str) -> Splitter:
+    """The function behind a splitter's name; its library is imported here and nowhere else.
+
+    Raises:
+        UnknownNameError: No splitter has this name.
+        MissingExtraError: The library is not installed.
+    """
+    makers = {SPACE: lambda: str.split, JIEBA: _jieba, MECAB: _mecab, SPACY: _spacy}
+    if name not in makers:
+        raise UnknownNameError(
+            f"There is no word splitter {name!r}; there are {', '.join(makers)}.{did_you_mean(name, makers)}", name=name
+        )
+    return makers[name]()
+
+
+def _library(module: str, package: str, purpose: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{purpose} needs the package {package}, which is not installed: pip install {package}", package=package
+        ) from error
+
+
+def _jieba() -> Splitter:
+    library = _library("jieba", "jieba", "Splitting Chinese text into words")
+    # It tells how long its dictionary took to load, in every worker.
+    library.setLogLevel("WARNING")
+    return lambda text: list(library.cut(text.strip()))
+
+
+def _mecab() -> Splitter:
+    tagger = _library("MeCab", "mecab-python3", "Splitting Japanese text into words").Tagger()
+
+    def split(text: str) -> list[str]:
+        words = []
+        node = tagger.parseToNode(text.strip())
+        while node:
+            # The first and the last node stand for the ends of the text.
+            if node.surface:
+                words.append(node.surface)
+            node = node.next
+        return words
+
+    return split
+
+
+def _spacy() -> Splitter:
+    language = _library("spacy", "spacy", "Splitting words as spaCy does").blank("en")
+    tokenizer = language.tokenizer
+
+    def split(text: str) -> list[str]:
+        return [word for word in (token.text.strip() for token in tokenizer(text)) if word]
+
+    return split
+
+
+def split_column(column: TextColumn, name: str, rows: Mask) -> WordSpans:
+    """The words of the marked documents; a document that is not marked has none."""
+    if name == UNICODE:
+        return text_tokens.token_spans(column, rows)
+    split = load_splitter(name)
+    words: list[str | None] = []
+    bounds = np.zeros(len(column) + 1, dtype=np.int64)
+    for row in range(len(column)):
+        if rows[row]:
+            words += split(column.text(row))
+        bounds[row + 1] = len(words)
+    found = text_column(words)
+    return word_spans(found.data, found.offsets[:-1], found.offsets[1:], bounds)

@@ -13,7 +13,7 @@ from gristmill.stages.text.filters import (
     RepeatingDuplicateNGramsFilter,
     WordCountFilter,
 )
-from gristmill.stages.text.filters.splitters import load_splitter
+from gristmill.stages.text.filters.statistics import load_splitter
 
 CHINESE = "我来到北京清华大学。我来到北京。"
 JAPANESE = "漢字かな交じり文を書く。\n東京に行く。"

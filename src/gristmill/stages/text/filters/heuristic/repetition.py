@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.rule import ColumnFilter
-from gristmill.stages.text.filters.splitters import splitter_of_language
 from gristmill.stages.text.filters.statistics import Statistic
 
 
@@ -86,7 +85,7 @@ class RepeatingTopNGramsFilter(ColumnFilter):
 
     def __init__(self, n: int = 2, max_repeating_ngram_ratio: float = 0.2, lang: str = "en") -> None:
         super().__init__(f"repeating_top_{n}grams", upper=max_repeating_ngram_ratio)
-        self.statistic = Statistic(s.TOP_NGRAM, 0, n, splitter_of_language(lang))
+        self.statistic = Statistic(s.TOP_NGRAM, 0, n, s.SPLITTERS.get(lang.lower(), s.SPACE))
         self.upper_reason = f"top_{n}gram_repeats"
 
 
@@ -104,5 +103,5 @@ class RepeatingDuplicateNGramsFilter(ColumnFilter):
 
     def __init__(self, n: int = 2, max_repeating_duplicate_ngram_ratio: float = 0.2, lang: str = "en") -> None:
         super().__init__(f"repeating_dup_{n}gram", upper=max_repeating_duplicate_ngram_ratio)
-        self.statistic = Statistic(s.DUPLICATE_NGRAM, 0, n, splitter_of_language(lang))
+        self.statistic = Statistic(s.DUPLICATE_NGRAM, 0, n, s.SPLITTERS.get(lang.lower(), s.SPACE))
         self.upper_reason = f"duplicate_{n}grams"

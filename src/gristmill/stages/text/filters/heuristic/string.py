@@ -13,7 +13,6 @@ from gristmill.kernels.text_column import text_column
 from gristmill.kernels.text_search import ANYWHERE, PREFIX, SUFFIX, contains
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.rule import ColumnFilter
-from gristmill.stages.text.filters.splitters import splitter_of_language
 from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
 
 
@@ -142,9 +141,11 @@ class _WordFilter(ColumnFilter):
 
     def __init__(self, name: str, lang: str, *, lower: float | None = None, upper: float | None = None) -> None:
         super().__init__(name, lower=lower, upper=upper)
-        self._splitter = splitter_of_language(lang)
+        self._splitter = s.SPLITTERS.get(lang.lower(), s.SPACE)
 
     def needs(self) -> Iterable[Statistic]:
+        if self._splitter == s.SPACE:
+            return super().needs()
         return [one._replace(splitter=self._splitter) for one in super().needs()]
 
 

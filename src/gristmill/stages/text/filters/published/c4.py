@@ -13,8 +13,7 @@ from gristmill.errors import MissingExtraError
 from gristmill.kernels import text_clean
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
 from gristmill.stages.text.filters.published.rules import check_splitter
-from gristmill.stages.text.filters.splitters import SPACY, UNICODE
-from gristmill.stages.text.filters.statistics import POLICY_PHRASES
+from gristmill.stages.text.filters.statistics import POLICY_PHRASES, SPACY, UNICODE
 
 REASONS = {
     text_clean.PLACEHOLDER_TEXT: "placeholder_text",

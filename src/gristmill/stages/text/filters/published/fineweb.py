@@ -9,8 +9,7 @@ from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.published.gopher import STOP_WORDS
 from gristmill.stages.text.filters.published.rules import FilterSet, Rule, check_splitter
 from gristmill.stages.text.filters.rule import ColumnFilter
-from gristmill.stages.text.filters.splitters import UNICODE
-from gristmill.stages.text.filters.statistics import Scores, TextStatistics
+from gristmill.stages.text.filters.statistics import UNICODE, Scores, TextStatistics
 
 
 class FineWebQualityFilter(FilterSet):

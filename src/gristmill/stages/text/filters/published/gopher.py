@@ -8,8 +8,7 @@ from gristmill.kernels import text_characters, text_layout, text_tokens
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.published.rules import FilterSet, Rule, check_splitter
 from gristmill.stages.text.filters.rule import ColumnFilter
-from gristmill.stages.text.filters.splitters import UNICODE
-from gristmill.stages.text.filters.statistics import Statistic
+from gristmill.stages.text.filters.statistics import UNICODE, Statistic
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 

@@ -11,8 +11,7 @@ from gristmill.errors import UsageError, did_you_mean
 from gristmill.kernels.text_column import Mask, TextColumn
 from gristmill.stages.text.filters.cascade import CascadeResult, FilterCascade
 from gristmill.stages.text.filters.rule import ColumnFilter
-from gristmill.stages.text.filters.splitters import SPACE, SPACY, UNICODE
-from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
+from gristmill.stages.text.filters.statistics import SPACE, SPACY, UNICODE, Scores, Statistic, TextStatistics
 
 
 class Rule(ColumnFilter):

@@ -11,13 +11,12 @@ from gristmill.errors import NotSupportedError, UsageError
 from gristmill.figures import parse_size
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
-from gristmill.stages.source_sink import ReaderStage
+from gristmill.stages.source_sink import ReaderStage, field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.partitioning import (
     EXTENSIONS,
     FilePartitioningStage,
     Paths,
-    field_names,
     plain_paths,
 )
 from gristmill.storage.files import list_files

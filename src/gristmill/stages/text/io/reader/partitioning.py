@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gristmill.errors import MissingColumnError, UsageError, did_you_mean
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
-from gristmill.stages.source_sink import SourceColumns, SourceStage
+from gristmill.stages.source_sink import SourceColumns, SourceStage, field_names
 from gristmill.storage.files import is_local, list_files, local_path
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import read_blocks
@@ -93,8 +93,7 @@ class FilePartitioningStage(SourceStage):
 
     def searched_folders(self) -> list[str]:
         paths = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
-        local = [local_path(path) for path in paths if is_local(path)]
-        return [path for path in local if os.path.isdir(path)]
+        return list(filter(os.path.isdir, map(local_path, filter(is_local, paths))))
 
     def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
         if not partitions:
@@ -208,19 +207,3 @@ def _spread(count: int) -> Iterator[int]:
         half = step // 2
         yield from range(half, count, step)
         step = half
-
-
-def field_names(fields: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of columns as given, None for all of them.
-
-    Raises:
-        UsageError: They are no list of names; a single text would be taken for a list of its letters.
-    """
-    if fields is None:
-        return None
-    if isinstance(fields, str):
-        raise UsageError(f"fields={fields!r} is one text; give a list of column names: fields=[{fields!r}].")
-    names = tuple(fields)
-    if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"fields={list(names)!r}: the names of columns are text.")
-    return names

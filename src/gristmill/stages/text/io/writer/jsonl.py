@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import UsageError
-from gristmill.stages.source_sink import PartFile
-from gristmill.stages.text.io.writer.base import BaseWriter, Mode
+from gristmill.stages.source_sink import BaseWriter, Mode, PartFile
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
 from gristmill.tasks.document import DocumentBatch

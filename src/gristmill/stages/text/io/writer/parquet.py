@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.stages.source_sink import PartFile
-from gristmill.stages.text.io.writer.base import BaseWriter, Mode
+from gristmill.stages.source_sink import BaseWriter, Mode, PartFile
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.parquet_sink import DEFAULT_COMPRESSION, ParquetSink, concatenate_parquet, known_compression
@@ -71,6 +70,7 @@ class ParquetWriter(BaseWriter):
 
     name = "parquet_writer"
     fork_safe = True
+    extension = ".parquet"
 
     def __init__(
         self,
@@ -84,10 +84,6 @@ class ParquetWriter(BaseWriter):
     ) -> None:
         super().__init__(path, write_kwargs, fields, mode, compression=compression, storage_options=storage_options)
         known_compression(self.compression)
-
-    @property
-    def extension(self) -> str:
-        return ".parquet"
 
     def encode(self, batch: DocumentBatch) -> pa.Table:
         names = None if self.fields is None else [name for name in self.fields if batch.columns.has(name)]
