@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections import defaultdict
 from typing import Any
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
@@ -12,7 +14,7 @@ from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.observe.events import Sample, TaskFinished
-from gristmill.observe.memory import highest_memory, measure_tree
+from gristmill.observe.memory import measure_tree
 from gristmill.tasks.base import Task
 from gristmill.tracking.origins import lineage_of
 
@@ -27,7 +29,7 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
     ]
     started: list[SegmentRunner] = []
     failed = True
-    highest = highest_memory()
+    highest = _highest_memory()
     try:
         for runner in runners:
             for stage in runner.segment.stages:
@@ -42,7 +44,7 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
             flow.run(place)
         failed = False
     finally:
-        peak = highest_memory()
+        peak = _highest_memory()
         if peak <= highest:  # an earlier peak hides that of the run
             peak = measure_tree([os.getpid()]).pss_bytes
         none = (0,) * len(runners)
@@ -57,13 +59,21 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
             raise problem
 
 
+def _highest_memory() -> int:
+    """The most memory that this process ever had, in bytes."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 class _Flow:
     """Tasks between segments: each segment gets as many at once as it asks for, and the rest at the end."""
 
     def __init__(self, runners: list[SegmentRunner], work: Work) -> None:
         self._runners = runners
         self._work = work
-        self._waiting: list[list[Task[Any]]] = [[] for _ in runners]
+        self._waiting: dict[int, list[Task[Any]]] = defaultdict(list)
         self._below = 0.0
 
     def add(self, place: int, task: Task[Any]) -> bool:
@@ -73,7 +83,7 @@ class _Flow:
 
     def run(self, place: int) -> None:
         """Let the segment number `place` work on what waits for it."""
-        tasks, self._waiting[place] = self._waiting[place], []
+        tasks = self._waiting.pop(place, [])
         if not tasks:
             return
         runner = self._runners[place]

@@ -168,7 +168,7 @@ class SegmentRunner:
             raise _not_writable(sink, task)
         if self.whole_partitions:
             return task
-        self._at_sink()
+        self.progress.at(self._caller.calls_made, len(self.segment.stages) - 1, 0, 0)
         start = time.perf_counter()
         piece = write_piece(sink, self.settings, task)
         self._wrote(task, piece.size, time.perf_counter() - start)
@@ -186,26 +186,24 @@ class SegmentRunner:
         sink = self.segment.sink
         assert sink is not None
         output = PartitionOutput(sink, self.settings, lineage_of(task))
+        at_writer = len(self.segment.stages) - 1
         try:
             for item in self._advance([task]):
                 assert isinstance(item, Task)
                 if isinstance(item, FailedTask):
                     output.failed = _failing_stage(item)
                 elif isinstance(item, DocumentBatch):
-                    self._at_sink()
+                    # No document is in hand that could be blamed for what happens to the writer.
+                    self.progress.at(self._caller.calls_made, at_writer, 0, 0)
                     start = time.perf_counter()
                     size = output.append(item)
                     self._wrote(item, size, time.perf_counter() - start)
                 output.note(lineage_of(item))
-            self._at_sink()
+            self.progress.at(self._caller.calls_made, at_writer, 0, 0)
             return output.commit(task._metadata["partition"])
         except BaseException:
             output.abort()
             raise
-
-    def _at_sink(self) -> None:
-        """Say that the writer is at work: it has no document in hand that could be blamed."""
-        self.progress.at(self._caller.calls_made, len(self.segment.stages) - 1, 0, 0)
 
     def _wrote(self, batch: DocumentBatch, size: int, seconds: float) -> None:
         """Account for a batch that was written as `size` bytes."""

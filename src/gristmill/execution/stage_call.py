@@ -176,9 +176,11 @@ class StageCaller:
         if self.all_scores:
             lineage.unscored = lineage.unscored or DroppedDocuments()
             lineage.unscored.add(entry, exits)
+        tasks = []
         for one in exits:
             self.record_perf(stage, one.task, seconds, entry.items, entry.task)
-        return [one.task for one in exits]
+            tasks.append(one.task)
+        return tasks
 
     def score_dropped(self, stage: Stage, lineage: Lineage) -> None:
         """Let a stage score the documents that earlier ones dropped, if their scores are wanted."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +53,6 @@ def measure_tree(pids: Iterable[int]) -> MemorySample:
         if held is not None:
             per_pid[pid] = held
     return MemorySample(sum(per_pid.values()), per_pid)
-
-
-def highest_memory() -> int:
-    """The most memory that this process ever had, in bytes."""
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _pss(pid: int) -> int | None:

@@ -100,7 +100,7 @@ class OutputState:
             task = FileGroupTask(data=paths, _stage_perf=perf.of(entry.index), _metadata=metadata)
             task.task_id = entry.partition
             found.append((entry.index, entry.partition, task))
-        return [task for _, _, task in sorted(found, key=itemgetter(0, 1))]
+        return list(map(itemgetter(2), sorted(found, key=itemgetter(0, 1))))
 
     def check_own(self) -> None:
         """Make sure that no other pipeline has written here meanwhile.

@@ -139,9 +139,8 @@ def _file_of(name: str) -> str:
     return getattr(module, "__file__", None) or ""
 
 
-def _is_ours(name: str) -> bool:
-    """Whether a module lies in this package."""
-    return _file_of(name).startswith(_PACKAGE)
+def _is_ours(module: str) -> bool:
+    return _file_of(module).startswith(_PACKAGE)
 
 
 def _is_installed(file: str) -> bool:

@@ -122,6 +122,7 @@ class AtomicFile:
     ) -> None:
         self.path = os.fspath(path)
         self.size = 0
+        self.closed = False
         self._hash = xxhash.xxh3_128()
         self._fsync = fsync
         self._storage_options = storage_options
@@ -136,11 +137,6 @@ class AtomicFile:
                 # Few stores can take back a half-written object, so it grows here and goes up in one call.
                 self._temporary = temporary_path(os.path.join(tempfile.gettempdir(), "upload"), token=token)
             self._file: IO[bytes] = open(self._temporary, "xb", buffering=0)  # noqa: SIM115
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was published or thrown away."""
-        return self._state in ("published", "discarded")
 
     def write(self, data: Any) -> int:
         """Append bytes-like `data` and return how many bytes it has."""
@@ -192,7 +188,7 @@ class AtomicFile:
                         _fsync_folder(os.path.dirname(self.path))
                 else:
                     self._upload()
-            self._state = "published"
+            self._state, self.closed = "published", True
         return WrittenFile(self.path, self.size, rows, "xxh3:" + self._hash.hexdigest())
 
     def discard(self) -> None:
@@ -201,7 +197,7 @@ class AtomicFile:
             self._file.close()
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
-            self._state = "discarded"
+            self._state, self.closed = "discarded", True
 
     def _upload(self) -> None:
         fs, inner = filesystem(self.path, self._storage_options)

@@ -55,7 +55,10 @@ class ByteSource(Protocol):
 
 def codec_of(path: str) -> Codec:
     """The compression that the suffix of `path` stands for."""
-    return next((codec for suffix, codec in _SUFFIXES.items() if path.lower().endswith(suffix)), "none")
+    for suffix, codec in _SUFFIXES.items():
+        if path.lower().endswith(suffix):
+            return codec
+    return "none"
 
 
 def codec_named(name: str | None) -> Codec:

@@ -85,11 +85,14 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
 def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
     """`extensions` in lower case, each with its dot."""
     given: list[object] = [extensions] if isinstance(extensions, str) else list(extensions)
-    if not given or not all(isinstance(item, str) and item.strip(". ") for item in given):
-        raise UsageError(
-            f"file_extensions={extensions!r} must be a list such as ['.jsonl', '.json'].", value=extensions
-        )
-    return tuple(dict.fromkeys("." + str(item).strip().lstrip(".").lower() for item in given))
+    found: dict[str, None] = {}
+    for item in given or [None]:
+        if not isinstance(item, str) or not item.strip(". "):
+            raise UsageError(
+                f"file_extensions={extensions!r} must be a list such as ['.jsonl', '.json'].", value=extensions
+            )
+        found["." + item.strip().lstrip(".").lower()] = None
+    return tuple(found)
 
 
 def has_extension(name: str, extensions: Sequence[str]) -> bool:

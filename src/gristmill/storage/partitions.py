@@ -75,7 +75,7 @@ class Partition:
     @property
     def source_files(self) -> list[str]:
         """The paths read, each once, in order."""
-        return list(dict.fromkeys(part.path for part in self.ranges))
+        return list(dict.fromkeys(map(attrgetter("path"), self.ranges)))
 
     def fingerprint(self) -> str:
         """A hash that changes when a source file or the cut does, and not when the input root is moved."""

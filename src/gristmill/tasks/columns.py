@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -127,6 +128,10 @@ class Columns(ABC):
     def has(self, name: str) -> bool:
         """Whether there is such a column."""
         return name in self.names
+
+    def same_names(self, other: Columns) -> bool:
+        """Whether columns that were derived from these have the same names."""
+        return set(self.names) == set(other.names)
 
     def text(self, name: str) -> pa.Array:
         """The values of a column as contiguous large strings: a string as it is, null as null, others as their JSON.
@@ -265,8 +270,7 @@ class RecordColumns(Columns):
     @property
     def names(self) -> tuple[str, ...]:
         if self._names is None:
-            keys = list(self._records.keys())
-            self._names = (*keys, *(name for name in self._changed if name not in keys))
+            self._names = tuple(dict.fromkeys((*self._records.keys(), *self._changed)))
         return self._names
 
     @property
@@ -275,7 +279,7 @@ class RecordColumns(Columns):
 
     @property
     def nbytes(self) -> int:
-        return int(self._records.nbytes) + sum(int(array.nbytes) for array in self._arrays.values())
+        return int(self._records.nbytes + sum(map(attrgetter("nbytes"), self._arrays.values())))
 
     def has(self, name: str) -> bool:
         return name in self._arrays or name in self.names
@@ -287,14 +291,11 @@ class RecordColumns(Columns):
         """Whether a stage has set this column."""
         return name in self._changed
 
-    def same_names(self, other: RecordColumns) -> bool:
-        """Whether both have the same columns; found without looking at the keys of all records, where that is enough.
-
-        `other` must be derived from these columns, or these from it.
-        """
-        if self._names == other._names and self._changed.keys() == other._changed.keys():
-            return True
-        return set(self.names) == set(other.names)
+    def same_names(self, other: Columns) -> bool:
+        # The keys of all records are looked at only where what is known of both does not tell.
+        if isinstance(other, RecordColumns) and self._names == other._names:
+            return self._changed.keys() == other._changed.keys() or super().same_names(other)
+        return super().same_names(other)
 
     def column(self, name: str) -> Array:
         if name not in self._arrays:

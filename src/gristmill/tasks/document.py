@@ -259,7 +259,7 @@ class DocumentBatch(Task[Any]):
         """
         if not mask.any() or self._tracking.keeps_dropped:
             return self
-        self._tracking.trail.decisions.extend(decision for decision in decisions if len(decision.rows))
+        self._tracking.trail.decisions.extend(decisions)
         return self.take(np.flatnonzero(~mask))
 
     def note_change(self, field: str, mask: Mask, characters: Rows, *, stage: str = "") -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import ConservationError, StageResultError
-from gristmill.ledger.record.trail import CONVERTED, DROPPED, UNTRACKED, Decisions, Rows, StageCount, Trail
+from gristmill.ledger.record.trail import CONVERTED, DROPPED, UNTRACKED, Decisions, Rows, Trail
 from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.tasks.arrow_io import polars_memory, restore_json, shares_rows
 from gristmill.tasks.base import FailedTask, NoneTask, Task
@@ -194,10 +194,10 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
 def _count_source(stage: Stage, exits: Sequence[Exit], trail: Trail) -> None:
     """Rows of a stage that does not get documents: whatever comes out was created there."""
     counts = trail.counts[stage.name]
-    # Only documents are rows: files, and tasks of other kinds, are not.
-    if trail.quarantine or any(isinstance(one.task, DocumentBatch) for one in exits):
-        counts.rows_out += sum(one.task.num_items for one in exits)
-        counts.created += counts.rows_out + len(trail.quarantine)
+    for one in exits:
+        if isinstance(one.task, DocumentBatch):  # only documents are rows: files, and tasks of other kinds, are not
+            counts.rows_out += one.task.num_items
+    counts.created += counts.rows_out + len(trail.quarantine)
     for record in trail.quarantine:
         counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
 
@@ -211,7 +211,9 @@ def _count_documents(stage: Stage, names: Sequence[str], entry: Entry, exits: Se
             seen[known] = True
             untracked += len(one.positions) - len(known)
             rows_out += len(one.positions)
-    explained = sum(len(decision.rows) for decision in trail.decisions) + len(trail.quarantine)
+    explained = len(trail.quarantine)
+    for decision in trail.decisions:
+        explained += len(decision.rows)
     missing = entry.items - int(seen.sum())
     if explained > missing:
         raise ConservationError(
@@ -243,17 +245,16 @@ def _count_members(
     names: Sequence[str], rows_in: int, rows_out: int, created: int, untracked: int, trail: Trail
 ) -> None:
     """The counts of each member of a stage: what it decided, and what it left for the next one."""
-    counts = {name: StageCount() for name in names}
     for decision in trail.decisions:
-        decision.stage = decision.stage if decision.stage in counts else names[-1]
-        dropped = counts[decision.stage].dropped
+        decision.stage = decision.stage if decision.stage in names else names[-1]
+        dropped = trail.counts[decision.stage].dropped
         dropped[decision.reason] = dropped.get(decision.reason, 0) + len(decision.rows)
     for record in trail.quarantine:
-        quarantined = counts[record.stage if record.stage in counts else names[-1]].quarantined
+        quarantined = trail.counts[record.stage if record.stage in names else names[-1]].quarantined
         quarantined[record.cause] = quarantined.get(record.cause, 0) + 1
     rows = rows_in
     for name in names:
-        count = counts[name]
+        count = trail.counts[name]
         count.rows_in = rows
         rows -= sum(count.dropped.values()) + sum(count.quarantined.values())
         count.rows_out = rows
@@ -266,7 +267,6 @@ def _count_members(
                 f"{sum(count.quarantined.values())} quarantined.",
                 stage=name,
             )
-        trail.counts[name].add(count)
 
 
 def check_given(stage: Stage, given: Any, *, method: str = "process") -> list[Task[Any]]:

@@ -56,7 +56,7 @@ def find_changes(
     members = stage.members if isinstance(stage, FusedStage) else (stage,)
     noted_by_stage = all(member.notes_changes for member in members)
     filled = noted_by_stage and any(before.has(name) for name in stage.filled_columns())
-    touched = len(positions) if filled or not _same_names(before, after) else 0
+    touched = len(positions) if filled or not before.same_names(after) else 0
     known = np.flatnonzero(positions >= 0)
     whole = len(positions) == before.num_rows and bool((positions == np.arange(before.num_rows)).all())
     if not len(known) or noted_by_stage:
@@ -78,12 +78,6 @@ def find_changes(
         else:
             touched = max(touched, int(marks.sum()))
     return found, touched
-
-
-def _same_names(before: Columns, after: Columns) -> bool:
-    if isinstance(before, RecordColumns) and isinstance(after, RecordColumns):
-        return before.same_names(after)
-    return set(before.names) == set(after.names)
 
 
 def _untouched(before: Columns, after: Columns, field: str, *, whole: bool) -> bool:

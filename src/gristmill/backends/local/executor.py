@@ -83,12 +83,13 @@ class LocalExecutor(BaseExecutor):
     def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
         """Whether worker processes would be of no use."""
         if self.settings.num_cpus == 0:
-            limited = [s.name for segment in plan.segments for s in segment.stages if s.time_limit_s is not None]
-            if limited:
-                raise PlanningError(
-                    f"Stage {limited[0]!r} has a time limit, which needs a worker process that can be ended. "
-                    "Use num_cpus of at least 1."
-                )
+            for segment in plan.segments:
+                for stage in segment.stages:
+                    if stage.time_limit_s is not None:
+                        raise PlanningError(
+                            f"Stage {stage.name!r} has a time limit, which needs a worker process that can be ended. "
+                            "Use num_cpus of at least 1."
+                        )
             return True
         if self.settings.num_cpus is not None or len(plan.segments) > 1 or self.settings.memory_budget is not None:
             return False

@@ -69,13 +69,13 @@ class FilePartitioningStage(SourceStage):
         self.limit = limit
         self.format = format or _format_of(self.file_extensions)
         self.fields = field_names(fields)
-        self._footers = Footers(storage_options=self.storage_options)
+        self._footers: Footers | None = None
 
     def num_workers(self) -> int | None:
         return 1
 
     def partitions(self) -> list[Partition]:
-        self._footers = Footers(storage_options=self.storage_options)
+        self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
         files = list_files(
             self.file_paths,
             extensions=self.file_extensions or EXTENSIONS[self.format],
@@ -101,6 +101,7 @@ class FilePartitioningStage(SourceStage):
         found: SourceColumns | None
         if self.format == "parquet":
             files = {piece.path: piece for partition in partitions for piece in partition.ranges}
+            assert self._footers is not None
             names = self._footers.unified(list(files.values())).names
             found = SourceColumns(tuple(names), complete=True, looked_at=f"the footers of {len(files)} files")
         else:
@@ -124,6 +125,7 @@ class FilePartitioningStage(SourceStage):
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
         if self.format == "parquet" and hasattr(reader, "schema") and partitions:
             pieces = list({piece.path: piece for partition in partitions for piece in partition.ranges}.values())
+            assert self._footers is not None
             reader.schema = self._footers.unified(pieces)
 
 
