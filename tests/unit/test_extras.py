@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-MODULES = {"mecab-python3": "MeCab"}
+MODULES = {"mecab-python3": "MeCab", "scikit-learn": "sklearn"}
 """Packages whose module is not called as they are."""
 NOT_IMPORTED = {"unidic-lite": "the dictionary of MeCab"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +45,7 @@ class Segment:
 
     def describe(self, gpus: float | None = None) -> SegmentPlan:
         """The segment as listeners see it."""
-        names = tuple(name for stage in self.stages for name in member_names(stage))
+        names = tuple(itertools.chain.from_iterable(map(member_names, self.stages)))
         share = self.resources.gpus if gpus is None else gpus
         return SegmentPlan(self.index, names, self.resources.cpus, share, self.batch_size, self.workers)
 

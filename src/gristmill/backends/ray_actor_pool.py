@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from gristmill.backends.base import Capacity
-from gristmill.backends.config import parse_config
+from gristmill.backends.base import Capacity, parse_config
 from gristmill.backends.ray.cluster import Cluster
 from gristmill.backends.ray_data.executor import RayDataConfig, RayDataExecutor
 from gristmill.errors import UsageError

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from gristmill.backends.base import BaseExecutor, Capacity
-from gristmill.backends.config import parse_config
+from gristmill.backends.base import BaseExecutor, Capacity, parse_config
 from gristmill.backends.local.config import SMALL_INPUT, LocalConfig
 from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment

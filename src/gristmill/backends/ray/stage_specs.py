@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from gristmill.backends.config import parse_config
+from gristmill.backends.base import parse_config
 from gristmill.backends.plan import Segment
 from gristmill.errors import UsageError
 

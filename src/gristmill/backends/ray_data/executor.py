@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import ray
 
-from gristmill.backends.base import BaseExecutor, Capacity
-from gristmill.backends.config import parse_config
+from gristmill.backends.base import BaseExecutor, Capacity, parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
 from gristmill.backends.ray.allocation import Share

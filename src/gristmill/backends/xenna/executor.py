@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from gristmill.backends.base import BaseExecutor, Capacity
-from gristmill.backends.config import parse_config
+from gristmill.backends.base import BaseExecutor, Capacity, parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
 from gristmill.backends.ray.driver import coordinated_run

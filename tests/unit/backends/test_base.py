@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.backends.config import parse_config
+from gristmill.backends.base import parse_config
 from gristmill.backends.local.config import LocalConfig
 from gristmill.errors import UnknownNameError, UsageError
 
