@@ -1,1 +1,1 @@
-"""Where plans run: the contract (`base`, `plan`, `registry`, `config`) and one folder per engine."""
+"""Where plans run: the contract (`base`, `plan`, `registry`) and one folder per engine."""

@@ -18,7 +18,7 @@ from gristmill.errors import StageFailedError, StageResultError, UsageError
 from gristmill.execution.failures import failed_stage, raised_in
 from gristmill.execution.partition_output import PartitionOutput, TaskEnd, write_piece
 from gristmill.execution.recovery import Hints
-from gristmill.execution.stage_call import Calls, DirectCalls, NoProgress, OneByOne, Progress, StageCaller
+from gristmill.execution.stage_call import Calls, DirectCalls, NoStepLog, OneByOne, StageCaller, StepLog
 from gristmill.ledger.record.trail import Trail
 from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.tasks.base import FailedTask, NoneTask, Task
@@ -45,7 +45,7 @@ class SegmentRunner:
         settings: The settings of the run.
         first: Whether the segment gets the tasks of the source (it then notes the identity of every document).
         whole_partitions: Whether the segment takes partitions from reading to commit.
-        progress: Told about every step.
+        step_log: Told about every step.
         can_be_killed: Whether time limits are enforced from outside.
         calls: Calls the stages, for those who must have a say in when and in which thread.
 
@@ -60,7 +60,7 @@ class SegmentRunner:
         *,
         first: bool,
         whole_partitions: bool,
-        progress: Progress | None = None,
+        step_log: StepLog | None = None,
         can_be_killed: bool = False,
         calls: Calls | None = None,
     ) -> None:
@@ -68,21 +68,21 @@ class SegmentRunner:
         self.settings = settings
         self.first = first
         self.whole_partitions = whole_partitions
-        self.progress: Progress = progress or NoProgress()
+        self.step_log: StepLog = step_log or NoStepLog()
         self.can_be_killed = can_be_killed
         self._calls: Calls = calls or DirectCalls()
-        self._caller = StageCaller(settings, progress=self.progress, calls=self._calls, can_be_killed=can_be_killed)
+        self._caller = StageCaller(settings, step_log=self.step_log, calls=self._calls, can_be_killed=can_be_killed)
         self.call_counts = Trail()
         self._set_up: list[Stage] = []
 
-    def twin(self, *, progress: Progress, calls: Calls) -> SegmentRunner:
+    def twin(self, *, step_log: StepLog, calls: Calls) -> SegmentRunner:
         """Another runner of the same stages, for another thread; set up and torn down with this one."""
         return SegmentRunner(
             self.segment,
             self.settings,
             first=self.first,
             whole_partitions=self.whole_partitions,
-            progress=progress,
+            step_log=step_log,
             can_be_killed=self.can_be_killed,
             calls=calls,
         )
@@ -168,7 +168,7 @@ class SegmentRunner:
             raise _not_writable(sink, task)
         if self.whole_partitions:
             return task
-        self.progress.at(self._caller.calls_made, len(self.segment.stages) - 1, 0, 0)
+        self.step_log.at(self._caller.calls_made, len(self.segment.stages) - 1, 0, 0)
         start = time.perf_counter()
         piece = write_piece(sink, self.settings, task)
         self._wrote(task, piece.size, time.perf_counter() - start)
@@ -194,12 +194,12 @@ class SegmentRunner:
                     output.failed = _failing_stage(item)
                 elif isinstance(item, DocumentBatch):
                     # No document is in hand that could be blamed for what happens to the writer.
-                    self.progress.at(self._caller.calls_made, at_writer, 0, 0)
+                    self.step_log.at(self._caller.calls_made, at_writer, 0, 0)
                     start = time.perf_counter()
                     size = output.append(item)
                     self._wrote(item, size, time.perf_counter() - start)
                 output.note(lineage_of(item))
-            self.progress.at(self._caller.calls_made, at_writer, 0, 0)
+            self.step_log.at(self._caller.calls_made, at_writer, 0, 0)
             return output.commit(task._metadata["partition"])
         except BaseException:
             output.abort()
@@ -238,7 +238,7 @@ class SegmentRunner:
         self._caller.calls_made += 1
         clock = self._calls.clock
         start = clock()
-        self.progress.at(call, place, 0, 0)
+        self.step_log.at(call, place, 0, 0)
         self._caller.score_dropped(stage, lineage)
         first_documents = lineage.source is None
         try:
@@ -256,7 +256,7 @@ class SegmentRunner:
         while current is not None:
             start = clock()
             # Said again for every batch: since the last one, later stages have said where they are.
-            self.progress.at(call, place, 0, 0)
+            self.step_log.at(call, place, 0, 0)
             try:
                 following = None if single else next(items, None)
             except Exception as error:

@@ -26,7 +26,7 @@ _DEFECTS = (StageFailedError, ConservationError)
 """Errors that no document is to blame for: they end the run, and no search for a document is made."""
 
 
-class Progress(Protocol):
+class StepLog(Protocol):
     """Told where the runner is, before it goes there; a local worker writes it where the driver can read it."""
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
@@ -62,7 +62,7 @@ def exited(error: SystemExit) -> RuntimeError:
     return problem.with_traceback(error.__traceback__)
 
 
-class NoProgress:
+class NoStepLog:
     """For places from which nobody can be killed."""
 
     def at(self, call: int, stage: int, lo: int, hi: int) -> None:
@@ -74,7 +74,7 @@ class StageCaller:
 
     Args:
         settings: The settings of the run.
-        progress: Told about every step.
+        step_log: Told about every step.
         calls: Makes the calls.
         can_be_killed: Whether time limits are enforced from outside.
 
@@ -83,10 +83,10 @@ class StageCaller:
         calls_made: How many calls there were since `begin`; each has a number, by which hints know it.
     """
 
-    def __init__(self, settings: RunSettings, *, progress: Progress, calls: Calls, can_be_killed: bool) -> None:
+    def __init__(self, settings: RunSettings, *, step_log: StepLog, calls: Calls, can_be_killed: bool) -> None:
         self.settings = settings
         self.all_scores = settings.scores == "all"
-        self.progress = progress
+        self.step_log = step_log
         self.can_be_killed = can_be_killed
         self.counts = Trail()
         self.calls_made = 0
@@ -111,7 +111,7 @@ class StageCaller:
         elif limit is not None:
             outputs = self._sliced(stage, place, call, task, by_time(0, task.num_items, limit))
         else:
-            self.progress.at(call, place, 0, task.num_items)
+            self.step_log.at(call, place, 0, task.num_items)
             outputs = self._call_stage(stage, task)
         lineage = lineage_of(task)
         self.score_dropped(stage, lineage)
@@ -128,7 +128,7 @@ class StageCaller:
         """One call of `process_batch` for several tasks; each result is put down to the task it comes from."""
         call = self.calls_made
         self.calls_made += 1
-        self.progress.at(call, place, 0, sum(task.num_items for task in documents))
+        self.step_log.at(call, place, 0, sum(task.num_items for task in documents))
         entries = [enter(task, all_scores=self.all_scores) for task in documents]
         start = self._calls.clock()
         for task in documents:
@@ -201,7 +201,7 @@ class StageCaller:
                 if start in poison:
                     self._quarantine(stage, task, start, poison[start], "")
                     continue
-                self.progress.at(call, place, start, end)
+                self.step_log.at(call, place, start, end)
                 outputs.append(self._call_stage(stage, task.slice(start, end - start)))
         return join_outputs(outputs)
 

@@ -228,7 +228,7 @@ def test_slices_and_poison_give_every_other_row_once_and_in_order(size: int, dat
     poison = dict.fromkeys(data.draw(st.sets(st.integers(0, size - 1), max_size=4)), "SIGSEGV")
     stage, sees = Picky(*poison), Sees()
     task = batch(0, size)
-    results = list(runner(stage, progress=sees).run([task], Hints(slices={0: pieces}, poison={0: poison})))
+    results = list(runner(stage, step_log=sees).run([task], Hints(slices={0: pieces}, poison={0: poison})))
     assert [n for group in numbers(results) for n in group] == sorted(set(range(size)) - set(poison))
     assert len(numbers(results)) == (len(poison) < size)
     assert [n for call in stage.calls for n in call] == sorted(set(range(size)) - set(poison))

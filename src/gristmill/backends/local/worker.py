@@ -59,7 +59,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _THREADS_AROUND_GPU = 2
 
 
-class _Progress:
+class _StatusLog:
     """Writes where the runner is onto the status page."""
 
     def __init__(self, status: StatusWriter) -> None:
@@ -219,10 +219,10 @@ def main(prepare: Prepare, connection: Connection, page: Any) -> None:
     first_bytes = _resident_bytes()  # shared with the fork server; what comes on top is the worker's own
     folder = SharedFolder.attach(prepare.folders)
     link = Link(connection, folder, f"w{prepare.number}-m")
-    progress = _Progress(status)
+    step_log = _StatusLog(status)
     try:
         with interrupts:
-            runner = _prepared(prepare, progress)
+            runner = _prepared(prepare, step_log)
     except KeyboardInterrupt:
         return
     except Exception as error:
@@ -235,7 +235,7 @@ def main(prepare: Prepare, connection: Connection, page: Any) -> None:
     if _has_gpu_alone(runner):
         ended_well = _around_gpu(runner, groups, outbox, status, interrupts)
     else:
-        ended_well = _in_turn(runner, groups, outbox, progress, status, interrupts)
+        ended_well = _in_turn(runner, groups, outbox, step_log, status, interrupts)
     status.write(IDLE)
     problem: Any = None
     try:
@@ -250,7 +250,7 @@ def _in_turn(
     runner: SegmentRunner,
     groups: queue.SimpleQueue[Any],
     outbox: _Outbox,
-    progress: _Progress,
+    step_log: _StatusLog,
     status: StatusWriter,
     interrupts: _Interrupts,
 ) -> bool:
@@ -264,7 +264,7 @@ def _in_turn(
             return False
         group, tasks, hints = item
         del item
-        progress.group = group
+        step_log.group = group
         status.begin(group)
         try:
             with interrupts:
@@ -310,7 +310,7 @@ class StageCall:
 
 @dataclass(slots=True)
 class MainThreadCalls:
-    """The `Progress` and the `Calls` of a runner that works in a thread beside the one that calls the stage."""
+    """The `StepLog` and the `Calls` of a runner that works in a thread beside the one that calls the stage."""
 
     calls: queue.SimpleQueue[Any]
     group: int = -1
@@ -353,7 +353,7 @@ def _around_gpu(
 
     def work() -> None:
         mine = MainThreadCalls(calls)
-        own_runner = runner.twin(progress=mine, calls=mine)
+        own_runner = runner.twin(step_log=mine, calls=mine)
         while True:
             item = groups.get()
             try:
@@ -425,7 +425,7 @@ def _run_group(
     outbox.done(group, seconds, runner.call_counts)
 
 
-def _prepared(prepare: Prepare, progress: _Progress) -> SegmentRunner:
+def _prepared(prepare: Prepare, step_log: _StatusLog) -> SegmentRunner:
     import pyarrow as pa
 
     pa.set_cpu_count(1)
@@ -442,7 +442,7 @@ def _prepared(prepare: Prepare, progress: _Progress) -> SegmentRunner:
         settings,
         first=prepare.first,
         whole_partitions=prepare.whole_partitions,
-        progress=progress,
+        step_log=step_log,
         can_be_killed=True,
     )
     metadata = WorkerMetadata(prepare.worker_id, {"gpus": list(prepare.gpus)})

@@ -115,7 +115,7 @@ class SegmentWorker:
             settings,
             first=spec.index == 0,
             whole_partitions=spec.whole_partitions,
-            progress=self.steps,
+            step_log=self.steps,
             can_be_killed=True,
         )
 
@@ -269,7 +269,7 @@ class SegmentWorker:
 
 
 class _StepReporter:
-    """The runner's `Progress`: reports its steps to the coordinator where it must know, and enforces time limits."""
+    """The runner's `StepLog`: reports its steps to the coordinator where it must know, and enforces time limits."""
 
     def __init__(self, segment: Segment, coordinator: Any) -> None:
         self._limits = [stage.time_limit_s for stage in segment.stages]

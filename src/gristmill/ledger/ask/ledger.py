@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gristmill.errors import UsageError
-from gristmill.ledger.ask.why import KEPT, Change, Decision, DocumentHistory, Score, Why
+from gristmill.ledger.ask.why import KEPT, Change, Decision, DocumentHistory, RecordedScore, Why
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, read_plan
@@ -130,7 +130,9 @@ class Ledger:
                     for item in sorted(changes, key=lambda item: order.get(item["stage"], 0))
                     if item["row"] == row
                 ],
-                scores=[Score(item["stage"], item["score"], item["value"]) for item in scores if item["row"] == row],
+                scores=[
+                    RecordedScore(item["stage"], item["score"], item["value"]) for item in scores if item["row"] == row
+                ],
             )
             if history.status == QUARANTINED:
                 history.quarantine = self._quarantine(entry, row)

@@ -51,7 +51,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class RecordedScore:
     """A score of a document, recorded because all scores were asked for."""
 
     stage: str
@@ -85,7 +85,7 @@ class DocumentHistory:
     files: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    scores: list[Score] = field(default_factory=list)
+    scores: list[RecordedScore] = field(default_factory=list)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 

@@ -19,7 +19,7 @@ from gristmill.observe.events import Listener, Notice
 from gristmill.pipeline.planner import declared_columns, expand
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
-from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, Place, forecast, memory_limit
+from gristmill.stages.deduplication.forecast import SAMPLE_BYTES, Forecast, FreeSpace, forecast, memory_limit
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, range_count
 from gristmill.stages.deduplication.removal import DuplicateRemoval
 from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, count_distinct
@@ -127,7 +127,7 @@ class DeduplicationWorkflow(WorkflowBase):
         notes = check_named_columns(self, steps.source)
         found = self._forecast(engine)
         found.notes.extend(notes)
-        found.check(Place.of(self._steps_path), Place.of(self.output_path), memory_limit(engine))
+        found.check(FreeSpace.of(self._steps_path), FreeSpace.of(self.output_path), memory_limit(engine))
         return found
 
     def _forecast(self, executor: BaseExecutor) -> Forecast:
@@ -136,7 +136,7 @@ class DeduplicationWorkflow(WorkflowBase):
             source,
             source.partitions(),
             self._first_stages(),
-            steps=Place.of(self._steps_path),
+            steps=FreeSpace.of(self._steps_path),
             bytes_per_document=self.bytes_per_document,
             bytes_per_text_byte=self.bytes_per_text_byte,
             memory_per_document=self.memory_per_document,

@@ -40,7 +40,7 @@ _START_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Place:
+class FreeSpace:
     """A folder that files will be written to.
 
     Attributes:
@@ -54,7 +54,7 @@ class Place:
     free: int | None = None
 
     @classmethod
-    def of(cls, path: str) -> Place:
+    def of(cls, path: str) -> FreeSpace:
         """The place at `path`, which need not be there yet."""
         if not is_local(path):
             return cls(path)
@@ -92,7 +92,7 @@ class Forecast:
     partitions: int
     notes: list[str] = field(default_factory=list)
 
-    def check(self, steps: Place, output: Place, memory_limit: int | None) -> None:
+    def check(self, steps: FreeSpace, output: FreeSpace, memory_limit: int | None) -> None:
         """Refuse what cannot fit.
 
         Args:
@@ -147,7 +147,7 @@ def forecast(
     partitions: Sequence[Partition],
     stages: Sequence[ProcessingStage[Any, Any]],
     *,
-    steps: Place,
+    steps: FreeSpace,
     bytes_per_document: float,
     bytes_per_text_byte: float,
     memory_per_document: float,

@@ -118,13 +118,13 @@ def test_what_does_not_fit_on_the_disk_is_refused(tmp_path: Path, monkeypatch: p
 
 def test_each_disk_is_asked_for_what_goes_there() -> None:
     found = forecasts.Forecast(100, 10, 500, 100, 10, 0, 1.0, None, 1)
-    small, large = forecasts.Place("small", 1, 200), forecasts.Place("large", 2, 1000)
+    small, large = forecasts.FreeSpace("small", 1, 200), forecasts.FreeSpace("large", 2, 1000)
     found.check(large, small, None)
     with pytest.raises(OutputError, match="to small, but"):
         found.check(small, large, None)
     with pytest.raises(OutputError, match="of it intermediate"):
         found.check(small, small, None)
-    found.check(forecasts.Place("s3://bucket"), forecasts.Place("s3://bucket"), None)
+    found.check(forecasts.FreeSpace("s3://bucket"), forecasts.FreeSpace("s3://bucket"), None)
 
 
 def test_what_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
