@@ -14,7 +14,7 @@ _NAMED = 10
 """Labels that are written out; of more the number is said."""
 
 
-@click.group("classifier")
+@click.group("classifier", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Train classifiers for labels of your own."""
 
