@@ -69,16 +69,13 @@ class FilePartitioningStage(SourceStage):
         self.limit = limit
         self.format = format or _format_of(self.file_extensions)
         self.fields = field_names(fields)
-        self._footers = self._new_footers()
-
-    def _new_footers(self) -> Footers | None:
-        return Footers(storage_options=self.storage_options) if self.format == "parquet" else None
+        self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
 
     def num_workers(self) -> int | None:
         return 1
 
     def partitions(self) -> list[Partition]:
-        self._footers = self._new_footers()
+        self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
         files = list_files(
             self.file_paths,
             extensions=self.file_extensions or EXTENSIONS[self.format],
