@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,7 @@ def ledger(out: Path) -> dict[str, Any]:
     entries = Manifest(RunFolder(str(out))).load()
     return {
         name: {
-            stage: {key: value for key, value in count.to_dict().items() if not key.startswith("bytes")}
+            stage: {key: value for key, value in asdict(count).items() if not key.startswith("bytes")}
             for stage, count in entry.stages.items()
         }
         for name, entry in entries.items()
