@@ -112,14 +112,16 @@ def time_and_bytes(corpus: Path, folder: Path, *, repeats: int) -> dict[str, Any
     """Shares of processor time and bytes per document."""
     import gristmill.execution.partition_output as parts
     import gristmill.execution.runner as runner
-    import gristmill.ledger.record.identity as identity
+    import gristmill.execution.stage_call as stage_call
+    import gristmill.ledger.record.tables as tables
     from gristmill.ledger.ask.ledger import Ledger
 
     run(corpus, folder / "warm", cheap=False)
     clock = Clock()
     clock.wrap(parts, "commit_partition", "commit_ledger_index")
-    clock.wrap(identity, "make_identity", "identity")
+    clock.wrap(tables, "make_identity", "identity")
     clock.wrap(runner, "account", "accounting")
+    clock.wrap(stage_call, "account", "accounting")
     found: dict[str, Any] = {}
     for cheap in (False, True):
         best: dict[str, Any] = {}
@@ -168,10 +170,10 @@ def million_decisions(folder: Path) -> dict[str, Any]:
         trail.identities.append(Identity(rows, hash_column(ids), None, ids))
         scores = np.random.default_rng(part).integers(0, 50, len(gone)).astype(np.float64)
         trail.decisions.append(Decisions("words", "dropped", "too_few_words", gone, scores, 50.0))
-        trail.count("read").created = trail.count("read").rows_out = ROWS
-        words = trail.count("words")
+        trail.counts["read"].created = trail.counts["read"].rows_out = ROWS
+        words = trail.counts["words"]
         words.rows_in, words.rows_out, words.dropped = ROWS, ROWS - len(gone), {"too_few_words": len(gone)}
-        trail.count("write").rows_in = trail.count("write").rows_out = ROWS - len(gone)
+        trail.counts["write"].rows_in = trail.counts["write"].rows_out = ROWS - len(gone)
         name = f"part-{part:03}"
         staged = folder / f"{name}.jsonl"
         staged.write_bytes(b"{}\n" * (ROWS - len(gone)))
