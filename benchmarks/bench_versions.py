@@ -127,7 +127,7 @@ def main() -> None:
         make_files(folder / "in", megabytes=options.megabytes, files=8)
         make_input(folder / "few" / "in" / "a.jsonl", documents=1000)
         (folder / "recipe.yaml").write_text(RECIPE)
-        (folder / "copy.py").write_text(COPY)
+        (folder / "read_and_write.py").write_text(COPY)
 
         def cascade(name: str, tree: Path) -> dict[str, float]:
             shutil.rmtree(folder / f"cascade-{name}", ignore_errors=True)
@@ -135,7 +135,7 @@ def main() -> None:
 
         def copy(name: str, tree: Path) -> dict[str, float]:
             shutil.rmtree(folder / f"copy-{name}", ignore_errors=True)
-            return timed(tree, [str(folder / "copy.py"), f"{folder}/in", f"{folder}/copy-{name}"])
+            return timed(tree, [str(folder / "read_and_write.py"), f"{folder}/in", f"{folder}/copy-{name}"])
 
         def start(name: str, tree: Path) -> dict[str, float]:
             settings = ["--set", f"folder={folder / 'few'}"]
