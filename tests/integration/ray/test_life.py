@@ -62,7 +62,7 @@ def test_more_gpus_than_there_are_is_an_error_and_no_hang(source: Path, folder: 
     """Two stages that would each hold the only GPU, five quarters of it, and something that no node offers."""
     whole = Resources(cpus=0.1, gpus=1)
     both = [Gpu(folder, name=name).with_(resources=whole) for name in ("one", "two")]
-    with pytest.raises(ResourcesError, match=r"one \(1 × 1\), two \(1 × 1\).*for ever"):
+    with pytest.raises(ResourcesError, match=r"one \(1 × 1\), two \(1 × 1\).*forever"):
         _pipeline(source, None, *both).run(executor=RayDataExecutor())
     with pytest.raises(ResourcesError, match=r"five \(5 × 0.25\)"):
         _pipeline(source, None, Gpu(folder, name="five").with_(num_workers=5)).run(executor=RayDataExecutor())

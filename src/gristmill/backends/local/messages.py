@@ -1,7 +1,7 @@
 """What the driver and its workers tell each other: messages over a connection, and a status page.
 
 A message never keeps the driver waiting for its end. It is a single write of a few kilobytes: were it two, a stage
-that holds the interpreter for ever could come between them, and the driver would wait for the rest instead of ending
+that holds the interpreter forever could come between them, and the driver would wait for the rest instead of ending
 the worker. What is larger is left in the shared folder, and the message says where.
 
 The status page is memory that both share. A worker writes what it is about to do, the driver reads, also after the

@@ -2,7 +2,7 @@
 
 Importing this module does that in a fork server, which is told by a variable what to import, and nothing anywhere else.
 No user code is run and no thread is started here: a thread that holds a lock at the moment of a fork leaves it locked
-for ever in the child.
+forever in the child.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ def _make_way(state: State, active: list[SegmentState]) -> Action | None:
             for worker in state.of(other.index)
             if worker.idle and worker.gpus
         ]
-        # Only where it helps: one that is stopped in vain is started again, and so on for ever.
+        # Only where it helps: one that is stopped in vain is started again, and so on forever.
         devices = _gpus_after(state, segment, leaving + idle) or ()
         for worker in idle:
             if set(worker.gpus) & set(devices):

@@ -1,7 +1,7 @@
 """How many workers a segment gets and what each of them holds, and whether that fits the cluster at all.
 
 Processors are booked so that the whole plan fits at once. GPUs and what nodes offer by name are given exactly as asked,
-so a plan that asks for too much of them is refused before it runs: Ray itself would wait for ever, since the missing
+so a plan that asks for too much of them is refused before it runs: Ray itself would wait forever, since the missing
 node could still join.
 """
 
@@ -61,7 +61,7 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
     """The shares of all segments, and a line that explains what had to be scaled, if anything.
 
     Workers that stay must all find a place at once, beside one task of the other segments; where they do not, every
-    worker is booked with a smaller share of the processors, in proportion. So nothing waits for ever.
+    worker is booked with a smaller share of the processors, in proportion. So nothing waits forever.
 
     Args:
         demands: What the segments ask for.
@@ -79,7 +79,7 @@ def fit(demands: Sequence[Demand], nodes: Sequence[float], *, gpus: float) -> tu
         asked.append(passing)
     total = sum(nodes)
     # Without its largest node the cluster must still hold one worker of each segment: if a node is lost, a worker that
-    # stays could otherwise take the last processor, and the others would wait for it for ever. Where the other nodes
+    # stays could otherwise take the last processor, and the others would wait for it forever. Where the other nodes
     # are too small for some worker anyway, nothing is kept back: the run is then planned anew after a loss.
     single = [demand.segment.resources.cpus for demand in demands if demand.stays] + ([passing] if passing else [])
     rest = sorted(nodes)[:-1]
@@ -208,7 +208,7 @@ def _check_devices(group: Sequence[Request], nodes: Sequence[Node], *, together:
     raise ResourcesError(
         f"The workers of {listed} must all hold their GPUs at once, and the cluster has "
         f"{sum(node.gpus for node in nodes):g} on {sum(node.gpus > 0 for node in nodes)} node(s): they would wait for "
-        f"each other for ever. {advice}",
+        f"each other forever. {advice}",
         stage=group[0].name,
         asked=sum(wanted),
     )

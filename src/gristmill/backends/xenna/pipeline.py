@@ -346,6 +346,6 @@ def _end_worker(actor: Any) -> None:
 
 
 def _end_process() -> None:
-    """End this process when Ray ends its main thread: Xenna's own threads would keep it for ever after a lost node."""
+    """End this process when Ray ends its main thread: Xenna's own threads would keep it forever after a lost node."""
     threading.main_thread().join()
     os._exit(0)

@@ -133,7 +133,7 @@ def test_what_nodes_offer_by_name() -> None:
 
 def test_two_stages_cannot_hold_the_same_gpu_at_once() -> None:
     both = [Request("one", 0.1, 1.0), Request("two", 0.1, 1.0)]
-    with pytest.raises(ResourcesError, match=r"one \(1 × 1\), two \(1 × 1\).*for ever.*ray_actor_pool"):
+    with pytest.raises(ResourcesError, match=r"one \(1 × 1\), two \(1 × 1\).*forever.*ray_actor_pool"):
         check(both, [_node(8.0, 1.0)], at_once=True)
     check(both, [_node(8.0, 1.0)], at_once=False)
     check(both, [_node(8.0, 1.0), _node(8.0, 1.0)], at_once=True)
