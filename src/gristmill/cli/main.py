@@ -155,7 +155,7 @@ def unexpected_block(error: Exception) -> str:
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return (
         f"Unexpected error: {type(error).__name__}: {error}{where}\n"
-        "This is a fault in Gristmill or in a stage of yours. Run again with --traceback to see where it comes from."
+        "This is a fault in Gristmill or in one of your stages. Run again with --traceback to see where it comes from."
     )
 
 

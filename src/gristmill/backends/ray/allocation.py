@@ -215,7 +215,7 @@ def _check_devices(group: Sequence[Request], nodes: Sequence[Node], *, together:
 
 
 def place_on_devices(wanted: Sequence[float], devices: Sequence[int]) -> bool:
-    """Whether workers with these numbers or shares of GPUs find a place on nodes with so many devices.
+    """Whether workers with these numbers or shares of GPUs fit on nodes with these numbers of devices.
 
     A share lies on one device; whole devices lie on one node.
     """

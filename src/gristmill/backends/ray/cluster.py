@@ -305,7 +305,7 @@ def restored_variables(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that are set for a while, where nobody has set them."""
+    """Environment variables that are set temporarily, unless they are set already."""
     with restored_variables(*values):
         for name, value in values.items():
             os.environ.setdefault(name, value)

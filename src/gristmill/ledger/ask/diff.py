@@ -28,7 +28,7 @@ class LedgerDiff:
             `another reason`, is `new` in or `gone` from the input), its id where a ledger has the text, and status,
             stage, reason and score before and after.
         matched_by: `id`, `url`, or `row` (partition and row number) where documents have neither.
-        same: Documents that fared the same.
+        same: Documents with the same outcome.
         untracked: Decisions on rows whose origin is unknown, which cannot be compared.
     """
 
@@ -43,7 +43,7 @@ class LedgerDiff:
 
     def __str__(self) -> str:
         parts = [f"{number} {change}" for change, number in sorted(self.counts().items())]
-        text = f"{self.same} documents fared the same (matched by {self.matched_by})"
+        text = f"{self.same} documents have the same outcome (matched by {self.matched_by})"
         return text + (": " + ", ".join(parts) + "." if parts else ", none differently.")
 
 

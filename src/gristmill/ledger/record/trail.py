@@ -7,7 +7,7 @@ empty; at the commit all trails of a partition are merged, so nothing depends on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -178,14 +178,6 @@ class Trail:
         self.quarantine.extend(other.quarantine)
         self.identities.extend(other.identities)
         self.output_rows += other.output_rows
-
-    @classmethod
-    def merged(cls, trails: Iterable[Trail]) -> Trail:
-        """One trail that holds all that `trails` hold."""
-        whole = cls()
-        for trail in trails:
-            whole.merge(trail)
-        return whole
 
 
 def join_sources(trails: Mapping[tuple[int, ...] | None, Trail]) -> Trail:

@@ -169,7 +169,7 @@ def test_diff_tells_every_way_of_faring_differently(tmp_path: Path, ledger: Ledg
     # Row 0 has no id and is known by its place only, which is another one now.
     assert diff.counts() == {"new": 3, "gone": 2, "entered": 2, "left": 2, "another reason": 1}
     assert diff.same == 17
-    assert "17 documents fared the same (matched by id)" in str(diff)
+    assert "17 documents have the same outcome (matched by id)" in str(diff)
 
 
 def test_diff_of_equal_runs_is_empty_also_with_repeated_ids(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_identity_of_a_batch() -> None:
 def test_ids_are_found_across_batches_in_any_order(tmp_path: Path) -> None:
     parts = [Identity(np.arange(a, b), ids=pa.array([f"d{n}" for n in range(a, b)])) for a, b in ((6, 12), (0, 6))]
     whole = make_trail()
-    trail = Trail.merged([Trail(identities=[part]) for part in parts])
+    trail = Trail(identities=parts)
     trail.merge(Trail(whole.counts, whole.decisions, output_rows=7, quarantine=whole.quarantine))
     commit(RunFolder(tmp_path), make_partition(), trail)
     assert Ledger(tmp_path).frame()["id"].to_list() == ["d0", "d1", "d2", "d3", "d4"]
