@@ -168,6 +168,7 @@ _BODY = struct.Struct("=7q")
 _CHECK = struct.Struct("=I")
 _SLOT_BYTES = 256
 _SLOTS = 2
+_READ_ATTEMPTS = 100
 
 
 class WorkerStatus(NamedTuple):
@@ -201,15 +202,21 @@ IDLE = WorkerStatus()
 def read_status(page: Any) -> WorkerStatus:
     """The newest complete status on a page; that of an idle worker before there is any."""
     memory = memoryview(page).cast("B")
-    newest, found = 0, IDLE
-    for slot in range(_SLOTS):
-        at = slot * _SLOT_BYTES
-        body = bytes(memory[at : at + _BODY.size])
-        (check,) = _CHECK.unpack_from(memory, at + _BODY.size)
-        sequence, *values = _BODY.unpack(body)
-        # An untouched slot is all zeros; its sequence number tells it from a written one.
-        if sequence > newest and zlib.crc32(body) == check:
-            newest, found = sequence, WorkerStatus(*values)
+    # A slot that is being written is read again. One that stays half-written is a dead worker's; the other slot counts.
+    for _attempt in range(_READ_ATTEMPTS):
+        newest, found, torn = 0, IDLE, False
+        for slot in range(_SLOTS):
+            at = slot * _SLOT_BYTES
+            body = bytes(memory[at : at + _BODY.size])
+            (check,) = _CHECK.unpack_from(memory, at + _BODY.size)
+            sequence, *values = _BODY.unpack(body)
+            # An untouched slot is all zeros; its sequence number tells it from a written one.
+            if sequence and zlib.crc32(body) != check:
+                torn = True
+            elif sequence > newest:
+                newest, found = sequence, WorkerStatus(*values)
+        if not torn:
+            break
     return found
 
 
