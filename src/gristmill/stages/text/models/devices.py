@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -117,8 +116,7 @@ def widened(outputs: Any) -> Any:
 def faster_type(device_type: str) -> torch.dtype | None:
     """The 16-bit type in which matrices multiply faster than in float32 on this machine, or None.
 
-    On a CPU the instructions must be there and a short measurement must confirm them: some processors list bfloat16
-    and emulate it.
+    On a CPU the instructions decide, not a measurement: all workers of a run have to round alike.
     """
     import torch
 
@@ -126,22 +124,7 @@ def faster_type(device_type: str) -> torch.dtype | None:
 
     if device_type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    if device_type != "cpu" or not cpu_has_bfloat16():
-        return None
-    return torch.bfloat16 if _seconds(torch.bfloat16) * 1.15 < _seconds(torch.float32) else None
-
-
-def _seconds(kind: torch.dtype) -> float:
-    import torch
-
-    with torch.no_grad():
-        left, right = torch.ones(512, 768, dtype=kind), torch.ones(768, 768, dtype=kind)
-        best = float("inf")
-        for _ in range(5):
-            start = time.perf_counter()
-            torch.nn.functional.linear(left, right)
-            best = min(best, time.perf_counter() - start)
-    return best
+    return torch.bfloat16 if device_type == "cpu" and cpu_has_bfloat16() else None
 
 
 @contextlib.contextmanager
