@@ -1,4 +1,4 @@
-"""Compressed files as streams: ``.gz`` (several members), ``.zst`` (several frames), ``.bz2`` and plain.
+"""Compressed files as streams: ``.gz`` (several members), ``.zst`` (several frames), ``.bz2``, ``.xz`` and plain.
 
 Reading never holds more than a small piece and delivers everything before a damaged place. Writing is deterministic:
 no time and no name in headers, fixed levels.
@@ -7,27 +7,28 @@ no time and no name in headers, fixed levels.
 from __future__ import annotations
 
 import bz2
+import lzma
 import os
 import zlib
 from collections.abc import Callable
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Protocol
 
 import zstandard
 
 from gristmill.errors import GristmillError, InputNotFoundError, InputPermissionError, UsageError, did_you_mean
 from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.formats import Codec, codec_of
 
-Codec = Literal["none", "gz", "zst", "bz2"]
-
-_SUFFIXES: dict[str, Codec] = {".gz": "gz", ".zst": "zst", ".bz2": "bz2"}
 _NAMES: dict[str, Codec] = {
     "none": "none", "gz": "gz", "gzip": "gz", "zst": "zst", "zstd": "zst", "bz2": "bz2", "bzip2": "bz2",
+    "xz": "xz", "lzma": "xz",
 }  # fmt: skip
 
 # Level 4 of gzip takes less than half the time of the usual 6 on text for a twentieth more bytes.
 _GZIP_LEVEL = 4
 _ZSTD_LEVEL = 3
 _BZ2_LEVEL = 9
+_XZ_LEVEL = 2
 
 _INPUT_BYTES = 256 * 1024
 # A zstd decompressor has no bound on its output, and 128 KiB may hide in a dozen bytes: pieces start small, grow while
@@ -53,14 +54,6 @@ class ByteSource(Protocol):
         """Release the file."""
 
 
-def codec_of(path: str) -> Codec:
-    """The compression that the suffix of `path` stands for."""
-    for suffix, codec in _SUFFIXES.items():
-        if path.lower().endswith(suffix):
-            return codec
-    return "none"
-
-
 def codec_named(name: str | None) -> Codec:
     """The codec a user means by `name` (None, "gzip", "zstd", "bz2" …)."""
     if name is None:
@@ -68,7 +61,7 @@ def codec_named(name: str | None) -> Codec:
     codec = _NAMES.get(name.lower().lstrip("."))
     if codec is None:
         raise UsageError(
-            f"compression={name!r} is not known.{did_you_mean(name, _NAMES)} Use None, 'gzip', 'zstd' or 'bz2'.",
+            f"compression={name!r} is not known.{did_you_mean(name, _NAMES)} Use None, 'gzip', 'zstd', 'bz2' or 'xz'.",
             value=name,
         )
     return codec
@@ -120,7 +113,7 @@ class DecompressedSource:
         self._raw = raw
         self._path = path
         self._member: Callable[[], _Member] = _MEMBERS[codec]
-        self._pads = codec == "gz"
+        self._pads = codec in ("gz", "xz")
         self._piece_bytes = _ZSTD_FIRST_BYTES if codec == "zst" else _INPUT_BYTES
         self._max_piece_bytes = _ZSTD_INPUT_BYTES if codec == "zst" else _INPUT_BYTES
         self._current: _Member | None = None
@@ -204,7 +197,7 @@ class DecompressedSource:
 
 
 class _Member(Protocol):
-    """One gzip member, zstd frame or bzip2 stream being decoded."""
+    """One gzip member, zstd frame, bzip2 or xz stream being decoded."""
 
     finished: bool
     wants_input: bool
@@ -270,7 +263,7 @@ class _ZstdFrame:
 
 class _Bzip2Stream:
     def __init__(self) -> None:
-        self._decoder = bz2.BZ2Decompressor()
+        self._decoder: Any = bz2.BZ2Decompressor()
         self.finished = False
         self.wants_input = True
         self.rest = b""
@@ -278,7 +271,7 @@ class _Bzip2Stream:
     def feed(self, piece: bytes) -> tuple[bytes, str | None]:
         try:
             decoded = self._decoder.decompress(piece, _OUTPUT_BYTES)
-        except OSError as error:
+        except (OSError, lzma.LZMAError) as error:
             return b"", str(error)
         self.finished = self._decoder.eof
         self.rest = self._decoder.unused_data
@@ -286,14 +279,24 @@ class _Bzip2Stream:
         return decoded, None
 
 
-_MEMBERS: dict[str, Callable[[], _Member]] = {"gz": _GzipMember, "zst": _ZstdFrame, "bz2": _Bzip2Stream}
+class _XzStream(_Bzip2Stream):
+    """Works like that of bzip2; also reads the older ``.lzma``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoder = lzma.LZMADecompressor()
+
+
+_MEMBERS: dict[str, Callable[[], _Member]] = {
+    "gz": _GzipMember, "zst": _ZstdFrame, "bz2": _Bzip2Stream, "xz": _XzStream,
+}  # fmt: skip
 
 
 # Writing ---------------------------------------------------------------------------------------------------------
 
 
 def compress_member(data: Any, codec: Codec) -> Any:
-    """`data` (bytes-like) as one complete gzip member, zstd frame or bzip2 stream; unchanged for "none".
+    """`data` (bytes-like) as one complete gzip member, zstd frame, bzip2 or xz stream; unchanged for "none".
 
     Members written one after the other form a valid file, so that pieces can be joined by copying bytes.
     """
@@ -304,7 +307,7 @@ def compress_member(data: Any, codec: Codec) -> Any:
         return encoder.compress(data) + encoder.flush()
     if codec == "zst":
         return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compress(data)
-    return bz2.compress(data, _BZ2_LEVEL)
+    return bz2.compress(data, _BZ2_LEVEL) if codec == "bz2" else lzma.compress(data, preset=_XZ_LEVEL)
 
 
 class StreamEncoder:
@@ -318,6 +321,8 @@ class StreamEncoder:
             self._encoder = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
         elif codec == "bz2":
             self._encoder = bz2.BZ2Compressor(_BZ2_LEVEL)
+        elif codec == "xz":
+            self._encoder = lzma.LZMACompressor(preset=_XZ_LEVEL)
 
     def encode(self, data: Any) -> Any:
         """The compressed bytes that are ready after `data`."""

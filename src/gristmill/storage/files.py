@@ -1,33 +1,30 @@
 """Paths and URLs, and finding input files: a file, a folder, a glob, a list of these, here or on any fsspec store.
 
-The result depends only on what lies there, never on the order in which a store lists it.
+The result depends only on what lies there, never on the order in which a store lists it. What is found and not taken is
+part of it, with the reason.
 """
 
 from __future__ import annotations
 
-import difflib
 import glob
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 from gristmill.errors import InputError, InputNotFoundError, InputPermissionError, UsageError
+from gristmill.storage.formats import EXTENSIONS, Format, format_of, has_extension
+from gristmill.storage.missing_input import missing_error
 
 StorageOptions = Mapping[str, Any] | None
-
-COMPRESSED_SUFFIXES = (".gz", ".zst", ".bz2")
+Reason = Literal["extension", "hidden", "record", "empty", "other_format", "limit"]
 
 _HIDDEN = ("_", ".")
 _LOCAL_PREFIXES = ("file://", "local://")
 _STAMP_KEYS = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "crc32c", "content_md5", "generation")
 _TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "created")
-_LISTED = 10_000
-_READERS = {".jsonl": "JsonlReader", ".json": "JsonlReader", ".ndjson": "JsonlReader", ".parquet": "ParquetReader"}
-"""What reads the files of a suffix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +45,42 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file of the input that is not read, or a folder that is not searched.
+
+    Attributes:
+        path: What fsspec opens; that of a folder ends with '/'.
+        relative: The path below the input root, as in `InputFile`.
+        reason: Why: its `extension`, a `hidden` name (it starts with '_' or '.'), the `record` of a run, `empty`, an
+            `other_format` than the reader's, or beyond the `limit` of partitions.
+        files: How many files a folder holds; 1 for a file.
+    """
+
+    path: str
+    relative: str
+    reason: Reason
+    files: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Every file of an input: those to read, and those that are not, both sorted by relative path.
+
+    An empty file is in both: there is nothing to read in it.
+    """
+
+    files: list[InputFile]
+    left_out: list[LeftOut]
+
+    def formats(self) -> dict[Format | None, list[InputFile]]:
+        """The files to read by the format that their names stand for; None for names that say nothing."""
+        found: dict[Format | None, list[InputFile]] = {}
+        for file in self.files:
+            found.setdefault(format_of(file.relative), []).append(file)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     """A file before its relative path is known: the scheme and folder it was searched under come along."""
 
@@ -55,8 +88,10 @@ class _Found:
     root: str
     inner: str
     path: str
-    size: int
-    stamp: str
+    size: int = -1
+    stamp: str = ""
+    reason: Reason | None = None
+    files: int = 1
 
 
 def is_local(path: str) -> bool:
@@ -95,14 +130,11 @@ def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def has_extension(name: str, extensions: Sequence[str]) -> bool:
-    """Whether `name` ends with one of `extensions`, a compressed suffix after it allowed."""
-    name = name.lower()
-    for suffix in COMPRESSED_SUFFIXES:
-        if name.endswith(suffix) and not name.endswith(tuple(extensions)):
-            name = name[: -len(suffix)]
-            break
-    return name.endswith(tuple(extensions))
+def skip_reason(name: str, *, folder: bool) -> Reason | None:
+    """Why a file or folder with this name is skipped where nobody asked for it by name; None if it is not."""
+    if folder and (name == "_gristmill" or name.endswith(".gristmill")):
+        return "record"
+    return "hidden" if name.startswith(_HIDDEN) else None
 
 
 def list_files(
@@ -111,14 +143,30 @@ def list_files(
     extensions: str | Iterable[str],
     storage_options: StorageOptions = None,
 ) -> list[InputFile]:
-    """Every input file that `file_paths` names, sorted by relative path, each once.
+    """The files that `survey` finds to read.
 
-    Folders are searched recursively; names that start with ``_`` or ``.`` (and with them ``_gristmill/``) are passed
-    over there. A file named in full is taken whatever its extension.
+    Example:
+        >>> [file.relative for file in list_files("corpus/", extensions=[".jsonl"])]  # doctest: +SKIP
+        ['en/part-0.jsonl', 'en/part-1.jsonl.gz']
+    """
+    return survey(file_paths, extensions=extensions, storage_options=storage_options).files
+
+
+def survey(
+    file_paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    extensions: str | Iterable[str] | None = None,
+    storage_options: StorageOptions = None,
+) -> Survey:
+    """Every file that `file_paths` names, each once: those to read, and the others with the reason.
+
+    Folders are searched recursively; names that start with ``_`` or ``.`` and the record folders of runs are skipped
+    there. A file named in full is taken whatever its extension.
 
     Args:
         file_paths: A file, a folder, a glob, a URL (``s3://…``, ``memory://…``) or a list of these.
         extensions: What counts in folders and globs, such as ``[".jsonl", ".json"]``; ``.jsonl.gz`` matches ``.jsonl``.
+            By default the endings of every readable format.
         storage_options: Handed to fsspec for URLs.
 
     Raises:
@@ -126,10 +174,13 @@ def list_files(
         InputPermissionError: A file or folder may not be read.
 
     Example:
-        >>> [file.relative for file in list_files("corpus/", extensions=[".jsonl"])]  # doctest: +SKIP
-        ['en/part-0.jsonl', 'en/part-1.jsonl.gz']
+        >>> found = survey("corpus/")  # doctest: +SKIP
+        >>> {kind: len(files) for kind, files in found.formats().items()}  # doctest: +SKIP
+        {'jsonl': 2}
+        >>> [(item.relative, item.reason) for item in found.left_out]  # doctest: +SKIP
+        [('README.md', 'extension'), ('_old/', 'hidden')]
     """
-    allowed = normalize_extensions(extensions)
+    allowed = normalize_extensions(sum(EXTENSIONS.values(), ()) if extensions is None else extensions)
     if isinstance(file_paths, (str, os.PathLike)):
         given: list[object] = [file_paths]
     else:
@@ -145,17 +196,25 @@ def list_files(
             )
         matches = _local_matches(text, allowed) if is_local(text) else _remote_matches(text, allowed, storage_options)
         for item in matches:
-            found.setdefault((item.scheme, item.inner), item)
-    if len({scheme for scheme, _ in found}) == 1:
-        common = os.path.commonpath(sorted({"/" + item.root.strip("/") for item in found.values()}))
-        cut = len(common.rstrip("/")) + 1
-        relatives = [("/" + item.inner.lstrip("/"))[cut:] for item in found.values()]
-    else:
+            key = item.scheme, item.inner
+            if key not in found or found[key].reason is not None:  # named by one path and skipped by another: taken
+                found[key] = item
+    taken = Survey([], [])
+    one_store = len({scheme for scheme, _ in found}) == 1
+    common = os.path.commonpath(sorted({"/" + item.root.strip("/") for item in found.values() if item.reason is None}))
+    cut = len(common.rstrip("/")) + 1
+    for item in found.values():
         # Several stores have no common root, so the scheme becomes the first folder.
-        relatives = [f"{item.scheme}/{item.inner.lstrip('/')}" for item in found.values()]
-    named = zip(relatives, found.values(), strict=True)
-    files = [InputFile(item.path, relative, item.size, item.stamp) for relative, item in named]
-    return sorted(files, key=attrgetter("relative"))
+        inner = item.inner.lstrip("/")
+        relative = f"/{inner}"[cut:] if one_store else f"{item.scheme}/{inner}"
+        reason = "empty" if item.size == 0 else item.reason
+        if reason is not None:
+            taken.left_out.append(LeftOut(item.path, relative, reason, item.files))
+        if item.reason is None:
+            taken.files.append(InputFile(item.path, relative, item.size, item.stamp))
+    taken.files.sort(key=attrgetter("relative"))
+    taken.left_out.sort(key=attrgetter("relative"))
+    return taken
 
 
 def _pattern_root(pattern: str) -> str:
@@ -165,11 +224,15 @@ def _pattern_root(pattern: str) -> str:
     return "/".join(parts[:fixed]) or "/"
 
 
-def _hidden_below(inner: str, root: str, pattern: str) -> bool:
-    """Whether a match lies under a hidden name that the pattern did not ask for."""
+def _skipped_below(inner: str, root: str, pattern: str = "") -> Reason | None:
+    """Why a file below `root` is skipped: it lies under a name that is, and the pattern did not ask for such names."""
     asked = {part[0] for part in pattern[len(root) :].split("/") if part}
     names = inner[len(root) :].strip("/").split("/")
-    return any(name.startswith(_HIDDEN) and name[0] not in asked for name in names)
+    for at, name in enumerate(names):
+        reason = skip_reason(name, folder=at + 1 < len(names))
+        if reason is not None and not (name[0] in asked if name.startswith(_HIDDEN) else ".gristmill" in pattern):
+            return reason
+    return None
 
 
 # Local paths -----------------------------------------------------------------------------------------------------
@@ -191,18 +254,19 @@ def _local_matches(text: str, allowed: tuple[str, ...]) -> list[_Found]:
         root = _pattern_root(path)
         matches = []
         for match in glob.iglob(path, recursive=True):
-            if _hidden_below(match, root, path):
-                continue
+            reason = _skipped_below(match, root, path)
             if os.path.isdir(match):
                 # "**" names every folder on the way as well; only a last plain wildcard means the folder's contents.
-                if not path.rstrip("/").endswith("**"):
+                if reason is None and not path.rstrip("/").endswith("**"):
                     matches += _walk(match, root, allowed, ())
-            elif has_extension(match, allowed):
+            elif reason is None and has_extension(match, allowed):
                 matches.append(_local_file(match, root))
+            else:
+                matches.append(_Found("file", root, match, match, reason=reason or "extension"))
     else:
         matches = []
-    if not matches:
-        raise _missing_error(text, path, allowed)
+    if all(map(attrgetter("reason"), matches)):
+        raise missing_error(text, path, allowed, {item.path: item.reason for item in matches})
     return matches
 
 
@@ -217,12 +281,18 @@ def _walk(folder: str, root: str, allowed: tuple[str, ...], above: tuple[tuple[i
     except PermissionError as error:
         raise _forbidden(folder) from error
     for entry in listed:
-        if entry.name.startswith(_HIDDEN):
-            continue
-        if entry.is_dir():
-            yield from _walk(entry.path, root, allowed, (*above, here))
-        elif has_extension(entry.name, allowed):
-            yield _local_file(entry.path, root)
+        path, is_folder = entry.path, entry.is_dir()
+        reason = skip_reason(entry.name, folder=is_folder)
+        if reason is None and is_folder:
+            yield from _walk(path, root, allowed, (*above, here))
+        elif is_folder:
+            count = sum(len(files) for _, _, files in os.walk(path))
+            if count:
+                yield _Found("file", root, f"{path}/", f"{path}/", reason=reason, files=count)
+        elif reason is None and has_extension(entry.name, allowed):
+            yield _local_file(path, root)
+        else:
+            yield _Found("file", root, path, path, reason=reason or "extension")
 
 
 def _local_file(path: str, root: str) -> _Found:
@@ -283,114 +353,46 @@ def _remote_search(fs: Any, url: str, inner: str, allowed: tuple[str, ...]) -> l
     if not matches and glob.has_magic(inner):
         root = _pattern_root(inner)
         for name, details in fs.glob(inner, detail=True).items():
-            if _hidden_below(name, root, inner):
-                continue
+            reason = _skipped_below(name, root, inner)
             if details["type"] == "directory":
-                if not inner.endswith("**"):
+                if reason is None and not inner.endswith("**"):
                     matches += _remote_walk(fs, name, root, allowed)
-            elif has_extension(name, allowed):
-                matches.append(_remote_file(fs, name, details, root))
-    if not matches:
-        raise _missing_error(url, inner, allowed, fs=fs)
+            else:
+                matches.append(_remote_file(fs, name, details, root, reason, allowed))
+    if all(map(attrgetter("reason"), matches)):
+        raise missing_error(url, inner, allowed, {item.path: item.reason for item in matches}, fs=fs)
     return matches
 
 
 def _remote_walk(fs: Any, folder: str, root: str, allowed: tuple[str, ...]) -> list[_Found]:
-    found = []
+    found: dict[str, _Found] = {}
     for name, details in fs.find(folder, detail=True).items():
-        parts = name[len(folder) :].strip("/").split("/")
-        if has_extension(name, allowed) and not any(part.startswith(_HIDDEN) for part in parts):
-            found.append(_remote_file(fs, name, details, root))
-    return found
+        item = _remote_file(fs, name, details, root, _skipped_below(name, folder), allowed)
+        below = name[len(folder) :].strip("/").split("/")
+        skipped = next((at for at, part in enumerate(below[:-1]) if skip_reason(part, folder=True)), None)
+        if skipped is not None:  # one entry for all that lies in a folder that is not searched
+            inner = "/".join([folder, *below[: skipped + 1], ""])
+            count = found[inner].files + 1 if inner in found else 1
+            item = replace(item, inner=inner, path=fs.unstrip_protocol(inner), files=count)
+        found[item.inner] = item
+    return list(found.values())
 
 
-def _remote_file(fs: Any, inner: str, info: dict[str, Any], root: str) -> _Found:
+def _remote_file(
+    fs: Any,
+    inner: str,
+    info: dict[str, Any],
+    root: str,
+    reason: Reason | None = None,
+    allowed: tuple[str, ...] = ("",),
+) -> _Found:
+    protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+    if reason is not None or not has_extension(inner, allowed):
+        return _Found(protocol, root, inner, fs.unstrip_protocol(inner), reason=reason or "extension")
     size = info.get("size")
     stamp = next((str(info[key]) for key in _STAMP_KEYS if info.get(key)), None)
     if stamp is None:
         stamp = next((str(info[key]) for key in _TIME_KEYS if info.get(key)), None) or str(fs.ukey(inner))
-    protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     return _Found(
         protocol, root, inner, fs.unstrip_protocol(inner), -1 if size is None else int(size), stamp.strip('"')
     )
-
-
-# What to say when nothing is found ---------------------------------------------------------------------------------
-
-
-def _missing_error(asked: str, path: str, extensions: tuple[str, ...], *, fs: Any = None) -> InputNotFoundError:
-    """An error that names the path, its nearest neighbour or the folder's contents, and the fix.
-
-    Args:
-        asked: The path as the user wrote it.
-        path: The same path, absolute (local) or inside its store.
-        extensions: The extensions that were looked for.
-        fs: The fsspec filesystem; None for local paths.
-    """
-    wanted = ", ".join(extensions)
-    if _is_folder(path, fs):
-        others = Counter(_suffix(name) or "(none)" for name in _files_below(path, fs))
-        if not others:
-            text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at a folder with data."
-        else:
-            listing = ", ".join(f"{count} × {suffix}" for suffix, count in others.most_common(5))
-            best = next((suffix for suffix, _ in others.most_common() if suffix.startswith(".")), None)
-            if best is None or best in extensions:
-                fix = " Rename them, or"
-            elif best in _READERS:  # a reader of another format would read nothing in them
-                fix = f" Read those with {_READERS[best]}, or"
-            else:
-                fix = f" Pass file_extensions=[{best!r}] to read those, or"
-            text = (
-                f"The input folder {asked!r} holds no file with the extension {wanted}; it holds {listing}"
-                f" (names that start with '_' or '.' are passed over).{fix} point file_paths at another folder."
-            )
-        return InputNotFoundError(text, path=asked, extensions=extensions)
-    parent, name = os.path.split(path.rstrip("/"))
-    while parent not in ("", "/") and not _is_folder(parent, fs):
-        parent, name = os.path.split(parent)
-    siblings = _names_in(parent, fs)
-    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
-    if near:
-        hint = f" Did you mean {os.path.join(parent, near[0])!r}?"
-    elif siblings:
-        shown = ", ".join(sorted(siblings)[:5]) + (", …" if len(siblings) > 5 else "")
-        hint = f" The folder {parent!r} holds: {shown}."
-    else:
-        hint = f" The folder {parent!r} is empty." if _is_folder(parent, fs) else ""
-    kind = "pattern" if any(sign in path for sign in "*?[") else "path"
-    return InputNotFoundError(
-        f"The input {kind} {asked!r} matches no file (looked for {wanted}).{hint} Correct the path.",
-        path=asked,
-        extensions=extensions,
-    )
-
-
-def _suffix(name: str) -> str:
-    """The suffix of a file's name, in small letters; that of a compression does not count where there is another."""
-    stem, suffix = os.path.splitext(name.lower())
-    return (os.path.splitext(stem)[1] or suffix) if suffix in COMPRESSED_SUFFIXES else suffix
-
-
-def _is_folder(path: str, fs: Any) -> bool:
-    return bool(os.path.isdir(path) if fs is None else fs.isdir(path))
-
-
-def _names_in(folder: str, fs: Any) -> list[str]:
-    try:
-        if fs is None:
-            return os.listdir(folder or "/")[:_LISTED]
-        return [str(name).rstrip("/").rpartition("/")[2] for name in fs.ls(folder, detail=False)][:_LISTED]
-    except OSError:
-        return []
-
-
-def _files_below(folder: str, fs: Any) -> list[str]:
-    if fs is not None:
-        return [str(name) for name in fs.find(folder)][:_LISTED]
-    names: list[str] = []
-    for _, _, files in os.walk(folder):
-        names += files
-        if len(names) >= _LISTED:
-            break
-    return names[:_LISTED]

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from gristmill.errors import UsageError
 from gristmill.figures import format_size
-from gristmill.storage.compression import ByteSource, DamagedArchiveError, codec_of, open_raw, open_source
+from gristmill.storage.compression import ByteSource, DamagedArchiveError, open_raw, open_source
 from gristmill.storage.files import StorageOptions
+from gristmill.storage.formats import codec_of
 from gristmill.storage.partitions import MAX_RAW_BYTES, BadRecord, FileRange, Partition, SourceFile
 
 # Below the 32 MiB up to which malloc keeps memory for the next block instead of asking the kernel for zeroed pages.

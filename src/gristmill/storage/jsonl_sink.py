@@ -12,8 +12,9 @@ import numpy as np
 
 from gristmill.errors import UsageError
 from gristmill.storage.atomic import AtomicFile, WrittenFile
-from gristmill.storage.compression import codec_of, compress_member, open_raw
+from gristmill.storage.compression import compress_member, open_raw
 from gristmill.storage.files import StorageOptions
+from gristmill.storage.formats import codec_of
 
 
 class JsonlSink:

@@ -11,16 +11,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import UsageError
 from gristmill.figures import parse_size
-from gristmill.storage.files import COMPRESSED_SUFFIXES, InputFile, StorageOptions
+from gristmill.storage.files import InputFile, StorageOptions
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, Format
 
 if TYPE_CHECKING:
     from gristmill.storage.parquet_blocks import Footers
-
-Format = Literal["jsonl", "parquet"]
 
 DEFAULT_BLOCKSIZE = 128 * 10**6
 MAX_ID_CHARS = 180

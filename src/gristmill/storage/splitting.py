@@ -12,8 +12,9 @@ import pyarrow as pa
 from gristmill.errors import InputError, InputNotFoundError, UsageError
 from gristmill.figures import parse_size
 from gristmill.storage.atomic import AtomicFile, WrittenFile
-from gristmill.storage.compression import DamagedArchiveError, StreamEncoder, codec_of, codec_suffix, open_source
-from gristmill.storage.files import StorageOptions, has_extension, is_local, local_path
+from gristmill.storage.compression import DamagedArchiveError, StreamEncoder, open_source
+from gristmill.storage.files import StorageOptions, is_local, local_path
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, codec_of, has_extension
 from gristmill.storage.jsonl_blocks import newline_positions
 from gristmill.storage.parquet_blocks import open_parquet, row_group_cuts
 from gristmill.storage.parquet_sink import ParquetSink
@@ -73,7 +74,7 @@ class _Parts:
     """The files of one split: numbered, and not visible before all are complete."""
 
     def __init__(self, folder: str, name: str, storage_options: StorageOptions) -> None:
-        suffix = name[len(name) - len(codec_suffix(codec_of(name))) :]
+        suffix = next((name[-len(end) :] for end in COMPRESSED_SUFFIXES if name.lower().endswith(end)), "")
         stem, extension = os.path.splitext(name.removesuffix(suffix))
         self._pattern = f"{folder.rstrip('/')}/{stem}-{{:05d}}{extension}{suffix}"
         self._storage_options = storage_options

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import lzma
 import tracemalloc
 
 import pytest
@@ -18,13 +19,13 @@ from gristmill.storage.compression import (
     DecompressedSource,
     StreamEncoder,
     codec_named,
-    codec_of,
     compress_member,
     open_source,
 )
+from gristmill.storage.formats import codec_of
 
-CODECS = ["gz", "zst", "bz2"]
-DECODE = {"gz": gzip.decompress, "bz2": bz2.decompress}
+CODECS = ["gz", "zst", "bz2", "xz"]
+DECODE = {"gz": gzip.decompress, "bz2": bz2.decompress, "xz": lzma.decompress}
 
 
 def drain(source: DecompressedSource, step: int = 1 << 16) -> tuple[bytes, DamagedArchiveError | None]:
@@ -113,7 +114,9 @@ def test_skippable_frames_are_skipped():
 
 
 def test_names():
-    assert [codec_of(name) for name in ("a.jsonl", "a.GZ", "b.zst", "c.bz2")] == ["none", "gz", "zst", "bz2"]
+    names = {"a.jsonl": "none", "a.GZ": "gz", "b.zst": "zst", "b.json.ZSTD": "zst", "c.bz2": "bz2"}
+    names |= {"d.ndjson.xz": "xz", "d.lzma": "xz"}
+    assert {name: codec_of(name) for name in names} == names
     assert [codec_named(name) for name in (None, "gzip", "ZSTD", ".bz2")] == ["none", "gz", "zst", "bz2"]
     with pytest.raises(UsageError, match="Did you mean 'gzip'"):
         codec_named("gzipp")

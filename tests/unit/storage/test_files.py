@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from gristmill.errors import InputError, InputNotFoundError, InputPermissionError, UsageError
-from gristmill.storage.files import InputFile, list_files
+from gristmill.storage.files import InputFile, LeftOut, list_files, survey
 
 TREE = [
     "b.jsonl",
@@ -117,8 +117,8 @@ def test_nothing_found_says_what_is_there(tree, path, parts):
 @pytest.mark.parametrize(
     ("name", "wanted", "fix"),
     [
-        ("a.parquet", [".jsonl", ".json", ".ndjson"], "1 × .parquet .* Read those with ParquetReader, or point"),
-        ("a.JSONL.gz", [".parquet"], "1 × .jsonl .* Read those with JsonlReader, or point"),
+        ("a.parquet", [".jsonl", ".json", ".ndjson"], "1 × .parquet.* Read those with ParquetReader, or point"),
+        ("a.JSONL.gz", [".parquet"], "1 × .jsonl.* Read those with JsonlReader, or point"),
         ("a.csv.zst", [".jsonl"], r"file_extensions=\['.csv'\]"),
         ("_a.jsonl.gz", [".jsonl"], "1 × .jsonl .* Rename them"),
     ],
@@ -182,3 +182,72 @@ def test_stores_can_be_mixed(tree):
     files = list_files([tree / "a.jsonl", "memory://mixed"], extensions=".jsonl")
     assert len({file.relative for file in files}) == 2
     assert files[1].relative == "memory/mixed/a.jsonl"
+
+
+def reasons(left_out: list[LeftOut]) -> dict[str, str]:
+    return {item.relative: item.reason for item in left_out}
+
+
+@pytest.fixture
+def mixed(tree: Path) -> Path:
+    for name in (
+        "sub/t.parquet",
+        "out.gristmill/ledger/a.parquet",
+        "out.gristmill/run.json",
+        "z.ndjson.xz",
+        "y.json.zstd",
+    ):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(name.encode())
+    (tree / "nothing.jsonl").touch()
+    return tree
+
+
+LEFT_OUT = {
+    ".hidden.jsonl": "hidden",
+    "_gristmill/": "record",
+    "nothing.jsonl": "empty",
+    "out.gristmill/": "record",
+    "sub/_skip/": "hidden",
+    "sub/x.txt": "extension",
+}
+
+
+def test_every_file_is_taken_or_left_out_with_a_reason(mixed):
+    found = survey(mixed)
+    assert reasons(found.left_out) == LEFT_OUT
+    by_format = {kind: names(files) for kind, files in found.formats().items()}
+    jsonl = ["a.jsonl", "b.jsonl", "nothing.jsonl", "sub/c.jsonl.gz", "sub/deep/d.JSON", "y.json.zstd", "z.ndjson.xz"]
+    assert by_format == {"jsonl": jsonl, "parquet": ["sub/t.parquet"]}
+    everything = sum(len(files) for _, _, files in os.walk(mixed))
+    assert sum(item.files for item in found.left_out) + len(found.files) - 1 == everything  # the empty one is in both
+    only = survey(mixed, extensions=".jsonl")
+    assert reasons(only.left_out)["sub/t.parquet"] == "extension"
+    assert only.files == list_files(mixed, extensions=".jsonl")
+
+
+def test_other_stores_account_for_every_file_too(mixed):
+    fs = fsspec.filesystem("memory")
+    for folder, _, files in os.walk(mixed):
+        for name in files:
+            path = Path(folder, name)
+            fs.pipe(f"/surveyed/{path.relative_to(mixed)}", path.read_bytes())
+    here, there = survey(mixed), survey("memory://surveyed")
+    assert names(there.files) == names(here.files)
+    assert [(item.relative, item.reason, item.files) for item in there.left_out] == [
+        (item.relative, item.reason, item.files) for item in here.left_out
+    ]
+
+
+def test_a_pattern_accounts_for_what_it_matches(mixed):
+    assert reasons(survey(f"{mixed}/sub/*").left_out) == {"x.txt": "extension"}
+    assert reasons(survey(f"{mixed}/**/*.txt", extensions=".txt").left_out) == {}
+    assert names(survey(f"{mixed}/*.gristmill/*.json").files) == ["out.gristmill/run.json"]
+    with pytest.raises(InputNotFoundError):
+        survey(f"{mixed}/o*/*")
+
+
+def test_a_file_that_one_path_names_and_another_skips_is_taken(mixed):
+    found = survey([mixed, mixed / ".hidden.jsonl", mixed / "sub" / "x.txt"])
+    assert {".hidden.jsonl", "sub/x.txt"} <= set(names(found.files))
+    assert {".hidden.jsonl", "sub/x.txt"}.isdisjoint(reasons(found.left_out))

@@ -24,8 +24,9 @@ from gristmill.ledger.record.run_record import checksum, file_hashes, read_run
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
 from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
-from gristmill.storage.compression import codec_of, open_source
+from gristmill.storage.compression import open_source
 from gristmill.storage.files import StorageOptions
+from gristmill.storage.formats import codec_of
 
 _CHUNK = 1 << 20
 _TEXT_ENDINGS = (".jsonl", ".json", ".ndjson")

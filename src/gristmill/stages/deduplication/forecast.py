@@ -19,8 +19,9 @@ from gristmill.figures import format_size, parse_size
 from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.source import DocumentSource
-from gristmill.storage.compression import DamagedArchiveError, codec_of, open_source
+from gristmill.storage.compression import DamagedArchiveError, open_source
 from gristmill.storage.files import is_local, local_path
+from gristmill.storage.formats import codec_of
 from gristmill.storage.parquet_blocks import open_parquet
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.document import DocumentBatch

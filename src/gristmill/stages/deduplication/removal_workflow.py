@@ -28,9 +28,9 @@ from gristmill.stages.deduplication.workflow_steps import Stage
 from gristmill.stages.source_sink import Mode
 from gristmill.stages.text.io.reader import ParquetReader
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD, AssignRowIds
-from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.storage.files import list_files
+from gristmill.storage.formats import EXTENSIONS
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 

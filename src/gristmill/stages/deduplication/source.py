@@ -16,13 +16,13 @@ from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.source_sink import SourceColumns, SourceStage
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
-from gristmill.stages.text.io.reader.partitioning import EXTENSIONS
-from gristmill.storage.files import COMPRESSED_SUFFIXES, list_files
+from gristmill.storage.files import list_files
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, EXTENSIONS, Format
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
 
-FILETYPES = ("jsonl", "parquet")
+FILETYPES: tuple[Format, ...] = ("jsonl", "parquet")
 _NAMED = 3
 _LOOK_BYTES = 1 << 20
 _ROW_BITS = 40

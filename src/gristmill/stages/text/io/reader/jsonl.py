@@ -13,13 +13,9 @@ from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage, field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
-from gristmill.stages.text.io.reader.partitioning import (
-    EXTENSIONS,
-    FilePartitioningStage,
-    Paths,
-    plain_paths,
-)
+from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
+from gristmill.storage.formats import EXTENSIONS
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
 from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, make_partitions

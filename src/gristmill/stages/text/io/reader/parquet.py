@@ -13,13 +13,9 @@ from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage, field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.jsonl import check_reader_options
-from gristmill.stages.text.io.reader.partitioning import (
-    EXTENSIONS,
-    FilePartitioningStage,
-    Paths,
-    plain_paths,
-)
+from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
+from gristmill.storage.formats import EXTENSIONS
 from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import Partition, make_partitions
 from gristmill.tasks.base import EmptyTask

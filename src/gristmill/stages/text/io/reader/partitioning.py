@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from gristmill.errors import MissingColumnError, UsageError, did_you_mean
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import SourceColumns, SourceStage, field_names
 from gristmill.storage.files import is_local, list_files, local_path
+from gristmill.storage.formats import EXTENSIONS, Format
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import read_blocks
 from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import Partition, make_partitions
 
-Format = Literal["jsonl", "parquet"]
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-EXTENSIONS: Mapping[str, tuple[str, ...]] = {"jsonl": (".jsonl", ".json", ".ndjson"), "parquet": (".parquet",)}
 _PEEK_BYTES = 1 << 20
 _PEEK_FILES = 3
 _SEARCH_BYTES = 64 << 20

@@ -1,0 +1,90 @@
+"""What to say when an input holds no file to read: what is there instead, and the way out."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from gristmill.errors import InputNotFoundError
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, READERS, format_of
+
+_LISTED = 10_000
+
+
+def missing_error(
+    asked: str, path: str, extensions: tuple[str, ...], left_out: Mapping[str, str | None], *, fs: Any = None
+) -> InputNotFoundError:
+    """An error that names the path, its nearest neighbour or what lies there, and the fix.
+
+    Args:
+        asked: The path as the user wrote it.
+        path: The same path, absolute (local) or inside its store.
+        extensions: The extensions that were looked for.
+        left_out: The files that were found and are not read, with the reason.
+        fs: The fsspec filesystem; None for local paths.
+    """
+    wanted = ", ".join(extensions)
+    if left_out:
+        text = f"The input {asked!r} holds no file with the extension {wanted}; {_contents(left_out)}"
+    elif _is_folder(path, fs):
+        text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at a folder with data."
+    else:
+        kind = "pattern" if any(sign in path for sign in "*?[") else "path"
+        text = f"The input {kind} {asked!r} matches no file (looked for {wanted}).{_near(path, fs)} Correct the path."
+    return InputNotFoundError(text, path=asked, extensions=extensions)
+
+
+def _contents(left_out: Mapping[str, str | None]) -> str:
+    """What is there, by suffix, and what can be done with most of it."""
+    by_suffix = Counter(_suffix(name) or "(none)" for name in left_out)
+    listing = ", ".join(f"{count} × {suffix}" for suffix, count in by_suffix.most_common(5))
+    skipped = sum(1 for reason in left_out.values() if reason != "extension")
+    note = f" ({skipped} of them skipped, because names start with '_' or '.')" if skipped else ""
+    others = [name for name, reason in left_out.items() if reason == "extension"]
+    kind = format_of(others[0]) if others else None
+    if not others:
+        fix = "Rename them, or"
+    elif kind is not None:
+        fix = f"Read those with {READERS[kind]}, or"
+    else:
+        suffix = Counter(map(_suffix, others)).most_common(1)[0][0]
+        fix = (
+            f"If they hold records all the same, pass file_extensions=[{suffix!r}], or" if suffix else "Rename them, or"
+        )
+    return f"it holds {listing}{note}. {fix} point file_paths at another folder."
+
+
+def _near(path: str, fs: Any) -> str:
+    """The nearest neighbour of a path that does not exist, or what its folder holds."""
+    parent, name = os.path.split(path.rstrip("/"))
+    while parent not in ("", "/") and not _is_folder(parent, fs):
+        parent, name = os.path.split(parent)
+    siblings = _names_in(parent, fs)
+    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
+    if near:
+        return f" Did you mean {os.path.join(parent, near[0])!r}?"
+    if siblings:
+        return f" The folder {parent!r} holds: {', '.join(sorted(siblings)[:5])}{', …' if len(siblings) > 5 else ''}."
+    return f" The folder {parent!r} is empty." if _is_folder(parent, fs) else ""
+
+
+def _suffix(name: str) -> str:
+    """The suffix of a file's name, in small letters; that of a compression does not count where there is another."""
+    stem, suffix = os.path.splitext(name.rstrip("/").rpartition("/")[2].lower())
+    return (os.path.splitext(stem)[1] or suffix) if suffix in COMPRESSED_SUFFIXES else suffix
+
+
+def _is_folder(path: str, fs: Any) -> bool:
+    return bool(os.path.isdir(path) if fs is None else fs.isdir(path))
+
+
+def _names_in(folder: str, fs: Any) -> list[str]:
+    try:
+        if fs is None:
+            return os.listdir(folder or "/")[:_LISTED]
+        return [str(name).rstrip("/").rpartition("/")[2] for name in fs.ls(folder, detail=False)][:_LISTED]
+    except OSError:
+        return []
