@@ -225,11 +225,14 @@ def _pattern_root(pattern: str) -> str:
 
 
 def _skipped_below(inner: str, root: str, pattern: str = "") -> Reason | None:
-    """Why a file below `root` is skipped: it lies under a name that is, and the pattern did not ask for such names."""
+    """Why a file (or folder, ending with '/') below `root` is skipped: it, or a folder above it, has such a name.
+
+    Names that the pattern asks for are not skipped.
+    """
     asked = {part[0] for part in pattern[len(root) :].split("/") if part}
-    names = inner[len(root) :].strip("/").split("/")
-    for at, name in enumerate(names):
-        reason = skip_reason(name, folder=at + 1 < len(names))
+    names = inner[len(root) :].lstrip("/").split("/")
+    for at, name in enumerate(filter(None, names), 1):
+        reason = skip_reason(name, folder=at < len(names))
         if reason is not None and not (name[0] in asked if name.startswith(_HIDDEN) else ".gristmill" in pattern):
             return reason
     return None
@@ -254,11 +257,12 @@ def _local_matches(text: str, allowed: tuple[str, ...]) -> list[_Found]:
         root = _pattern_root(path)
         matches = []
         for match in glob.iglob(path, recursive=True):
-            reason = _skipped_below(match, root, path)
-            if os.path.isdir(match):
+            is_folder = os.path.isdir(match)
+            reason = _skipped_below(f"{match}/" if is_folder else match, root, path)
+            if is_folder:
                 # "**" names every folder on the way as well; only a last plain wildcard means the folder's contents.
-                if reason is None and not path.rstrip("/").endswith("**"):
-                    matches += _walk(match, root, allowed, ())
+                if not path.rstrip("/").endswith("**"):
+                    matches += _unsearched(match, root, reason) if reason else _walk(match, root, allowed, ())
             elif reason is None and has_extension(match, allowed):
                 matches.append(_local_file(match, root))
             else:
@@ -285,14 +289,19 @@ def _walk(folder: str, root: str, allowed: tuple[str, ...], above: tuple[tuple[i
         reason = skip_reason(entry.name, folder=is_folder)
         if reason is None and is_folder:
             yield from _walk(path, root, allowed, (*above, here))
-        elif is_folder:
-            count = sum(len(files) for _, _, files in os.walk(path))
-            if count:
-                yield _Found("file", root, f"{path}/", f"{path}/", reason=reason, files=count)
+        elif reason is not None and is_folder:
+            yield from _unsearched(path, root, reason)
         elif reason is None and has_extension(entry.name, allowed):
             yield _local_file(path, root)
         else:
             yield _Found("file", root, path, path, reason=reason or "extension")
+
+
+def _unsearched(folder: str, root: str, reason: Reason) -> list[_Found]:
+    """One entry for all files in a folder that is not searched."""
+    count = sum(len(files) for _, _, files in os.walk(folder))
+    path = f"{folder.rstrip('/')}/"
+    return [_Found("file", root, path, path, reason=reason, files=count)] if count else []
 
 
 def _local_file(path: str, root: str) -> _Found:
@@ -353,25 +362,29 @@ def _remote_search(fs: Any, url: str, inner: str, allowed: tuple[str, ...]) -> l
     if not matches and glob.has_magic(inner):
         root = _pattern_root(inner)
         for name, details in fs.glob(inner, detail=True).items():
-            reason = _skipped_below(name, root, inner)
-            if details["type"] == "directory":
-                if reason is None and not inner.endswith("**"):
-                    matches += _remote_walk(fs, name, root, allowed)
-            else:
+            if details["type"] != "directory":
+                reason = _skipped_below(name, root, inner)
                 matches.append(_remote_file(fs, name, details, root, reason, allowed))
+            elif not inner.endswith("**"):
+                reason = _skipped_below(f"{name.rstrip('/')}/", root, inner)
+                matches += _remote_walk(fs, name.rstrip("/"), root, allowed, reason)
     if all(map(attrgetter("reason"), matches)):
         raise missing_error(url, inner, allowed, {item.path: item.reason for item in matches}, fs=fs)
     return matches
 
 
-def _remote_walk(fs: Any, folder: str, root: str, allowed: tuple[str, ...]) -> list[_Found]:
+def _remote_walk(
+    fs: Any, folder: str, root: str, allowed: tuple[str, ...], reason: Reason | None = None
+) -> list[_Found]:
+    """The files of a folder, one entry for all that lies in a folder below that is not searched (`reason`: in any)."""
     found: dict[str, _Found] = {}
     for name, details in fs.find(folder, detail=True).items():
-        item = _remote_file(fs, name, details, root, _skipped_below(name, folder), allowed)
+        item = _remote_file(fs, name, details, root, reason or _skipped_below(name, folder), allowed)
         below = name[len(folder) :].strip("/").split("/")
-        skipped = next((at for at, part in enumerate(below[:-1]) if skip_reason(part, folder=True)), None)
-        if skipped is not None:  # one entry for all that lies in a folder that is not searched
-            inner = "/".join([folder, *below[: skipped + 1], ""])
+        folders = (at for at, part in enumerate(below[:-1], 1) if skip_reason(part, folder=True))
+        depth = 0 if reason else next(folders, None)
+        if depth is not None:
+            inner = "/".join([folder, *below[:depth], ""])
             count = found[inner].files + 1 if inner in found else 1
             item = replace(item, inner=inner, path=fs.unstrip_protocol(inner), files=count)
         found[item.inner] = item

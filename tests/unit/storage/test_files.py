@@ -232,19 +232,26 @@ def test_other_stores_account_for_every_file_too(mixed):
         for name in files:
             path = Path(folder, name)
             fs.pipe(f"/surveyed/{path.relative_to(mixed)}", path.read_bytes())
-    here, there = survey(mixed), survey("memory://surveyed")
-    assert names(there.files) == names(here.files)
-    assert [(item.relative, item.reason, item.files) for item in there.left_out] == [
-        (item.relative, item.reason, item.files) for item in here.left_out
-    ]
+    for pattern in ("", "/sub/*"):
+        here, there = survey(f"{mixed}{pattern}"), survey(f"memory://surveyed{pattern}")
+        assert names(there.files) == names(here.files)
+        assert [(item.relative, item.reason, item.files) for item in there.left_out] == [
+            (item.relative, item.reason, item.files) for item in here.left_out
+        ]
 
 
 def test_a_pattern_accounts_for_what_it_matches(mixed):
-    assert reasons(survey(f"{mixed}/sub/*").left_out) == {"x.txt": "extension"}
+    assert reasons(survey(f"{mixed}/sub/*").left_out) == {"_skip/": "hidden", "x.txt": "extension"}
+    assert reasons(survey(f"{mixed}/*").left_out) == {
+        name: reason
+        for name, reason in LEFT_OUT.items()
+        if name[0] != "."  # which '*' does not match
+    }
     assert reasons(survey(f"{mixed}/**/*.txt", extensions=".txt").left_out) == {}
     assert names(survey(f"{mixed}/*.gristmill/*.json").files) == ["out.gristmill/run.json"]
-    with pytest.raises(InputNotFoundError):
-        survey(f"{mixed}/o*/*")
+    for pattern in ("o*", "o*/*"):
+        with pytest.raises(InputNotFoundError):
+            survey(f"{mixed}/{pattern}")
 
 
 def test_a_file_that_one_path_names_and_another_skips_is_taken(mixed):
