@@ -32,12 +32,16 @@ def describe_plan(
 
     `variables` are those of the recipe: they decide nothing beyond the stages, but explain why these changed.
     """
-    described = {
+    described: dict[str, Any] = {
         "format": PLAN_FORMAT,
         "version": __version__,
         "stages": list(map(describe_stage, stages)),
         "settings": dict(settings),
     }
+    last = stages[-1] if stages else None
+    if not isinstance(last, SinkStage) or last.extension != ".parquet":  # JSON has one kind of number
+        for stage in described["stages"]:
+            stage["parameters"].pop("whole_number_columns", None)
     if variables:
         described["variables"] = describe_value(variables)
     return described

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +94,10 @@ def test_what_is_left_of_it_is_done_by_this_version(earlier: Path) -> None:
     assert _job(earlier, "all").run(executor=here(), scores="all").report.partitions_done_before == 1
     verify(earlier / "all").raise_for_problems()
     for name in ("b.jsonl", "_gristmill/ledger/b.parquet", "_gristmill/ledger/b.scores.parquet"):
-        assert (earlier / "all" / name).read_bytes() == (DATA / "all" / name).read_bytes(), name
+        before = (DATA / "all" / name).read_bytes()
+        if name == "b.jsonl":  # a count was written as a float then
+            before = re.sub(rb'"words":(\d+)\.0', rb'"words":\1', before)
+        assert (earlier / "all" / name).read_bytes() == before, name
 
 
 def test_a_class_may_have_moved_since(earlier: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gristmill.errors import UsageError
-from gristmill.ledger.ask.why import KEPT, Change, Decision, DocumentHistory, RecordedScore, Why
+from gristmill.ledger.ask.why import KEPT, Change, Decision, DocumentHistory, RecordedScore, Why, whole_number
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, read_plan
@@ -122,7 +122,7 @@ class Ledger:
                 files=[] if found else [file.path for file in entry.files],
                 decisions=[
                     # Records of earlier versions have no clusters.
-                    Decision(**{key: item[key] for key in Decision.__slots__ if key in item})
+                    Decision(**{key: whole_number(item[key]) for key in Decision.__slots__ if key in item})
                     for item in found
                 ],
                 changes=[
@@ -131,7 +131,9 @@ class Ledger:
                     if item["row"] == row
                 ],
                 scores=[
-                    RecordedScore(item["stage"], item["score"], item["value"]) for item in scores if item["row"] == row
+                    RecordedScore(item["stage"], item["score"], whole_number(item["value"]))
+                    for item in scores
+                    if item["row"] == row
                 ],
             )
             if history.status == QUARANTINED:

@@ -164,4 +164,9 @@ def _shown(query: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.6g}"
+    return "none" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def whole_number(value: Any) -> Any:
+    """A number that the ledger keeps as a float, as the whole number that it is where it is one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

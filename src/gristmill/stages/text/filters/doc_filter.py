@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Literal
+
+ScoreKind = Literal["count", "share", "number"]
+"""What a score is: a whole number, a number from 0 to 1, or any number."""
 
 
 class DocumentFilter(ABC):
@@ -11,6 +14,11 @@ class DocumentFilter(ABC):
 
     A subclass scores one text at a time and decides on the score. It is created on the driver, pickled to every worker,
     and called there once per document; it must not keep anything between two documents.
+
+    Attributes:
+        score_kind: What the scores are. A column of `count` scores holds whole numbers, one of `share` or `number`
+            floats. None goes by what `score_document` is annotated to return (`-> int`, `-> float`), and without that
+            by the scores of each batch: annotate it, so that every batch gives the column the same type.
 
     Example:
         >>> class Shouting(DocumentFilter):
@@ -23,6 +31,7 @@ class DocumentFilter(ABC):
         'Shouting'
     """
 
+    score_kind: ScoreKind | None = None
     _name: str = ""
 
     def __init__(self) -> None:

@@ -53,6 +53,7 @@ class PerExtensionFilter(ColumnFilter):
         'per_extension_filter'
     """
 
+    score_kind = "count"
     lower_reason = "unusual_for_extension"
 
     def __init__(self, lang: str, extension: str | None, metadata_file: str = "code_meta.csv") -> None:

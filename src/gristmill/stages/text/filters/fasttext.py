@@ -68,6 +68,7 @@ class FastTextLangId(_ModelFilter):
         True
     """
 
+    score_kind = "share"
     lower_reason = "language_score_too_low"
     other_reason = "wrong_language"
 
@@ -171,6 +172,7 @@ class FastTextQualityFilter(_ModelFilter):
         'fasttext_quality_filter'
     """
 
+    score_kind = "share"
     lower_reason = "quality_too_low"
 
     def __init__(

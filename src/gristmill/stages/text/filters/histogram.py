@@ -39,6 +39,7 @@ class HistogramFilter(ColumnFilter):
         'histogram'
     """
 
+    score_kind = "count"
     lower_reason = "unusual_characters"
 
     def __init__(

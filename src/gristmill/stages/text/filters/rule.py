@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pyarrow as pa
 
 from gristmill.errors import UsageError
 from gristmill.kernels.text_column import Mask, text_column
-from gristmill.stages.text.filters.doc_filter import DocumentFilter
+from gristmill.stages.text.filters.doc_filter import DocumentFilter, ScoreKind
 from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
 
 
@@ -25,6 +27,7 @@ class ColumnFilter(DocumentFilter):
     Attributes:
         statistic: What is counted.
         denominator: What the count is divided by; None leaves the count as it is.
+        score_kind: What the scores are: `count`, `share` or `number`. Columns of counts hold whole numbers.
         empty_score: The score where there is nothing to divide by, or nothing to count.
         lower: The least score that is kept.
         upper: The greatest score that is kept.
@@ -34,19 +37,35 @@ class ColumnFilter(DocumentFilter):
 
     statistic: Statistic | None = None
     denominator: Statistic | None = None
+    score_kind: ScoreKind = "number"
     empty_score: float = 1.0
     lower_reason: str = "score_too_low"
     upper_reason: str = "score_too_high"
 
     def __init__(self, name: str, *, lower: float | None = None, upper: float | None = None) -> None:
+        for side, bound in (("lower", lower), ("upper", upper)):
+            if bound is None or bound == np.inf:
+                continue
+            if not isinstance(bound, Real) or bound != bound:
+                raise self._refused(side, bound, "give a number.")
+            if self.score_kind == "share" and not 0 <= bound <= 1:
+                percent = f" ({bound:g} % is {bound / 100:g})" if 1 < bound <= 100 else ""
+                raise self._refused(side, bound, f"the score is a share: give a number from 0 to 1{percent}.")
+            if self.score_kind == "count" and bound < 0:
+                raise self._refused(side, bound, "the score is a count: give 0 or more.")
         if lower is not None and upper is not None and lower > upper:
+            least, most = bound_parameter(type(self), "lower"), bound_parameter(type(self), "upper")
             raise UsageError(
                 f"{type(self).__name__} would keep scores from {lower} up to {upper}, so nothing at all. Set both "
-                "bounds; one that is not given has its default."
+                f"{least} and {most}; one that is not given has its default."
             )
         self._name = name
         self.lower = lower
         self.upper = upper
+
+    def _refused(self, side: str, bound: Any, why: str) -> UsageError:
+        parameter = bound_parameter(type(self), side)
+        return UsageError(f"{type(self).__name__}({parameter}={bound!r}): {why}", parameter=parameter, value=bound)
 
     def warm_up(self) -> None:
         """Called in the driver before workers start: load kernels that no statistic in `needs` stands for."""
@@ -86,6 +105,8 @@ class ColumnFilter(DocumentFilter):
 
     def stored_scores(self, scores: Scores) -> pa.Array:
         """What a `score_field` holds for these scores, which `score_column` has just given."""
+        if self.score_kind == "count":  # a document that was not scored has no count
+            return pa.array(scores, from_pandas=True).cast(pa.int64())
         return pa.array(scores)
 
     def reasons(self) -> tuple[str, ...]:
@@ -98,8 +119,22 @@ class ColumnFilter(DocumentFilter):
         needs = list(self.needs())
         statistics = TextStatistics(text_column([text]), needs)
         statistics.require(needs, statistics.alive)
-        return float(self.score_column(statistics)[0])
+        score = float(self.score_column(statistics)[0])
+        return int(score) if self.score_kind == "count" else score
 
     def keep_document(self, score: Any) -> bool:
         """Whether a document with this score stays."""
         return bool(self.keep(np.array([score], dtype=np.float64))[0])
+
+
+def bound_parameter(kind: type[ColumnFilter], side: str) -> str:
+    """The parameter of a filter that sets its `lower` or `upper` bound, by its name.
+
+    Example:
+        >>> from gristmill.stages.text.filters.heuristic import RepeatedLinesFilter, WordCountFilter
+        >>> bound_parameter(WordCountFilter, "upper"), bound_parameter(RepeatedLinesFilter, "lower")
+        ('max_words', 'max_repeated_line_fraction')
+    """
+    names = [name for name in inspect.signature(kind).parameters if name.startswith(("min_", "max_"))]
+    usual = [name for name in names if name.startswith("min_" if side == "lower" else "max_")]
+    return (usual or names or [side])[0]

@@ -86,9 +86,43 @@ def _callable_name(function: Any, unnamed: str = "filter") -> str:
     return unnamed if name == "<lambda>" else str(name)
 
 
-def _score_array(scores: Sequence[Any]) -> pa.Array:
-    """Scores as a column: numbers where they are, else what Arrow makes of them."""
-    return pa.array([score.item() if isinstance(score, np.generic) else score for score in scores])
+def _score_array(function: Any, scores: Sequence[Any]) -> pa.Array:
+    """The scores of a filter or function as a column of the type that it declares, else of that which they have.
+
+    Raises:
+        StageDefinitionError: It declares whole numbers, and a score is none.
+    """
+    found = pa.array([score.item() if isinstance(score, np.generic) else score for score in scores])
+    declared, scoring = None, function
+    if isinstance(function, DocumentFilter):
+        declared, scoring = function.score_kind, function.score_document
+    returned = getattr(scoring, "__annotations__", {}).get("return")
+    kind = declared or {int: "count", "int": "count", float: "number", "float": "number"}.get(returned)
+    kinds = pa.types
+    if kind is None or not (kinds.is_integer(found.type) or kinds.is_floating(found.type) or kinds.is_null(found.type)):
+        return found
+    try:
+        return found.cast(pa.int64() if kind == "count" else pa.float64())
+    except pa.ArrowInvalid as error:
+        raise StageDefinitionError(
+            f"{_callable_name(function, 'lambda')} declares whole numbers as scores (-> int), but {error}. Annotate "
+            "what it returns with -> float."
+        ) from error
+
+
+def _name_counts(stage: Score | ScoreFilter, filters: Sequence[Any]) -> None:
+    """Let the stage name its columns of counts, where there are any.
+
+    What it names is a part of the plan of Parquet output: one of an earlier version, in which such a column holds
+    floats, is not resumed with whole numbers.
+    """
+    columns = [
+        field
+        for one, field in zip(filters, stage.score_field, strict=True)
+        if field and isinstance(one, ColumnFilter) and one.score_kind == "count"
+    ]
+    if columns:
+        stage.whole_number_columns = columns
 
 
 class _Stopwatch:
@@ -146,6 +180,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     never_drops = True
     notes_changes = True
     fork_safe = True
+    whole_number_columns: Sequence[str]
 
     def __init__(
         self,
@@ -159,6 +194,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.score_field: list[str] = _fields(
             score_field, count, name="score_field", owner="Score", texts=self.text_field
         )
+        _name_counts(self, self.score_fn)
         names = [_callable_name(function, "lambda") for function in self.score_fn]
         self.name = names[0] if count == 1 else "score_of_" + "_".join(names)
         self._watch: _Stopwatch | None = None
@@ -180,7 +216,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
             else:
                 call = function.score_document if isinstance(function, DocumentFilter) else function
                 scores = self._watch.scores(self.name, call, batch.text(text_field))
-                values, numbers = _score_array(scores), _as_numbers(scores)
+                values, numbers = _score_array(function, scores), _as_numbers(scores)
             if batch.wants_all_scores and numbers is not None:
                 batch.note_scores(_callable_name(function, "lambda"), numbers)
             batch = batch.with_column(score_field, values)
@@ -264,6 +300,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     role = "score_filter"
     notes_changes = True
     fork_safe = True
+    whole_number_columns: Sequence[str]
 
     def __init__(
         self,
@@ -278,6 +315,8 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.score_field: list[str | None] = _fields(
             score_field, count, name="score_field", owner="ScoreFilter", optional=True, texts=self.text_field
         )
+        if any(self.score_field):
+            _name_counts(self, self.filter_obj)
         names = list(map(attrgetter("name"), self.filter_obj))
         self.name = names[0] if count == 1 else "score_filter_of_" + "_".join(names)
         self._watch: _Stopwatch | None = None
@@ -310,7 +349,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
                 if batch.wants_all_scores and numbers is not None:
                     batch.note_scores(one.name, numbers)
                 if score_field is not None:
-                    batch = batch.with_column(score_field, _score_array(scores))
+                    batch = batch.with_column(score_field, _score_array(one, scores))
                 reason = prefix + drop_reason(one.name, inverted=invert)
                 batch = batch.drop(kept if invert else ~kept, reason=reason, score=numbers)
             if not batch.num_items:

@@ -72,6 +72,7 @@ class TokenCountFilter(_TokenFilter):
         'token_count'
     """
 
+    score_kind = "count"
     lower_reason = "too_few_tokens"
     upper_reason = "too_many_tokens"
 

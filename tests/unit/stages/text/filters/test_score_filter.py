@@ -7,21 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from gristmill.errors import StageDefinitionError, UsageError
+from gristmill.errors import ResumeError, StageDefinitionError, UsageError
 from gristmill.ledger.ask.ledger import Ledger
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.plan_record import read_plan, write_plan
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.filters import (
     DocumentFilter,
     Filter,
+    LongWordFilter,
+    MeanWordLengthFilter,
+    NumbersFilter,
     Score,
     ScoreFilter,
     SlowFilterWarning,
     WordCountFilter,
     score_filter,
 )
-from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter
 from gristmill.tasks import DocumentBatch
 from tests.unit.pipeline.jobs import here, write_lines
 
@@ -171,3 +177,115 @@ def test_the_ledger_has_the_reason_of_every_kind_of_filter(
     Pipeline("job", stages=job).run(here())
     (verdict,) = Ledger(str(tmp_path / "out")).why("d").documents[0].decisions
     assert (verdict.stage, verdict.reason, verdict.score, verdict.threshold) == expected
+
+
+class Share(DocumentFilter):
+    """A share that happens to be a whole number for some texts."""
+
+    def score_document(self, text: str) -> float:
+        return 0 if len(text) < 4 else text.count("o") / len(text)
+
+    def keep_document(self, score: float) -> bool:
+        return True
+
+
+class Plain(Share):
+    """Says neither by an annotation nor by an attribute what its scores are."""
+
+    def score_document(self, text):  # type: ignore[no-untyped-def]
+        return len(text)
+
+
+class Declared(Plain):
+    score_kind = "number"
+
+
+def _characters(text: str) -> int:
+    return len(text)
+
+
+@pytest.mark.parametrize(
+    ("scored_by", "kind"),
+    [
+        (WordCountFilter(min_words=0), pa.int64()),
+        (LongWordFilter(), pa.int64()),
+        (MeanWordLengthFilter(min_mean_word_length=0), pa.float64()),
+        (NumbersFilter(), pa.float64()),
+        (Length(), pa.int64()),
+        (Share(), pa.float64()),
+        (Plain(), pa.int64()),
+        (Declared(), pa.float64()),
+        (_characters, pa.int64()),
+    ],
+)
+def test_a_column_of_scores_has_one_type_in_every_batch(scored_by: Any, kind: pa.DataType) -> None:
+    for some in (["one", "a"], ["four words of text", "10"], ["", None], []):
+        given = DocumentBatch(data=pa.table({"text": pa.array(some, pa.large_string())}))
+        stages = [Score(scored_by, "score")]
+        if isinstance(scored_by, DocumentFilter):
+            stages.append(ScoreFilter(scored_by, score_field="score"))
+        for stage in stages:
+            found = stage.process(given).to_pyarrow()["score"]
+            assert found.type == kind or (scored_by.__class__ is Plain and not some), (stage, some)
+
+
+def test_a_filter_that_declares_whole_numbers_and_gives_others_is_told_so() -> None:
+    class Half(Length):
+        def score_document(self, text: str) -> int:
+            return len(text) / 2  # type: ignore[return-value]
+
+    with pytest.raises(
+        StageDefinitionError, match=r"Half declares whole numbers .* Annotate what it returns with -> "
+    ):
+        Score(Half(), "half").process(batch())
+
+
+def test_a_count_is_whole_for_one_document_too() -> None:
+    assert repr(WORDS.score_document("one two")) == "2"
+    assert repr(NumbersFilter().score_document("1")) == "1.0"
+
+
+@pytest.mark.parametrize("executor", ["local", here()])
+def test_whole_numbers_are_written_and_told_as_such(tmp_path: Path, executor: Any) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": "a", "text": "one two three"}, {"id": "b", "text": "one"}])
+    for writer in (JsonlWriter, ParquetWriter):
+        out = tmp_path / writer.__name__
+        stages = [
+            JsonlReader(str(tmp_path / "in")),
+            ScoreFilter(WORDS, score_field="words"),
+            Score(MeanWordLengthFilter(), score_field="mean"),
+            writer(str(out)),
+        ]
+        Pipeline("whole", stages=stages).run(executor, scores="all")
+        (path,) = out.glob("a.*")
+        if writer is JsonlWriter:
+            assert path.read_text() == '{"id": "a", "text": "one two three","words":3,"mean":3.6666666666666665}\n'
+        else:
+            schema = pq.read_schema(path)
+            assert (schema.field("words").type, schema.field("mean").type) == (pa.int64(), pa.float64())
+        (found,) = Ledger(str(out)).why("b").documents
+        assert repr(found.decisions[0].score) == "1"
+        assert "(score 1, threshold 2)" in str(found.decisions[0])
+        assert [repr(item.value) for item in found.scores] == ["1", "3"]
+
+
+def test_parquet_of_an_earlier_version_is_not_resumed_with_another_type(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": "a", "text": "one two three"}])
+
+    def run(writer: Any) -> Any:
+        stages = [JsonlReader(str(tmp_path / "in")), ScoreFilter(WORDS, score_field="words"), writer]
+        return Pipeline("whole", stages=stages).run(here())
+
+    for writer, resumed in ((JsonlWriter(str(tmp_path / "a")), True), (ParquetWriter(str(tmp_path / "b")), False)):
+        run(writer)
+        folder = RunFolder(writer.path)
+        plan = read_plan(folder)
+        assert plan is not None
+        for stage in plan["stages"]:
+            stage["parameters"].pop("whole_number_columns", None)
+        write_plan(folder, plan)
+        if resumed:
+            assert run(writer).report.partitions_done_before == 1
+        else:
+            with pytest.raises(ResumeError, match="whole_number_columns"):
+                run(writer)

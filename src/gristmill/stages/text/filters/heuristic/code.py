@@ -38,6 +38,8 @@ class PythonCommentToCodeFilter(_CommentShareFilter):
         0.3333333333333333
     """
 
+    score_kind = "share"
+
     def __init__(self, min_comment_to_code_ratio: float = 0.01, max_comment_to_code_ratio: float = 0.85) -> None:
         super().__init__("python_comment_ratio", lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
 
@@ -106,10 +108,11 @@ class NumberOfLinesOfCodeFilter(ColumnFilter):
 
     Example:
         >>> NumberOfLinesOfCodeFilter().score_document("a\nb")
-        2.0
+        2
     """
 
     statistic = s.NEWLINES
+    score_kind = "count"
     lower_reason = "too_few_lines"
     upper_reason = "too_many_lines"
 
@@ -125,9 +128,10 @@ class XMLHeaderFilter(ColumnFilter):
 
     Example:
         >>> XMLHeaderFilter().score_document('<?xml version="1.0"?>')
-        1.0
+        1
     """
 
+    score_kind = "count"
     upper_reason = "xml_header"
 
     def __init__(self, char_prefix_search_length: int = 100) -> None:
@@ -151,6 +155,7 @@ class AlphaFilter(ColumnFilter):
     """
 
     statistic, denominator = s.ALPHABETIC_CHARS, s.N_CHARS
+    score_kind = "share"
     empty_score = 0.0
     lower_reason = "too_few_letters"
 
@@ -170,6 +175,7 @@ class HTMLBoilerplateFilter(ColumnFilter):
         0.36363636363636365
     """
 
+    score_kind = "share"
     lower_reason = "too_little_content"
 
     def __init__(self, min_lang_content_ratio: float = 0.2, min_lang_content_num_chars: int = 100) -> None:

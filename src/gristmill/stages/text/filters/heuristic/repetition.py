@@ -16,6 +16,7 @@ class RepeatedLinesFilter(ColumnFilter):
     """
 
     statistic, denominator = s.UNIQUE_LINES, s.N_LINES
+    score_kind = "share"
     empty_score = 0.0
     lower_reason = "repeated_lines"
 
@@ -32,6 +33,7 @@ class RepeatedParagraphsFilter(ColumnFilter):
     """
 
     statistic, denominator = s.UNIQUE_PARAGRAPHS, s.N_PARAGRAPHS
+    score_kind = "share"
     empty_score = 0.0
     lower_reason = "repeated_paragraphs"
 
@@ -48,6 +50,7 @@ class RepeatedLinesByCharFilter(ColumnFilter):
     """
 
     statistic, denominator = s.UNIQUE_LINE_CHARS, s.LINE_CHARS
+    score_kind = "share"
     empty_score = 0.0
     lower_reason = "repeated_line_chars"
 
@@ -64,6 +67,7 @@ class RepeatedParagraphsByCharFilter(ColumnFilter):
     """
 
     statistic, denominator = s.UNIQUE_PARAGRAPH_CHARS, s.PARAGRAPH_CHARS
+    score_kind = "share"
     empty_score = 0.0
     lower_reason = "repeated_paragraph_chars"
 
@@ -87,6 +91,8 @@ class RepeatingTopNGramsFilter(ColumnFilter):
         super().__init__(f"repeating_top_{n}grams", upper=max_repeating_ngram_ratio)
         self.statistic = Statistic(s.TOP_NGRAM, 0, n, s.SPLITTERS.get(lang.lower(), s.SPACE))
         self.upper_reason = f"top_{n}gram_repeats"
+        if not 0 <= max_repeating_ngram_ratio <= n:  # n-grams overlap, so that a score may exceed 1
+            raise self._refused("upper", max_repeating_ngram_ratio, "give a share of the text, from 0 to 1.")
 
 
 class RepeatingDuplicateNGramsFilter(ColumnFilter):
@@ -105,3 +111,5 @@ class RepeatingDuplicateNGramsFilter(ColumnFilter):
         super().__init__(f"repeating_dup_{n}gram", upper=max_repeating_duplicate_ngram_ratio)
         self.statistic = Statistic(s.DUPLICATE_NGRAM, 0, n, s.SPLITTERS.get(lang.lower(), s.SPACE))
         self.upper_reason = f"duplicate_{n}grams"
+        if not 0 <= max_repeating_duplicate_ngram_ratio <= n:  # n-grams overlap, so that a score may exceed 1
+            raise self._refused("upper", max_repeating_duplicate_ngram_ratio, "give a share of the text, from 0 to 1.")

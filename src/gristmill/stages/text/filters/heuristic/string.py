@@ -27,6 +27,7 @@ class NonAlphaNumericFilter(ColumnFilter):
     """
 
     statistic, denominator = s.PLAIN_CHARS, s.N_CHARS
+    score_kind = "share"
     upper_reason = "too_many_symbols"
 
     def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
@@ -46,6 +47,7 @@ class NumbersFilter(ColumnFilter):
     """
 
     statistic, denominator = s.DIGIT_CHARS, s.N_CHARS
+    score_kind = "share"
     upper_reason = "too_many_digits"
 
     def __init__(self, max_number_to_text_ratio: float = 0.15) -> None:
@@ -61,6 +63,7 @@ class WhiteSpaceFilter(ColumnFilter):
     """
 
     statistic, denominator = s.WHITE_CHARS, s.N_CHARS
+    score_kind = "share"
     upper_reason = "too_much_white_space"
 
     def __init__(self, max_white_space_ratio: float = 0.25) -> None:
@@ -76,6 +79,7 @@ class ParenthesesFilter(ColumnFilter):
     """
 
     statistic, denominator = s.BRACKET_CHARS, s.N_CHARS
+    score_kind = "share"
     upper_reason = "too_many_brackets"
 
     def __init__(self, max_parentheses_ratio: float = 0.1) -> None:
@@ -96,6 +100,7 @@ class UrlsFilter(ColumnFilter):
     """
 
     statistic, denominator = s.URL_CHARS, s.N_CHARS
+    score_kind = "share"
     upper_reason = "too_many_urls"
 
     def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: re.Pattern[str] | str | None = None) -> None:
@@ -119,10 +124,11 @@ class PornographicUrlsFilter(ColumnFilter):
 
     Example:
         >>> PornographicUrlsFilter().score_document("http://porn.example")
-        1.0
+        1
     """
 
     statistic = s.ADULT_URLS
+    score_kind = "count"
     upper_reason = "adult_url"
 
     def __init__(self, url_regex: re.Pattern[str] | str | None = None) -> None:
@@ -158,6 +164,7 @@ class SymbolsToWordsFilter(_WordFilter):
     """
 
     statistic, denominator = s.SYMBOL_WORDS, s.N_WORDS
+    score_kind = "share"
     upper_reason = "too_many_symbol_words"
 
     def __init__(self, max_symbol_to_word_ratio: float = 0.1, lang: str = "en") -> None:
@@ -169,10 +176,11 @@ class LongWordFilter(_WordFilter):
 
     Example:
         >>> LongWordFilter().score_document("a bcd")
-        3.0
+        3
     """
 
     statistic = s.LONGEST_WORD
+    score_kind = "count"
     upper_reason = "word_too_long"
 
     def __init__(self, max_word_length: int = 1000, lang: str = "en") -> None:
@@ -184,10 +192,11 @@ class WordCountFilter(_WordFilter):
 
     Example:
         >>> WordCountFilter().score_document("a b c")
-        3.0
+        3
     """
 
     statistic = s.N_WORDS
+    score_kind = "count"
     lower_reason = "too_few_words"
     upper_reason = "too_many_words"
 
@@ -221,6 +230,7 @@ class WordsWithoutAlphabetsFilter(_WordFilter):
     """
 
     statistic, denominator = s.ALPHABETIC_WORDS, s.N_WORDS
+    score_kind = "share"
     empty_score = 0.0
     lower_reason = "too_few_alphabetic_words"
 
@@ -237,10 +247,11 @@ class CommonEnglishWordsFilter(ColumnFilter):
 
     Example:
         >>> CommonEnglishWordsFilter().score_document("the cat and the dog")
-        2.0
+        2
     """
 
     statistic = s.COMMON_WORDS
+    score_kind = "count"
     lower_reason = "too_few_common_words"
 
     def __init__(self, min_num_common_words: int = 2, stop_at_false: bool = True) -> None:
@@ -253,7 +264,7 @@ class CommonEnglishWordsFilter(ColumnFilter):
             # The count stops after the first word, whatever that is.
             return statistics.scores(s.FIRST_WORD_COMMON)
         scores = super().score_column(statistics)
-        return scores.clip(max=self._cutoff) if self._stop_at_false else scores
+        return scores.clip(max=np.ceil(self._cutoff)) if self._stop_at_false else scores
 
 
 class BulletsFilter(ColumnFilter):
@@ -265,6 +276,7 @@ class BulletsFilter(ColumnFilter):
     """
 
     statistic, denominator = s.BULLET_LINES, s.N_LINES
+    score_kind = "share"
     upper_reason = "too_many_bullets"
 
     def __init__(self, max_bullet_lines_ratio: float = 0.9) -> None:
@@ -282,6 +294,7 @@ class PunctuationFilter(ColumnFilter):
     """
 
     statistic, denominator = s.OPEN_LINES, s.N_LINES
+    score_kind = "share"
     upper_reason = "too_few_sentence_ends"
 
     def __init__(self, max_num_sentences_without_endmark_ratio: float = 0.85) -> None:
@@ -299,6 +312,7 @@ class EllipsisFilter(ColumnFilter):
     """
 
     statistic, denominator = s.ELLIPSIS_LINES, s.N_LINES
+    score_kind = "share"
     upper_reason = "too_many_ellipses"
 
     def __init__(self, max_num_lines_ending_with_ellipsis_ratio: float = 0.3) -> None:
@@ -320,6 +334,7 @@ class BoilerPlateStringFilter(ColumnFilter):
     """
 
     statistic, denominator = s.BOILERPLATE_PARAGRAPHS, s.ALL_PARAGRAPHS
+    score_kind = "share"
     empty_score = 0.0
     upper_reason = "too_much_boilerplate"
 
@@ -346,9 +361,10 @@ class SubstringFilter(ColumnFilter):
 
     Example:
         >>> SubstringFilter("x", "any").score_document("axb")
-        1.0
+        1
     """
 
+    score_kind = "count"
     lower_reason = "substring_missing"
 
     def __init__(self, substring: str, position: Literal["prefix", "suffix", "any"]) -> None:
