@@ -184,10 +184,12 @@ class ExecutorSuite:
         assert verify(str(tmp_path / "out")).ok
 
     def test_batch_size(self, source: Path, notes: Path) -> None:
-        middle = [stages.DropEveryThird(), stages.Stream(), stages.TakesMany(notes)]
-        result = self.run(source, middle, None)
-        sizes = [int(path.name.split(".")[0]) for path in notes.iterdir()]
-        assert max(sizes) == 3
+        """A stage that defines `process_batch` gets up to `batch_size` tasks per call, also where that is one."""
+        single = stages.TakesMany(notes).with_(name="single", batch_size=1)
+        result = self.run(source, [stages.DropEveryThird(), stages.Stream(), stages.TakesMany(notes), single], None)
+        calls = [path.name.split(".")[:2] for path in notes.iterdir()]
+        assert max(int(size) for name, size in calls if name == "many") == 3
+        assert {size for name, size in calls if name == "single"} == {"1"}
         assert sum(task.num_items for task in result) == len([n for n in range(FILES * ROWS) if n % 3])
 
     def test_documents_that_are_something_else_in_between(self, source: Path, tmp_path: Path, notes: Path) -> None:

@@ -169,7 +169,7 @@ class TakesMany(ProcessingStage[DocumentBatch, DocumentBatch]):
         raise AssertionError("process_batch is called instead")
 
     def process_batch(self, tasks: list[DocumentBatch]) -> list[DocumentBatch]:
-        (self.folder / f"{len(tasks)}.{uuid.uuid4().hex[:8]}").touch()
+        (self.folder / f"{self.name}.{len(tasks)}.{uuid.uuid4().hex[:8]}").touch()
         return tasks
 
 

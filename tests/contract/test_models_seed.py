@@ -16,6 +16,9 @@ os.environ.setdefault("PYTORCH_JIT", "0")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from gristmill.backends.local import LocalExecutor
+from gristmill.errors import StageFailedError
+from gristmill.pipeline import Pipeline
 from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.resources import Resources
 from tests.unit.stages.text.models.tiny import (
@@ -56,6 +59,7 @@ def test_model_stage_has_the_published_signature_and_contract() -> None:
 
 def test_the_custom_model_stage_of_the_seed_works(tmp_path: Path) -> None:
     import numpy as np
+    import torch
     from transformers import AutoModelForSequenceClassification
 
     from gristmill.backends.base import WorkerMetadata
@@ -66,6 +70,7 @@ def test_the_custom_model_stage_of_the_seed_works(tmp_path: Path) -> None:
         def __init__(self, model_identifier: str, label_field: str = "label", **kwargs):  # type: ignore[no-untyped-def]
             super().__init__(model_identifier=model_identifier, unpack_inference_batch=True, **kwargs)
             self.label_field = label_field
+            self.place: Any = "cuda"
 
         def outputs(self):  # type: ignore[no-untyped-def]
             return ["data"], [self.label_field]
@@ -74,7 +79,7 @@ def test_the_custom_model_stage_of_the_seed_works(tmp_path: Path) -> None:
             self.model = AutoModelForSequenceClassification.from_pretrained(
                 self.model_identifier, cache_dir=self.cache_dir, local_files_only=True
             )
-            self.model.eval().to("cpu")
+            self.model.eval().to(self.place)  # the line of the seed, with another word for "cuda" where there is none
 
         def process_model_output(self, outputs, model_input_batch=None):  # type: ignore[no-untyped-def]
             logits = outputs.logits.cpu().numpy()
@@ -88,6 +93,16 @@ def test_the_custom_model_stage_of_the_seed_works(tmp_path: Path) -> None:
 
     folder = make_sequence_classifier(tmp_path / "model")
     stage = ClassifierStage(str(folder), model_inference_batch_size=4)
+    if not torch.cuda.is_available():
+        with pytest.raises(StageFailedError) as caught:
+            Pipeline("seed", stages=[TokenizerStage(str(folder)), stage]).run(
+                executor=LocalExecutor(config={"num_cpus": 0}), initial_tasks=[batch_of(texts(2))]
+            )
+        said = str(caught.value)
+        assert "no GPU can be used here (Torch not compiled with CUDA enabled" in said or "NVIDIA" in said
+        assert f"{__file__}:{inspect.getsourcelines(ClassifierStage.setup)[1] + 4}: self.model.eval()" in said
+        assert "Write .to(self.device) instead" in said
+        stage.place = stage.device
     out = run([TokenizerStage(str(folder)), stage], batch_of(texts(10)))
     assert out.to_pandas()["label"].isin([0, 1, 2]).all()
     assert out.to_pandas()["id"].tolist() == list(range(10))

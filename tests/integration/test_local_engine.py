@@ -632,6 +632,11 @@ def test_gpu_slots_are_shared_and_named(source: Path, tmp_path: Path, monkeypatc
     large = Diary(str(pair)).with_(resources=Resources(cpus=0.1, gpus=2))
     run(pipeline(source, tmp_path / "b", large, blocksize="1KB"), num_gpus=2)
     assert [devices for _, devices in notes(pair, "setup")] == ["0,1"]
+    none = tmp_path / "none"
+    none.mkdir()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # one that the executor is told not to use
+    run(pipeline(source, tmp_path / "c", Diary(str(none)), blocksize="1KB"), num_gpus=0)
+    assert {tuple(devices) for _, *devices in notes(none, "setup")} == {()}
 
 
 def test_a_stage_with_a_gpu_is_called_in_the_thread_that_set_it_up(source: Path, tmp_path: Path) -> None:

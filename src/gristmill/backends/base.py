@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
+UNKNOWN_GPU_GB = 24.0
+"""What a GPU is assumed to have where none can be asked, because the GPU count is made up, say."""
+
 
 @dataclass
 class NodeInfo:
@@ -26,7 +29,7 @@ class NodeInfo:
 
 @dataclass
 class WorkerMetadata:
-    """The worker in which `setup` runs, and what it was given (GPU indices, for instance)."""
+    """The worker in which `setup` runs, and what it was given: `{"gpus": [0, 1]}`, with an empty list for no GPU."""
 
     worker_id: str = ""
     allocation: Any = None
@@ -43,7 +46,7 @@ class Capacity:
     gpus: float
     largest_node_cpus: float
     largest_node_gpus: float
-    gpu_memory_gb: float = 24.0
+    gpu_memory_gb: float = UNKNOWN_GPU_GB
 
 
 class BaseExecutor(ABC):

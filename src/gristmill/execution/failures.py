@@ -48,17 +48,33 @@ def _is_users(frame: traceback.FrameSummary) -> bool:
     return not of_python and not file.startswith((_HERE, "<frozen"))
 
 
-def _told(error: BaseException) -> tuple[str, str | None]:
+def _told(stage: ProcessingStage[Any, Any], error: BaseException) -> tuple[str, str | None]:
     """What to say about an error, and its traceback; none for one of ours from code of ours, which explains itself."""
     if isinstance(error, GristmillError) and not any(map(_is_users, traceback.extract_tb(error.__traceback__))):
         return str(error), None
     trace = user_traceback(error)
-    return f"{type(error).__name__}: {error}\n\n{trace}", trace
+    return f"{_without_cuda(stage, error) or f'{type(error).__name__}: {error}'}\n\n{trace}", trace
+
+
+def _without_cuda(stage: ProcessingStage[Any, Any], error: BaseException) -> str | None:
+    """What to write instead, for code that asks for CUDA where there is none; None for any other error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not any(frame.name == "_lazy_init" and "torch" in Path(frame.filename).parts for frame in frames):
+        return None
+    asking = [frame for frame in frames if _is_users(frame) and "-packages" not in frame.filename]
+    line = f"{asking[-1].filename}:{asking[-1].lineno}: {asking[-1].line}" if asking else "the stage"
+    device = "self.device" if hasattr(type(stage), "device") else '"cuda" if torch.cuda.is_available() else "cpu"'
+    return (
+        f"no GPU can be used here ({str(error).splitlines()[0].rstrip('.')}), and this line asks for one:\n"
+        f"    {line}\n"
+        f"Write .to({device}) instead, and the stage runs on the GPU that its worker was given, else on the CPU. A "
+        "worker is given a GPU where there is one and the stage asks for it: .with_(resources=Resources(gpus=1))."
+    )
 
 
 def raised_in(stage: ProcessingStage[Any, Any], error: BaseException, *, doing: str = "process()") -> StageFailedError:
     """The error for an exception that `stage` raised outside of a particular document."""
-    told, trace = _told(error)
+    told, trace = _told(stage, error)
     return StageFailedError(
         f"Stage {stage.name!r} failed in {doing}: {told}", stage=stage.name, file=None, row=None, traceback=trace
     )
@@ -75,7 +91,7 @@ def failed_stage(
         return error
     file, number = _origin(task, row)
     place = f" on row {number} of {_counted_from(task, file)}" if number is not None else f" on {file}"
-    told, trace = _told(error)
+    told, trace = _told(stage, error)
     if isinstance(error, MissingColumnError):
         told += _OTHER_COLUMN
     return StageFailedError(
@@ -85,8 +101,8 @@ def failed_stage(
         file=file,
         row=number,
         traceback=trace,
-        # A file that cannot be read is no document that could be set aside.
-        can_be_ignored=isinstance(task, DocumentBatch),
+        # A file that cannot be read is no document that could be set aside, and a missing GPU is no document's fault.
+        can_be_ignored=isinstance(task, DocumentBatch) and _without_cuda(stage, error) is None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -32,9 +33,10 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
     highest = _highest_memory()
     try:
         for runner in runners:
+            metadata = WorkerMetadata(_HERE, {"gpus": list(range(math.ceil(runner.segment.resources.gpus)))})
             for stage in runner.segment.stages:
-                set_up_node(stage, NodeInfo(_HERE), WorkerMetadata(_HERE))
-            runner.setup(WorkerMetadata(_HERE))
+                set_up_node(stage, NodeInfo(_HERE), metadata)
+            runner.setup(metadata)
             started.append(runner)
         flow = _Flow(runners, work)
         for task in work.tasks():

@@ -147,7 +147,7 @@ class SegmentRunner:
 
     def _results(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
         """What a stage gives for some tasks, as it is asked for."""
-        if (len(tasks) > 1 or self.segment.batch_size > 1) and stage.supports_batch_processing():
+        if stage.supports_batch_processing():
             if self._caller.takes_together(stage, tasks):
                 return self._caller.many(stage, place, [task for task in tasks if isinstance(task, DocumentBatch)])
             stage = OneByOne(stage)

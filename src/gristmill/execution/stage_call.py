@@ -13,7 +13,7 @@ from gristmill.execution.recovery import Hints, around, by_time, with_gaps
 from gristmill.execution.score_dropped import DroppedDocuments
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.trail import StageTime, Trail
-from gristmill.stages.base import FusedStage, ProcessingStage, member_names
+from gristmill.stages.base import FusedStage, ProcessingStage, Spec, member_names
 from gristmill.tasks.base import NoneTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import Entry, Exit, account, check_given, enter, leave
@@ -303,6 +303,12 @@ class OneByOne(FusedStage):
 
     def validate_input(self, task: Any) -> bool:
         return self.stage.validate_input(task)
+
+    def input_spec_for_task(self, task: Task[Any]) -> Spec:
+        return self.stage.input_spec_for_task(task)
+
+    def _consume_custom_metrics(self) -> dict[str, float]:
+        return self.stage._consume_custom_metrics()
 
 
 def _children(outputs: Sequence[Task[Any]], lineage: Lineage, parent: Task[Any]) -> Iterator[Task[Any]]:

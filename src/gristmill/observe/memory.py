@@ -1,4 +1,4 @@
-"""How much memory and how many processors there are, and how much of the memory our processes hold.
+"""How much memory and how many processors and GPUs there are, and how much of the memory our processes hold.
 
 Processes are measured by PSS: a page shared by n processes counts 1/n in each, so the sum over a tree of forked workers
 is what the machine really gave. Limits are the tightest of the machine's and of every control group above us.
@@ -6,6 +6,7 @@ is what the machine really gave. Limits are the tightest of the machine's and of
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,8 @@ __all__ = [
     "OutOfMemoryCounter",
     "available_memory",
     "cpu_count",
+    "gpu_memory_gb",
+    "gpu_names",
     "measure_tree",
     "memory_limit",
     "process_start_time",
@@ -193,6 +196,53 @@ def cpu_count(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
         if quota is not None and period and quota > 0:
             count = min(count, math.ceil(quota / period))
     return max(1, count)
+
+
+def gpu_names(wanted: int | None = None) -> list[str]:
+    """What the GPUs of this process are called in `CUDA_VISIBLE_DEVICES`; exactly `wanted` of them, if that is given.
+
+    As for CUDA itself, an empty variable hides all devices, and `-1` those listed after it.
+
+    Example:
+        >>> gpu_names(2)
+        ['0', '1']
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    listed = map(str, range(len(glob.glob("/dev/nvidia[0-9]*")))) if visible is None else visible.split(",")
+    names: list[str] = []
+    for name in map(str.strip, listed):
+        if not name or name.startswith("-") or name == "NoDevFiles":
+            break
+        names.append(name)
+    if wanted is not None:
+        names += map(str, range(len(names), wanted))
+    return names[:wanted]
+
+
+def gpu_memory_gb(library: str = "libnvidia-ml.so.1") -> float | None:
+    """The memory of the smallest NVIDIA GPU of this machine, asked of the driver; None without a driver or a device.
+
+    The smallest, so that a share of any device is enough. `library` is what comes with the driver (NVML).
+    """
+    import ctypes
+
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2() != 0:
+        return None
+    try:
+        count, sizes = ctypes.c_uint(), []
+        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        for index in range(count.value):
+            device, total_free_used = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+            nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
+            if nvml.nvmlDeviceGetMemoryInfo(device, total_free_used) == 0:
+                sizes.append(total_free_used[0] / 1e9)
+        return min(sizes, default=None)
+    finally:
+        nvml.nvmlShutdown()
 
 
 class OutOfMemoryCounter:

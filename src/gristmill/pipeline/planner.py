@@ -229,7 +229,7 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
     asked = stage.resources
     if asked.requires_gpu and not capacity.gpus:
         if stage.runs_without_gpu:
-            notes.append(f"{stage.name} asks for a GPU; there is none here, so it runs on processors.")
+            notes.append(f"No GPU found: {stage.name} will run on the CPU.")
             return Resources(cpus=asked.cpus)
         amount = f"gpus={asked.gpus:g}" if asked.gpus else f"gpu_memory_gb={asked.gpu_memory_gb:g}"
         raise ResourcesError(

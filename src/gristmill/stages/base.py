@@ -147,7 +147,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     def process_batch(self, tasks: list[X]) -> list[Y]:
         """Turn several tasks into any number; override it when working on many at once is faster.
 
-        Called in a worker with up to `batch_size` tasks.
+        Called in a worker with up to `batch_size` tasks. Where a stage overrides it, `process` is not called by itself.
         """
         results: list[Y] = []
         for task in tasks:

@@ -34,7 +34,7 @@ class Noted(ProcessingStage[DocumentBatch, DocumentBatch]):
         self._note("node", node=node_info.node_id)
 
     def setup(self, worker_metadata: Any = None) -> None:
-        self._note("setup", gpus=[int(gpu) for gpu in worker_metadata.allocation or ()])
+        self._note("setup", gpus=worker_metadata.allocation["gpus"], visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def teardown(self) -> None:
         self._note("teardown")
@@ -105,9 +105,12 @@ class SaysVariable(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     name = "says"
 
+    def __init__(self, variable: str = "GRISTMILL_TEST_SAYS") -> None:
+        self.variable = variable
+
     def process(self, task: DocumentBatch) -> DocumentBatch:
         table = task.to_pyarrow()
-        said = os.environ.get("GRISTMILL_TEST_SAYS", "nothing")
+        said = os.environ.get(self.variable, "nothing")
         return DocumentBatch(data=table.append_column("said", pa.array([said] * table.num_rows)))
 
 

@@ -51,11 +51,20 @@ def test_four_workers_share_a_gpu_and_others_hold_none(source: Path, folder: Pat
     set_up = notes(folder, "setup")
     assert [note["gpus"] for note in set_up if note["stage"] == "shared"] == [[0]] * 4
     assert {tuple(note["gpus"]) for note in set_up if note["stage"] == "fed"} == {()}
+    assert {note["stage"]: note["visible"] for note in set_up} == {"shared": "0", "fed": ""}
     # They were there at the same time, not one after the other.
     mine = [note for note in set_up if note["stage"] == "shared"]
     gone = [note for note in notes(folder, "teardown") if note["stage"] == "shared"]
     assert len({note["pid"] for note in mine}) == 4
     assert max(note["at"] for note in mine) < min(note["at"] for note in gone)
+
+
+def test_stages_without_a_gpu_see_none(source: Path) -> None:
+    """As on a node with a GPU whose Ray leaves the variable alone, which is what it is told here."""
+    leaves = {"CUDA_VISIBLE_DEVICES": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    executor = RayDataExecutor(config={"runtime_env": {"env_vars": leaves}})
+    result = _pipeline(source, None, SaysVariable("CUDA_VISIBLE_DEVICES")).run(executor=executor)
+    assert {text for task in result for text in task.column("said").to_pylist()} == {""}
 
 
 def test_more_gpus_than_there_are_is_an_error_and_no_hang(source: Path, folder: Path) -> None:

@@ -167,6 +167,7 @@ def test_a_wrong_result_is_the_fault_of_the_stage(wrong: Any, words: str, ignore
             [batch(0, 4), batch(4, 6)],
             "process_batch()",
         ),
+        (runner(ReturnsMany(wrong), batch_size=1, ignore_failures=ignore_failures), [batch(0, 4)], "process_batch()"),
     ):
         with pytest.raises(StageResultError) as caught:
             list(made.run(tasks))
@@ -241,6 +242,21 @@ def test_slices_keep_the_outputs_of_a_stage_that_gives_several_apart() -> None:
     whole = numbers(list(runner(Twice()).run([batch(0, 6)])))
     sliced = numbers(list(runner(Twice()).run([batch(0, 6)], Hints(slices={0: ((2, 4),)}))))
     assert whole == sliced == [[0, 1, 2, 3, 4, 5], [100, 101, 102, 103, 104, 105]]
+
+
+@pytest.mark.parametrize("ignore_failures", [False, True])
+def test_process_batch_is_called_for_a_single_task_and_its_own_figures_are_kept(ignore_failures: bool) -> None:
+    class Counts(Together):
+        def process(self, task: Any) -> Any:
+            raise AssertionError("process_batch is called instead")
+
+        def process_batch(self, tasks: list[Any]) -> list[Any]:
+            self._log_metric("tasks", len(tasks))
+            return tasks
+
+    made = runner(Counts(), batch_size=1, ignore_failures=ignore_failures)
+    assert numbers(list(made.run([batch(0, 3)]))) == [[0, 1, 2]]
+    assert made.call_counts.times["together"].custom == {"tasks": 1}
 
 
 def test_a_time_limit_gives_documents_in_growing_pieces() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -13,6 +15,8 @@ from gristmill.observe.memory import (
     OutOfMemoryCounter,
     available_memory,
     cpu_count,
+    gpu_memory_gb,
+    gpu_names,
     measure_tree,
     memory_limit,
     process_start_time,
@@ -148,3 +152,50 @@ def test_processes_that_are_gone_are_left_out() -> None:
 
 def test_a_process_that_lives_has_a_start_time() -> None:
     assert process_start_time(os.getpid()) is not None
+
+
+# --- GPUs ---
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        ("", []),
+        ("-1", []),
+        (" ", []),
+        ("NoDevFiles", []),
+        ("0,3", ["0", "3"]),
+        ("2,-1,1", ["2"]),
+        ("GPU-5a, 1", ["GPU-5a", "1"]),
+    ],
+)
+def test_gpus_are_those_that_cuda_would_show(monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_names() == names
+    assert gpu_names(0) == []
+    assert len(gpu_names(3)) == 3, "slots that are asked for beyond the devices there are"
+
+
+_DRIVER = """
+static unsigned long long sizes[] = {80000000000ULL, 24000000000ULL};
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = sizes + index; return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) {
+    memory[0] = *(unsigned long long *)device;
+    memory[1] = memory[2] = 0;
+    return 0;
+}
+"""
+
+
+def test_the_driver_is_asked_for_the_memory_of_the_smallest_gpu(tmp_path: Path) -> None:
+    """A library with the functions of NVIDIA's, called as that one is."""
+    assert gpu_memory_gb(str(tmp_path / "no-driver.so")) is None
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    (tmp_path / "nvml.c").write_text(_DRIVER)
+    library = tmp_path / "nvml.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")], check=True)
+    assert gpu_memory_gb(str(library)) == 24.0

@@ -25,7 +25,8 @@ class LocalConfig:
         max_workers_per_stage: The most workers that a segment gets; None: as many as fit.
         num_cpus: Processors to use; 0 runs everything in the calling process; None: those there are.
         num_gpus: GPU slots to hand out; None: the devices there are.
-        gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates.
+        gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: that of the smallest
+            device.
         memory_budget: The most memory of all processes together, such as "8GB"; None: most of what is available.
         worker_max_lifetime_m: Minutes after which a worker is replaced; None: only when its memory grows; 0: never.
         worker_restart_interval_m: Minutes that pass at least between two replacements in a segment.
@@ -39,7 +40,7 @@ class LocalConfig:
     max_workers_per_stage: int | None = None
     num_cpus: int | float | None = None
     num_gpus: int | None = None
-    gpu_memory_gb: float = 24.0
+    gpu_memory_gb: float | None = None
     memory_budget: str | int | None = None
     worker_max_lifetime_m: float | None = None
     worker_restart_interval_m: float = 1.0
@@ -60,6 +61,10 @@ class LocalConfig:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise UsageError(f"{name}={value!r} must not be negative.")
+        for name in ("logging_interval", "gpu_memory_gb"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"{name}={value!r} must be above 0.")
         if self.max_workers_per_stage is not None and self.max_workers_per_stage < 1:
             raise UsageError(f"max_workers_per_stage={self.max_workers_per_stage!r} must be at least 1.")
         if self.memory_budget is not None:

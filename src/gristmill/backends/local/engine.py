@@ -212,9 +212,8 @@ class Engine:
             on_node=not self.state.segments[action.segment].node_ready,
             modules=tuple(self.modules),
         )
-        env: dict[str, str] = {}
-        if self.gpu_names:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpu_names[device] for device in action.gpus)
+        # Empty for a worker without a GPU: it must not find one either.
+        env = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpu_names[device] for device in action.gpus)}
         try:
             # While nobody works yet, an interrupt need not wait until the fork server has imported everything.
             with self._interrupts.may_cut(not self._assigned):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 import time
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from gristmill.backends.base import BaseExecutor, Capacity, parse_config
+from gristmill.backends.base import UNKNOWN_GPU_GB, BaseExecutor, Capacity, parse_config
 from gristmill.backends.local.config import SMALL_INPUT, LocalConfig
 from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment
@@ -19,7 +18,7 @@ from gristmill.errors import PlanningError
 from gristmill.execution.driver import Work
 from gristmill.execution.in_process import run_in_process
 from gristmill.figures import format_size
-from gristmill.observe.memory import available_memory, cpu_count, measure_tree
+from gristmill.observe.memory import available_memory, cpu_count, gpu_memory_gb, gpu_names, measure_tree
 from gristmill.pipeline.user_code import is_user_module
 from gristmill.stages.base import FusedStage, ProcessingStage
 
@@ -50,13 +49,13 @@ class LocalExecutor(BaseExecutor):
 
     def capacity(self) -> Capacity:
         cpus = self._cpus()
-        gpus = len(self._gpus())
+        gpus = len(gpu_names(self.settings.num_gpus))
         return Capacity(
             cpus=cpus,
             gpus=gpus,
             largest_node_cpus=max(1.0, float(cpu_count()) if self.settings.num_cpus is None else cpus),
             largest_node_gpus=gpus,
-            gpu_memory_gb=self.settings.gpu_memory_gb,
+            gpu_memory_gb=self.settings.gpu_memory_gb or (gpus and gpu_memory_gb()) or UNKNOWN_GPU_GB,
         )
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
@@ -77,7 +76,7 @@ class LocalExecutor(BaseExecutor):
             base = _spill_base(plan)
             sweep(bases=[base])
         with SharedFolder.create(uuid.uuid4().hex[:12], base=base) as folder:
-            Engine(plan, work, state, folder, self._gpus(), [*modules, *packages]).run()
+            Engine(plan, work, state, folder, gpu_names(self.settings.num_gpus), [*modules, *packages]).run()
 
     def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
         """Whether worker processes would be of no use."""
@@ -101,22 +100,11 @@ class LocalExecutor(BaseExecutor):
             return float(self.settings.num_cpus) or 1.0
         return max(1.0, float(int(cpu_count() * self.settings.cpu_allocation_percentage + 0.5)))
 
-    def _gpus(self) -> list[str]:
-        """The names of the GPU slots, as CUDA_VISIBLE_DEVICES lists them."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = [name.strip() for name in visible.split(",") if name.strip()] if visible is not None else None
-        if names is None:
-            names = [str(index) for index in range(len(glob.glob("/dev/nvidia[0-9]*")))]
-        wanted = self.settings.num_gpus
-        if wanted is None:
-            return names
-        return (names + [str(index) for index in range(len(names), wanted)])[:wanted]
-
     def _state(self, plan: ExecutionPlan) -> State:
         settings = self.settings
         budget = self._budget(plan)
         cpus = self._cpus()
-        gpus = len(self._gpus())
+        gpus = len(gpu_names(settings.num_gpus))
         batch_mode = settings.execution_mode == "batch"
         queue_limit = min(_MOST_QUEUED, max(1 << 20, budget // (8 * max(1, len(plan.segments) - 1))))
         segments = [

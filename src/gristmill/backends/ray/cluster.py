@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib.util
 import logging
 import os
@@ -15,14 +14,12 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from gristmill.backends.base import Capacity
+from gristmill.backends.base import UNKNOWN_GPU_GB, Capacity
 from gristmill.backends.ray import ray_internals
 from gristmill.errors import UsageError, WorkerError
-from gristmill.observe.memory import cpu_count
+from gristmill.observe.memory import cpu_count, gpu_memory_gb, gpu_names
 
 _LOGGERS = ("ray", "ray.data", "ray.util", "ray._private")
-_UNKNOWN_GPU_GB = 24.0
-"""What a GPU is assumed to have where none can be asked, because the GPU count of the node is made up, say."""
 _ANSWER_S = 60.0
 _gpu_memory: dict[frozenset[str], float] = {}
 """Answers by the ids of the nodes; the GPUs of a running node do not change."""
@@ -162,8 +159,9 @@ def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capaci
             "Set RAY_ADDRESS to a cluster with more nodes."
         )
     cpus = float(cpu_count() if config.num_cpus is None else config.num_cpus)
-    gpus = float(_local_gpus() if config.num_gpus is None else config.num_gpus)
-    return Capacity(cpus, gpus, cpus, gpus, config.gpu_memory_gb or ray_internals.gpu_memory_gb() or _UNKNOWN_GPU_GB)
+    gpus = float(len(gpu_names(config.num_gpus)))
+    memory_gb = config.gpu_memory_gb or (gpus and gpu_memory_gb()) or UNKNOWN_GPU_GB
+    return Capacity(cpus, gpus, cpus, gpus, memory_gb)
 
 
 def _memory_on_nodes_gb(cluster: Cluster) -> float:
@@ -173,10 +171,10 @@ def _memory_on_nodes_gb(cluster: Cluster) -> float:
     """
     wanted = frozenset(node.id for node in cluster.nodes if node.gpus)
     if not wanted:
-        return _UNKNOWN_GPU_GB
+        return UNKNOWN_GPU_GB
     if wanted not in _gpu_memory:
         answers = [
-            ray.remote(ray_internals.gpu_memory_gb)
+            ray.remote(gpu_memory_gb)
             .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
             .remote()
             for node in sorted(wanted)
@@ -187,7 +185,7 @@ def _memory_on_nodes_gb(cluster: Cluster) -> float:
             # If the node is lost or lacks something, the run itself will say so.
             with contextlib.suppress(ray.exceptions.RayError):
                 sizes.append(ray.get(answer))
-        _gpu_memory[wanted] = min((size for size in sizes if size is not None), default=_UNKNOWN_GPU_GB)
+        _gpu_memory[wanted] = min((size for size in sizes if size is not None), default=UNKNOWN_GPU_GB)
     return _gpu_memory[wanted]
 
 
@@ -215,7 +213,8 @@ def _connect(config: ClusterConfig, address: str | None, environment: Mapping[st
         return
     options.update(
         num_cpus=config.num_cpus,
-        num_gpus=config.num_gpus,
+        # Ray itself takes -1 for a device.
+        num_gpus=0 if config.num_gpus is None and not gpu_names() else config.num_gpus,
         object_store_memory=config.object_store_memory,
         include_dashboard=importlib.util.find_spec("aiohttp_cors") is not None,
     )
@@ -281,13 +280,6 @@ def short_temp_dir() -> str:
     """A folder for Ray's files whose path ends room for the names of its sockets (at most 107 bytes)."""
     folder = os.path.join(tempfile.gettempdir(), f"gristmill-ray-{os.getuid()}")
     return folder if len(folder) < 40 else f"/tmp/gristmill-ray-{os.getuid()}"  # noqa: S108
-
-
-def _local_gpus() -> int:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip()])
-    return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
 @contextlib.contextmanager

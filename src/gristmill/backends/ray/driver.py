@@ -83,6 +83,7 @@ class RayRun:
 
     def worker_spec(self, segment: Segment) -> WorkerSpec:
         """What the workers of `segment` are told."""
+        given = (self.specs[segment.index].ray.ray_remote_args or {}).get("num_gpus", segment.resources.gpus)
         return WorkerSpec(
             run=self.id,
             code=pickled(segment, self.plan.settings),
@@ -91,6 +92,7 @@ class RayRun:
             whole_partitions=self.plan.whole_partitions,
             coordinator=self.coordinator,
             lifetime_s=lifetime_s(segment, self.specs[segment.index], self._default_lifetime_m),
+            holds_gpu=bool(given),
         )
 
     def stays(self, segment: Segment) -> bool:

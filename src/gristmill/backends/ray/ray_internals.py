@@ -57,26 +57,6 @@ def task_attempt() -> int:
     return int(ray._private.worker.global_worker.core_worker.get_current_task_attempt_number())
 
 
-def gpu_memory_gb() -> float | None:
-    """The memory of the smallest GPU of this machine; None where there is none.
-
-    Ray ships a copy of NVIDIA's library; in public it counts devices and does not say how large they are.
-    """
-    try:
-        from ray._private.thirdparty import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-            sizes = [float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9 for handle in handles]
-        finally:
-            pynvml.nvmlShutdown()
-    except Exception:
-        # No library, no driver or no device: in each case there is nothing to ask.
-        return None
-    return min(sizes, default=None)
-
-
 @functools.cache
 def idle_cpu_policies() -> tuple[str, list[Any]]:
     """The setting of a `DataContext` for backpressure policies, and Ray Data's own ones with one of them extended.

@@ -46,6 +46,7 @@ class WorkerSpec:
         whole_partitions: Whether it takes partitions from reading to commit.
         coordinator: The coordinator of the run.
         lifetime_s: The age at which the worker makes room for a new one; None: never.
+        holds_gpu: Whether it is given a GPU, or a share of one; else it sees none either.
     """
 
     run: str
@@ -55,6 +56,7 @@ class WorkerSpec:
     whole_partitions: bool
     coordinator: Any
     lifetime_s: float | None = None
+    holds_gpu: bool = False
 
 
 @dataclass(slots=True)
@@ -103,6 +105,9 @@ class SegmentWorker:
         self._measured_at = float("-inf")
         self._lock = threading.RLock()
         self._ended = False
+        if not spec.holds_gpu:
+            # Before the code of the stages is loaded: what it imports may look for devices.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
             segment, settings = cloudpickle.loads(spec.code)
         except (ImportError, AttributeError) as error:
@@ -132,8 +137,8 @@ class SegmentWorker:
         coordinator = self.spec.coordinator
         try:
             self._prepare_node()
-            self.runner.setup(WorkerMetadata(self.name, allocation=gpus))
             numbers = tuple(int(gpu) for gpu in gpus if str(gpu).isdigit())
+            self.runner.setup(WorkerMetadata(self.name, {"gpus": list(gpus)}))
             context = ray.get_runtime_context()
             handle = context.current_actor if context.get_actor_id() else None
             self.number = _answer(

@@ -9,8 +9,9 @@ from functools import partial
 
 import pytest
 
-from gristmill.backends.local.executor import _is_fork_safe
+from gristmill.backends.local.executor import LocalExecutor, _is_fork_safe
 from gristmill.backends.local.fork_server import SINGLE_THREADED
+from gristmill.errors import UsageError
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.text.filters import DocumentFilter, Filter, ScoreFilter, WordCountFilter
@@ -86,3 +87,18 @@ print(len(claiming) > 40, len(os.listdir("/proc/self/task")))
         check=True,
     )
     assert done.stdout == "True 1\n", done.stdout
+
+
+def test_gpu_memory_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that asks for 10 GB gets its share of the device there is; what the user says comes first."""
+    monkeypatch.setattr("gristmill.backends.local.executor.gpu_memory_gb", lambda: 80.0)
+    assert LocalExecutor(config={"num_gpus": 1}).capacity().gpu_memory_gb == 80.0
+    assert LocalExecutor(config={"num_gpus": 1, "gpu_memory_gb": 40}).capacity().gpu_memory_gb == 40
+    with pytest.raises(UsageError, match="gpu_memory_gb=0 must be above 0"):
+        LocalExecutor(config={"gpu_memory_gb": 0})
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_hidden_gpus_are_none(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert LocalExecutor().capacity().gpus == 0

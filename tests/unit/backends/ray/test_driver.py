@@ -11,6 +11,7 @@ pytest.importorskip("ray")
 import ray.exceptions
 
 from gristmill.backends.ray import driver as module
+from gristmill.backends.ray.cluster import ClusterConfig, capacity
 from gristmill.backends.ray.driver import Delivery, Sampler, is_loss
 from gristmill.backends.ray.worker import WorkerReport, own_memory
 from gristmill.errors import StageFailedError
@@ -106,3 +107,11 @@ def test_what_came_from_a_loss() -> None:
 def test_faults() -> None:
     assert not is_loss(KeyError("text"))
     assert not is_loss(ray.exceptions.RuntimeEnvSetupError("no such package"))
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_hidden_gpus_are_none(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    assert capacity(ClusterConfig()).gpus == 0

@@ -84,14 +84,6 @@ def test_authentication_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mode() == before
 
 
-def test_the_library_for_gpus_is_shipped() -> None:
-    pynvml = importlib.import_module("ray._private.thirdparty.pynvml")
-    for name in ("nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetMemoryInfo"):
-        assert callable(getattr(pynvml, name))
-    size = ray_internals.gpu_memory_gb()
-    assert size is None or size > 0
-
-
 def test_the_settings_of_ray_data_are_there_with_other_defaults() -> None:
     for name, value in ray_internals.DATA_SETTINGS.items():
         assert getattr(DataContext(), name) < value

@@ -37,10 +37,11 @@ def choose_device(worker: WorkerMetadata | None = None) -> torch.device:
 
 def allocated_gpus(worker: WorkerMetadata | None) -> int | None:
     """How many GPUs the executor gave the worker; None when it does not say."""
-    allocation = getattr(worker, "allocation", None)
-    if allocation is None:
-        return None
-    gpus = allocation.get("gpus") if isinstance(allocation, dict) else getattr(allocation, "gpus", None)
+    gpus = getattr(worker, "allocation", None)
+    if isinstance(gpus, dict):
+        gpus = gpus.get("gpus")
+    elif not isinstance(gpus, list | tuple):
+        gpus = getattr(gpus, "gpus", None)
     if gpus is None:
         return None
     return int(gpus > 0) if isinstance(gpus, int | float) else len(gpus)

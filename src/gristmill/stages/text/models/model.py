@@ -94,6 +94,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     # Set by an out-of-memory error: the rows of a batch that are known to fit.
     _working_rows: int | None = None
+    _device: torch.device | str | None = None
     _pad_token_id: int = 0
 
     def __init__(
@@ -131,6 +132,17 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     @hf_token.setter
     def hf_token(self, token: str | Secret | bool | None) -> None:
         self._hf_token = hide(token)
+
+    @property
+    def device(self) -> torch.device | str:
+        """Where the model belongs: the GPU that the worker was given, else the CPU. A subclass may set another one."""
+        from gristmill.stages.text.models.devices import choose_device
+
+        return self._device or choose_device(self._worker_metadata)
+
+    @device.setter
+    def device(self, device: torch.device | str) -> None:
+        self._device = device
 
     @property
     def model_path(self) -> Path:

@@ -5,6 +5,7 @@ import json
 import logging
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from gristmill.backends.base import WorkerMetadata
 from gristmill.errors import ModelNotFoundError, UsageError
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.models import ModelStage, TokenizerStage
-from gristmill.stages.text.models.devices import is_out_of_memory
+from gristmill.stages.text.models.devices import allocated_gpus, is_out_of_memory
 from gristmill.stages.text.models.sources import weight_files
 from gristmill.stages.text.models.tokens import clip_tokens
 from gristmill.tasks import DocumentBatch
@@ -365,3 +367,21 @@ def test_a_document_without_tokens_does_not_depend_on_its_neighbours(side: Any, 
             both = run([tokenizer, stage], batch_of(["", neighbour])).to_pandas()[column].tolist()
             assert np.allclose(both[0], alone[0], atol=1e-5)
             assert np.isfinite(both[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("allocation", "number"),
+    [(None, None), ({"gpus": []}, 0), ([], 0), ((), 0), ({"gpus": [0, 1]}, 2), ([3], 1), (SimpleNamespace(gpus=[]), 0)],
+)
+def test_an_empty_allocation_means_no_gpu(allocation: Any, number: int | None) -> None:
+    assert allocated_gpus(WorkerMetadata("w", allocation)) == number
+
+
+def test_a_stage_without_a_gpu_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    stage = ModelStage("some/model")
+    assert stage.device == torch.device("cuda")
+    stage._worker_metadata = WorkerMetadata("w", {"gpus": []})
+    assert stage.device == torch.device("cpu")
+    stage.device = "cuda:1"
+    assert stage.device == "cuda:1"
