@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 
 class DocumentFilter(ABC):
@@ -23,6 +23,8 @@ class DocumentFilter(ABC):
         'Shouting'
     """
 
+    wrapper: ClassVar[str] = "ScoreFilter"
+    """The stage that applies the filter: what to write where one is given in place of a stage."""
     _name: str = ""
 
     def __init__(self) -> None:
