@@ -1,7 +1,8 @@
 """A contract for import-linter: layers that leave no module out (`type = complete_layers` in .importlinter).
 
 A module belongs to a layer when it or a package that holds it is listed. A package of which only parts are listed, such
-as `gristmill.stages`, must import nothing of the root package itself, because no layer would limit what it imports.
+as `gristmill.stages`, must import nothing of the root package itself, because no layer would limit what it imports;
+a module that imports nothing in turn, such as `gristmill.lazy`, is below everything and may be imported.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ def without_layer(graph: ImportGraph, root: str, listed: Collection[str]) -> Ite
         if any(".".join(names[:length]) in listed for length in range(1, len(names) + 1)):
             continue
         above = any(name.startswith(f"{module}.") for name in listed)
-        own = [one for one in graph.find_modules_directly_imported_by(module) if one.split(".")[0] == root]
-        if not above or own:
+        if not above or any(_imported(graph, one, root) for one in _imported(graph, module, root)):
             yield module
+
+
+def _imported(graph: ImportGraph, module: str, root: str) -> list[str]:
+    """What a module imports of the root package."""
+    return [one for one in graph.find_modules_directly_imported_by(module) if one.split(".")[0] == root]

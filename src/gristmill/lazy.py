@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
-from typing import Any
+TYPE_CHECKING = False  # the package itself imports this module: `typing` would take longer than all of it
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
 
 def lazy_names(
@@ -22,6 +23,8 @@ def lazy_names(
     home_of = {name: module for module, names in homes.items() for name in names}
 
     def load(name: str) -> Any:
+        from importlib import import_module
+
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{home_of[name]}"), name)

@@ -111,7 +111,7 @@ def test_every_document_has_every_score_of_the_text_it_would_have_had(source: Pa
     loose = _run(source, tmp_path / "loose", _stages(strict=False))
     assert loose.dropped == 0
     assert strict.rows_written > 0
-    assert all(stage.dropped for stage in strict.stages if stage.name in ("word_count", "pair", "numbers_ratio"))
+    assert all(stage.dropped for stage in strict.stages if stage.name in ("WordCountFilter", "pair", "NumbersFilter"))
     expected = _scores(tmp_path / "loose")
     assert expected["score"].n_unique() == 7
     assert len(expected) == 7 * 120
@@ -129,7 +129,7 @@ def test_other_thresholds_are_decided_as_a_run_with_them_would(source: Path, tmp
 
     _run(source, tmp_path / "strict", stages(8, 0.01))
     _run(source, tmp_path / "other", stages(3, 0.05))
-    recut = Ledger(str(tmp_path / "strict")).rethreshold({"word_count": {"lower": 3}, "numbers_ratio": 0.05})
+    recut = Ledger(str(tmp_path / "strict")).rethreshold({"WordCountFilter": {"lower": 3}, "NumbersFilter": 0.05})
     again = Ledger(str(tmp_path / "other")).rethreshold({})
     columns = ["partition", "row", "status", "stage", "score", "threshold"]
     assert "undecided" not in recut.counts()

@@ -212,7 +212,7 @@ def test_two_processes_in_one_folder(host: Host, many: Path, tmp_path: Path) -> 
         for driver in drivers:
             told = driver.wait()
             assert told["code"] == 0, told
-            assert told["counts"]["word_count"][0] == FILES * 29
+            assert told["counts"]["WordCountFilter"][0] == FILES * 29
         assert_same(output, contents(whole), workers)
 
 

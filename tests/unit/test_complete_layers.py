@@ -26,5 +26,10 @@ def test_an_unlisted_module_is_found() -> None:
 
 
 def test_a_package_of_which_parts_are_listed_must_not_import_by_itself() -> None:
-    graph = graph_of(("app.part", "app.low"))
+    graph = graph_of(("app.part", "app.low"), ("app.low", "app.low.deep"))
     assert list(without_layer(graph, "app", {"app.low", "app.part.one"})) == ["app.part"]
+
+
+def test_a_module_that_imports_nothing_is_below_everything() -> None:
+    graph = graph_of(("app.part", "app.low"))
+    assert list(without_layer(graph, "app", {"app.low", "app.part.one"})) == []

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.errors import OutputExistsError, ResumeError, VerificationError
+from gristmill.errors import GristmillError, OutputExistsError, ResumeError, VerificationError
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.commit import remove_partition
+from gristmill.ledger.record.earlier_names import earlier_name
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.plan_record import (
@@ -178,6 +180,29 @@ def open_output(
         rows_read=resume.rows_read,
         quarantined=resume.quarantined,
     )
+
+
+def keep_recorded_names(sink: SinkStage, stages: Sequence[Any]) -> None:
+    """Call filters as an output of an earlier version calls them: its record keeps one name for each."""
+    try:
+        plan = read_plan(RunFolder(sink.path, storage_options=sink.storage_options))
+    except (GristmillError, OSError):
+        return  # opening the output says what is wrong with it
+    recorded = {} if plan is None else {str(stage.get("name")): stage for stage in plan.get("stages") or ()}
+    for stage in stages if recorded else ():
+        if stage.name not in recorded and earlier_name(stage.name) in recorded:
+            stage.name = earlier_name(stage.name)
+        parameters = recorded.get(stage.name, {}).get("parameters") or {}
+        for key in ("filter_obj", "score_fn", "filter_fn"):
+            filters = list(getattr(stage, key, None) or ())
+            for place, (one, told) in enumerate(zip(filters, parameters.get(key) or (), strict=False)):
+                then = told.get("name") if isinstance(told, dict) else None
+                name = getattr(one, "_name", None)
+                if isinstance(name, str) and name != then == earlier_name(name):
+                    filters[place] = copy(one)
+                    filters[place]._name = then
+            if filters:
+                setattr(stage, key, filters)
 
 
 def preview_output(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.base import BaseExecutor
-from gristmill.errors import StageDefinitionError, StageFailedError
+from gristmill.errors import StageFailedError
 from gristmill.observe.events import Listener
 from gristmill.stages.base import ProcessingStage
 from gristmill.tasks.base import Task
@@ -51,11 +52,10 @@ class Pipeline:
     def add_stage(self, stage: Stage) -> Pipeline:
         """Append a stage; gives the pipeline back, so that calls can be chained."""
         if not isinstance(stage, ProcessingStage):
-            hint = " Create an instance: add a pair of parentheses." if isinstance(stage, type) else ""
-            raise StageDefinitionError(
-                f"add_stage() takes a stage (a ProcessingStage object), not {type(stage).__name__}: "
-                f"{stage!r:.100}.{hint}"
-            )
+            from gristmill.pipeline.not_a_stage import not_a_stage
+
+            caller = sys._getframe(1)
+            raise not_a_stage(stage, None if caller.f_code is Pipeline.__init__.__code__ else caller)
         self.stages.append(stage)
         return self
 

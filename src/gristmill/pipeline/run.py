@@ -21,7 +21,7 @@ from gristmill.ledger.record.run_record import AlarmLimits
 from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan, initial_ranges
-from gristmill.pipeline.output import OutputState, PartitionPerf, open_output, preview_output
+from gristmill.pipeline.output import OutputState, PartitionPerf, keep_recorded_names, open_output, preview_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
 from gristmill.stages.base import FusedStage
 from gristmill.storage.atomic import output_error
@@ -151,6 +151,8 @@ def prepare(
     options.check()
     sketch = draft(pipeline.stages, has_initial_tasks=bool(initial_tasks))
     sink = sketch.sink
+    if sink is not None and not options.fresh and sink.mode != "overwrite":
+        keep_recorded_names(sink, sketch.stages)
     description = describe_plan(
         sketch.stages,
         variables=pipeline.config.get("variables"),

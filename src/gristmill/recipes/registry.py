@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
+from gristmill.ledger.record.earlier_names import earlier_name
 from gristmill.recipes.yaml_source import Path
 from gristmill.stages.resources import Resources
 
@@ -130,9 +131,10 @@ def registered(name: str) -> Registered:
     if name in _WRAPPERS:
         raise UnknownNameError(f"There is no {name!r} in recipes; {_WRAPPERS[name]}", name=name)
     if name not in _NAMES:
+        now = next((one for one in _NAMES if earlier_name(one) == name), None)  # as a report of an earlier version says
+        near = f" Did you mean {now!r}?" if now else did_you_mean(name, _NAMES)
         raise UnknownNameError(
-            f"There is no stage, filter or modifier named {name!r}.{did_you_mean(name, _NAMES)} "
-            "'gristmill stages' lists all of them.",
+            f"There is no stage, filter or modifier named {name!r}.{near} 'gristmill stages' lists all of them.",
             name=name,
         )
     return _NAMES[name]

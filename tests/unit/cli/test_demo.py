@@ -30,7 +30,7 @@ def test_demo(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     documents = gzip.decompress(SAMPLE_FILE.read_bytes()).splitlines()
     assert f"{len(documents):,} documents in" in result.stdout
-    assert re.search(r"word_count +[\d,]+ +\d+ +\d+ +[\d.]+ % +too_few_words \d+", result.stdout)
+    assert re.search(r"WordCountFilter +[\d,]+ +\d+ +\d+ +[\d.]+ % +too_few_words \d+", result.stdout)
     assert f"Files: {output}" in result.stdout
 
     # Every document that was kept has a label, and the numbers shown are those of the files.

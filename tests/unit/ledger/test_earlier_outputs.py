@@ -11,16 +11,27 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
-from gristmill.errors import ResumeError, UsageError
+from gristmill.errors import ResumeError, UnknownNameError, UsageError
 from gristmill.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.earlier_names import earlier_name
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.plan_record import plan_digest
 from gristmill.pipeline import Pipeline, describe
-from gristmill.stages.text.filters import MeanWordLengthFilter, Score, ScoreFilter, WordCountFilter
+from gristmill.recipes.registry import all_registered, registered
+from gristmill.stages.text.filters import (
+    C4Quality,
+    GopherQuality,
+    MeanWordLengthFilter,
+    Score,
+    ScoreFilter,
+    WordCountFilter,
+)
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
 from gristmill.stages.text.modules.add_id import AddId
@@ -76,7 +87,13 @@ def test_it_can_be_decided_again(earlier: Path) -> None:
     found = Ledger(earlier / "all").rethreshold({"word_count": {"lower": 2}})
     assert found.counts() == {"kept": 8, "dropped": 4, "quarantined": 1}
     _job(earlier, "now").run(executor=here(), scores="all")
-    assert Ledger(earlier / "now").rethreshold({"word_count": {"lower": 2}}).frame.equals(found.frame)
+    for name in ("word_count", "WordCountFilter"):  # either name, whichever the record has
+        assert Ledger(earlier / "all").rethreshold({name: {"lower": 2}}).frame.equals(found.frame)
+        now = Ledger(earlier / "now").rethreshold({name: {"lower": 2}}).frame
+        stages = pl.col("stage", "stage_before").replace(
+            {"WordCountFilter": "word_count", "MeanWordLengthFilter": "mean_word_length"}
+        )
+        assert now.with_columns(stages).equals(found.frame)
     with pytest.raises(UsageError, match="decisive"):
         Ledger(earlier / "decisive").rethreshold({})
 
@@ -98,6 +115,41 @@ def test_what_is_left_of_it_is_done_by_this_version(earlier: Path) -> None:
         if name == "b.jsonl":  # a count was written as a float then
             before = re.sub(rb'"words":(\d+)\.0', rb'"words":\1', before)
         assert (earlier / "all" / name).read_bytes() == before, name
+
+
+def test_the_names_of_its_filters_are_known(earlier: Path, tmp_path: Path) -> None:
+    """A run that resumes it keeps them, so that its record has one name for each; a new output has the classes'."""
+    for stage in (earlier / "all" / "b.jsonl", earlier / "decisive" / "b.jsonl"):
+        stage.unlink()
+    resumed = _job(earlier, "all")
+    report = resumed.run(executor=here(), scores="all").report
+    assert [stage.name for stage in report.stages][1:4] == ["word_count", "UrlRemover", "words"]
+    assert resumed.stages[1].name == "WordCountFilter"  # the pipeline itself stays as it is
+    assert resumed.run(executor=here(), scores="all").report.partitions_done_before == 2
+    fresh = _job(earlier, "all").run(executor=here(), scores="all", fresh=True).report
+    assert [stage.name for stage in fresh.stages][1:4] == ["WordCountFilter", "UrlRemover", "words"]
+    assert Ledger(earlier / "decisive").diff(earlier / "all").counts() == {}
+
+
+def test_every_built_in_filter_is_called_as_its_class_is() -> None:
+    needed: dict[str, dict[str, Any]] = {
+        "FastTextQualityFilter": {"model_path": "m.bin"},
+        "GeneralCommentToCodeFilter": {"language": "text/x-python"},
+        "PerExtensionFilter": {"lang": "python", "extension": "py"},
+        "SubstringFilter": {"substring": "x", "position": "any"},
+        "TokenCountFilter": {"tokenizer": "t.json"},
+        "TokenizerFertilityFilter": {"path_to_tokenizer": "t.model"},
+    }
+    for entry in all_registered():
+        if entry.kind == "filter":
+            name = entry.load()(**needed.get(entry.name, {})).name
+            assert name.partition("_")[0] == entry.name
+            # One that is called otherwise than before has an earlier name; two had their class's from the beginning.
+            assert (earlier_name(name) == name) == (name in ("PornographicUrlsFilter", "SubstringFilter"))
+    assert GopherQuality().name == "GopherQuality"
+    assert C4Quality().name == "C4Quality"
+    with pytest.raises(UnknownNameError, match=r"named 'word_count'\. Did you mean 'WordCountFilter'\?"):
+        registered("word_count")
 
 
 def test_a_class_may_have_moved_since(earlier: Path) -> None:

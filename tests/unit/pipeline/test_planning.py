@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from gristmill.errors import (
 from gristmill.pipeline import Pipeline
 from gristmill.pipeline.planner import draft, expand
 from gristmill.stages.base import CompositeStage, ProcessingStage
+from gristmill.stages.deduplication import ExactDeduplicationWorkflow
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.resources import Resources
+from gristmill.stages.text.filters import WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
-from gristmill.stages.text.modifiers import Modify
+from gristmill.stages.text.modifiers import Modify, UrlRemover
 from gristmill.storage import parquet_blocks
 from gristmill.tasks import DocumentBatch, EmptyTask
 from tests.unit.pipeline.jobs import here, write_lines
@@ -160,12 +163,48 @@ def test_readers_come_first_and_writers_last(tmp_path: Path) -> None:
         Pipeline("job", stages=[reader]).run(initial_tasks=[EmptyTask()])
 
 
-def test_add_stage_takes_stages_only(tmp_path: Path) -> None:
-    pipeline = Pipeline("job")
-    with pytest.raises(StageDefinitionError, match="parentheses"):
-        pipeline.add_stage(Tag)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        pipeline.add_stage("tag")  # type: ignore[arg-type]
+def shout(batch: DocumentBatch) -> DocumentBatch:
+    return batch
+
+
+def test_add_stage_shows_the_line_to_write(tmp_path: Path) -> None:
+    pipeline: Any = Pipeline(name="x")
+    least = 80
+
+    def message(add: Callable[[], object]) -> str:
+        with pytest.raises(StageDefinitionError) as caught:
+            add()
+        return str(caught.value)
+
+    assert message(lambda: pipeline.add_stage(WordCountFilter(min_words=least, max_words=900))) == (
+        "add_stage() takes a stage, but got the filter WordCountFilter. Write: "
+        "add_stage(ScoreFilter(WordCountFilter(min_words=least, max_words=900))) (from gristmill import ScoreFilter)"
+    )
+    found = message(
+        lambda: pipeline.add_stage(Tag("é")).add_stage(
+            stage=UrlRemover(),
+        )
+    )
+    assert found.endswith(
+        "got the modifier UrlRemover. Write: add_stage(Modify(UrlRemover())) (from gristmill import Modify)"
+    )
+    for add in (
+        lambda: Pipeline("x", stages=[WordCountFilter(min_words=3)]),  # type: ignore[list-item]
+        lambda: eval(
+            "pipeline.add_stage(WordCountFilter(3))", {"pipeline": pipeline, "WordCountFilter": WordCountFilter}
+        ),
+    ):
+        assert "Write: add_stage(ScoreFilter(WordCountFilter(…)))" in message(add)
+    assert "got the class WordCountFilter, not an object of it. Write: add_stage(ScoreFilter(WordCountFilter(…)))" in (
+        message(lambda: pipeline.add_stage(WordCountFilter))
+    )
+    assert message(lambda: pipeline.add_stage(Tag)).endswith("not an object of it. Write: add_stage(Tag(…))")
+    assert "Write @processing_stage(name='shout') above its definition" in message(lambda: pipeline.add_stage(shout))
+    assert "got a lambda. Define a function with @processing_stage" in message(lambda: pipeline.add_stage(lambda b: b))
+    workflow = ExactDeduplicationWorkflow(input_path="in", output_path=str(tmp_path), text_field="text")
+    assert "Call its run() before or after this pipeline" in message(lambda: pipeline.add_stage(workflow))
+    assert message(lambda: pipeline.add_stage("tag")).endswith("(a ProcessingStage object), not str: 'tag'.")
+    assert len(pipeline.stages) == 1  # the one that was a stage
     assert pipeline.add_stage(Tag()) is pipeline
 
 

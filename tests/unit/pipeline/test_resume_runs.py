@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 from gristmill.errors import OutputError, ResumeError, UsageError
 from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.plan_record import plan_digest
 from gristmill.observe.events import PartitionCommitted
 from gristmill.pipeline import Pipeline
 from gristmill.pipeline.describe import describe_plan
@@ -187,7 +190,7 @@ def test_a_changed_parameter_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(ResumeError) as caught:
         _job(tmp_path, ScoreFilter(WordCountFilter(min_words=4))).run(executor=here())
     message = str(caught.value)
-    assert "word_count" in message
+    assert "WordCountFilter" in message
     assert "from 3 to 4" in message
     assert "--fresh" in message
     assert "fresh=True" in message
@@ -274,6 +277,8 @@ def test_the_english_cascade_of_version_0_1_is_resumed(tmp_path: Path, changed: 
     if changed == "ratio":
         filters["numbers_ratio"]["upper"] = 0.2
     (tmp_path / "out" / "_gristmill" / "plan.json").write_text(json.dumps(plan))
+    for entry in Manifest(str(tmp_path / "out")).ordered():
+        Manifest(str(tmp_path / "out")).add(replace(entry, plan=plan_digest(plan)))
     if changed is None:
         assert _committed(pipeline) == []
         return
@@ -363,7 +368,7 @@ def test_another_pipeline_in_the_same_folder_is_noticed(tmp_path: Path, at: str)
 
     job = _job(tmp_path, Meanwhile(other, at))
     if at == "0-0":
-        with pytest.raises(ResumeError, match=r"stage 'word_count' was removed"):
+        with pytest.raises(ResumeError, match=r"stage 'WordCountFilter' was removed"):
             job.run(executor=here())
         assert run_json(tmp_path / "out")["status"] == "failed"
         assert not verify(str(tmp_path / "out")).ok
@@ -448,7 +453,7 @@ def test_idle_and_greedy_stages_raise_alarms_in_report_and_record(tmp_path: Path
     result = _job(tmp_path, ScoreFilter(idle), ScoreFilter(WordCountFilter(min_words=2))).run(executor=here())
     found = "\n".join(result.report.alarms)
     assert "'few_words' had no effect on 10050 rows" in found
-    assert "'word_count' dropped 100.0% of 10050 rows, mostly as 'too_few_words'" in found
+    assert "'WordCountFilter' dropped 100.0% of 10050 rows, mostly as 'too_few_words'" in found
     assert run_json(tmp_path / "out")["alarms"] == list(result.report.alarms)
     assert found in str(result.report)
 
@@ -458,7 +463,7 @@ def test_the_share_that_may_be_dropped_is_a_parameter(tmp_path: Path) -> None:
     job = _job(tmp_path, ScoreFilter(WordCountFilter(min_words=2)))
     assert job.run(executor=here()).report.alarms == ()
     (alarm,) = job.run(executor=here(), fresh=True, alarm_share=0.4).report.alarms
-    assert "'word_count' dropped 50.0% of 200 rows" in alarm
+    assert "'WordCountFilter' dropped 50.0% of 200 rows" in alarm
     assert "more than 40% is rarely meant" in alarm
     assert job.run(executor=here(), fresh=True, alarm_share=None).report.alarms == ()
     with pytest.raises(UsageError, match=r"alarm_share=40: give a share in \[0, 1\]"):
@@ -480,7 +485,7 @@ def test_alarms_are_shown_on_the_command_line(tmp_path: Path) -> None:
         ]})
     )  # fmt: skip
     done = CliRunner().invoke(cli, shlex.split(f"run {shlex.quote(str(recipe))} --workers 0"))
-    assert "Note: Stage 'word_count' dropped 100.0% of 200 rows" in done.output, done.output
+    assert "Note: Stage 'WordCountFilter' dropped 100.0% of 200 rows" in done.output, done.output
 
 
 @only_in_one_process

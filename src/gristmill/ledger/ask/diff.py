@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.ledger.ask.why import KEPT
+from gristmill.ledger.record.earlier_names import earlier_name
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,7 +71,10 @@ def compare_ledgers(before: Ledger, after: Ledger) -> LedgerDiff:
         .then(pl.lit("left"))
         .otherwise(pl.lit("another reason"))
     )
-    differs = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_after")) for name in _DECISION)
+    then = {name: earlier_name(name) for name in _names(old, new)}  # one of the runs may be of an earlier version
+    differs = pl.any_horizontal(
+        pl.col(name).replace(then).ne_missing(pl.col(f"{name}_after").replace(then)) for name in _DECISION
+    )
     frame = joined.filter(differs).select(
         change.alias("change"),
         *(pl.coalesce(name, f"{name}_after").alias(name) for name in ("id", "partition", "row")),
@@ -80,6 +84,13 @@ def compare_ledgers(before: Ledger, after: Ledger) -> LedgerDiff:
     frame = frame.sort("change", "partition", "row")
     untracked = sum(int(ledger.frame()["row"].is_null().sum()) for ledger in (before, after))
     return LedgerDiff(frame, matched_by, len(joined) - len(frame), untracked)
+
+
+def _names(*runs: pl.DataFrame) -> set[str]:
+    """The stages and reasons in the decisions of runs; the reasons of some filters are made of their names."""
+    return {
+        str(name) for frame in runs for column in ("stage", "reason") for name in frame[column].drop_nulls().unique()
+    }
 
 
 def _common_key(*runs: Mapping[str, ManifestEntry]) -> str:

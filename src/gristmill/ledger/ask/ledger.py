@@ -44,7 +44,7 @@ class Ledger:
 
     Example:
         >>> print(Ledger("out").why("doc-17"))  # doctest: +SKIP
-        doc-17: dropped by stage 'WordCount': too_few_words (score 12, threshold 50)
+        doc-17: dropped by stage 'WordCountFilter': too_few_words (score 12, threshold 50)
     """
 
     def __init__(self, path: str | os.PathLike[str] | RunFolder, *, storage_options: StorageOptions = None) -> None:
@@ -283,16 +283,16 @@ class Ledger:
         never seen because it is not part of the same pass, is `undecided`: only a run can tell.
 
         Args:
-            thresholds: By the name of a score filter, its new bound, or `{"lower": …, "upper": …}`; where a stage has
-                several filters, `stage:filter`. Others keep the bounds they had. Filters written in Python have no
-                recorded bounds: name them to decide on their scores.
+            thresholds: By the name of a score filter (its class), its new bound, or `{"lower": …, "upper": …}`; where a
+                stage has several filters, `stage:filter`. Others keep the bounds they had. Filters written in Python
+                have no recorded bounds: name them to decide on their scores.
 
         Raises:
             UsageError: The run did not record all scores.
             UnknownNameError: There is no such stage.
 
         Example:
-            >>> Ledger("out").rethreshold({"word_count": {"lower": 20}}).counts()  # doctest: +SKIP
+            >>> Ledger("out").rethreshold({"WordCountFilter": {"lower": 20}}).counts()  # doctest: +SKIP
             {'kept': 812, 'dropped': 188}
         """
         from gristmill.ledger.ask.rethreshold import rethreshold

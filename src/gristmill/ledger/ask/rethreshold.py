@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import UnknownNameError, UsageError, did_you_mean
 from gristmill.ledger.ask.why import KEPT
+from gristmill.ledger.record.earlier_names import recorded_name
 from gristmill.ledger.record.plan_record import read_plan
 from gristmill.ledger.record.trail import QUARANTINED
 
@@ -118,6 +119,7 @@ def _bounds(plan: Mapping[str, Any], thresholds: Mapping[str, Any]) -> dict[tupl
                 known[key] = Bounds(one["lower"], one.get("upper"), bool(invert))
     for name, asked in thresholds.items():
         stage_name, _, score = name.partition(":")
+        stage_name = recorded_name(stage_name, names)
         if stage_name not in names:
             raise UnknownNameError(
                 f"The run has no score filter {stage_name!r}; it has {', '.join(names) or 'none'}."
@@ -125,6 +127,7 @@ def _bounds(plan: Mapping[str, Any], thresholds: Mapping[str, Any]) -> dict[tupl
                 name=stage_name,
             )
         choices = names[stage_name]
+        score = recorded_name(score, choices)
         if (not score and len(choices) > 1) or (score and score not in choices):
             raise UsageError(
                 f"The stage {stage_name!r} has the filters {', '.join(choices)}; name one of them as "

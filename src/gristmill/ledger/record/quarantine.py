@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import VerificationError
+from gristmill.ledger.record.earlier_names import recorded_name
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.storage.files import StorageOptions
@@ -110,9 +111,10 @@ def read_quarantine(
     folder.require_run()
     for entry in Manifest(folder).ordered():
         if entry.quarantined:
+            asked = None if stage is None else recorded_name(stage, entry.stages)
             data = folder.read(folder.record_path("quarantine", entry.partition))
             for item in parse_quarantine(data, partition=entry.partition):
-                if cause in (None, item.record.cause) and stage in (None, item.record.stage):
+                if cause in (None, item.record.cause) and asked in (None, item.record.stage):
                     yield item
 
 

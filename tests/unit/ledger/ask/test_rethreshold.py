@@ -91,7 +91,13 @@ def test_every_score_of_every_document_is_there(ledger: Ledger) -> None:
     scores = ledger.scores()
     read = sum(entry.rows_read for entry in ledger.entries().values())
     by_stage = dict(scores.group_by("stage").len().iter_rows())
-    assert by_stage["word_count"] == by_stage["mean_word_length"] == by_stage["alpha_numeric"] == read > 500
+    assert (
+        by_stage["WordCountFilter"]
+        == by_stage["MeanWordLengthFilter"]
+        == by_stage["NonAlphaNumericFilter"]
+        == read
+        > 500
+    )
     # Also the filter written in Python, behind those that dropped most of them.
     assert by_stage["vowels"] == read
     # The decisive scores are among them.
@@ -109,10 +115,10 @@ def test_the_bounds_of_the_run_give_the_run(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("thresholds", "new"),
     [
-        ({"word_count": {"lower": 60}}, {"words": 60}),
-        ({"mean_word_length": {"lower": 4.2}, "alpha_numeric": 0.22}, {"length": 4.2, "symbols": 0.22}),
+        ({"WordCountFilter": {"lower": 60}}, {"words": 60}),
+        ({"MeanWordLengthFilter": {"lower": 4.2}, "NonAlphaNumericFilter": 0.22}, {"length": 4.2, "symbols": 0.22}),
         ({"vowels": {"lower": 0.27}}, {"vowels": 0.27}),
-        ({"word_count": {"lower": 80}, "vowels": {"lower": 0.3}}, {"words": 80, "vowels": 0.3}),
+        ({"WordCountFilter": {"lower": 80}, "vowels": {"lower": 0.3}}, {"words": 80, "vowels": 0.3}),
     ],
 )
 def test_stricter_thresholds_equal_a_run(
@@ -133,7 +139,7 @@ def test_stricter_thresholds_equal_a_run(
 
 def test_looser_thresholds_equal_a_run(ledger: Ledger, source: Path, tmp_path: Path) -> None:
     """A document that passes now was scored by the later filters too, built in or written in Python."""
-    recut = ledger.rethreshold({"word_count": {"lower": 10}, "vowels": {"lower": 0.2}})
+    recut = ledger.rethreshold({"WordCountFilter": {"lower": 10}, "vowels": {"lower": 0.2}})
     real = _decided(_run(source, tmp_path / "out", **{**FIRST, "words": 10}))  # type: ignore[arg-type]
     assert set(recut.counts()) == {"kept", "dropped"}
     gone = recut.frame.filter(pl.col("status") == "dropped").sort("partition", "row")
@@ -149,7 +155,7 @@ def test_built_in_filters_alone_can_be_recut_both_ways(source: Path, tmp_path: P
         return Ledger(tmp_path / name)
 
     recut = run("a", 50, 4.5, scores="all").rethreshold(
-        {"word_count": {"lower": 5}, "mean_word_length": {"lower": 4.0}}
+        {"WordCountFilter": {"lower": 5}, "MeanWordLengthFilter": {"lower": 4.0}}
     )
     real = _decided(run("b", 5, 4.0))
     assert set(recut.counts()) == {"kept", "dropped"}
@@ -159,10 +165,10 @@ def test_built_in_filters_alone_can_be_recut_both_ways(source: Path, tmp_path: P
 
 
 def test_what_cannot_be_recut_is_refused(ledger: Ledger, source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'word_count'"):
-        ledger.rethreshold({"word_counts": 3})
+    with pytest.raises(UnknownNameError, match="Did you mean 'WordCountFilter'"):
+        ledger.rethreshold({"WordCount": 3})
     with pytest.raises(UsageError, match="two bounds"):
-        ledger.rethreshold({"word_count": 3})
+        ledger.rethreshold({"WordCountFilter": 3})
     with pytest.raises(UsageError, match="no bounds that are recorded"):
         ledger.rethreshold({"vowels": 3})
     with pytest.raises(UsageError, match="'least'"):
@@ -249,7 +255,7 @@ def test_two_runs_on_the_command_line(source: Path, tmp_path: Path, ledger: Ledg
     shown = CliRunner().invoke(cli, ["diff", ledger.folder.path, str(tmp_path / "other"), "--limit", "3"])
     assert shown.exit_code == 1
     assert f"{found.counts()['left']} left" in shown.output
-    assert "→ dropped by word_count: too_few_words" in shown.output
+    assert "→ dropped by WordCountFilter: too_few_words" in shown.output
     assert "more (--limit)" in shown.output
     told = json.loads(CliRunner().invoke(cli, ["diff", ledger.folder.path, str(tmp_path / "other"), "--json"]).stdout)
     assert told["changes"] == found.counts()

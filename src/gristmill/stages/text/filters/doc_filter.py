@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 ScoreKind = Literal["count", "share", "number"]
 """What a score is: a whole number, a number from 0 to 1, or any number."""
@@ -32,6 +32,8 @@ class DocumentFilter(ABC):
     """
 
     score_kind: ScoreKind | None = None
+    wrapper: ClassVar[str] = "ScoreFilter"
+    """The stage that applies the filter: what to write where one is given in place of a stage."""
     _name: str = ""
 
     def __init__(self) -> None:

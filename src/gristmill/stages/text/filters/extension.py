@@ -50,14 +50,14 @@ class PerExtensionFilter(ColumnFilter):
 
     Example:
         >>> PerExtensionFilter("python", "py").name
-        'per_extension_filter'
+        'PerExtensionFilter'
     """
 
     score_kind = "count"
     lower_reason = "unusual_for_extension"
 
     def __init__(self, lang: str, extension: str | None, metadata_file: str = "code_meta.csv") -> None:
-        super().__init__("per_extension_filter", lower=1.0)
+        super().__init__(lower=1.0)
         self.lang = lang
         self.extension = extension
         self.metadata_file = metadata_file

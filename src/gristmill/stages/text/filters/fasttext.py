@@ -73,7 +73,7 @@ class FastTextLangId(_ModelFilter):
     other_reason = "wrong_language"
 
     def __init__(self, model_path: str | None = None, min_langid_score: float = 0.3, lang: str | None = None) -> None:
-        super().__init__("lang_id", lower=min_langid_score)
+        super().__init__(lower=min_langid_score)
         self.model_path = model_path
         self.min_langid_score = min_langid_score
         self.lang = lang or None
@@ -169,7 +169,7 @@ class FastTextQualityFilter(_ModelFilter):
 
     Example:
         >>> FastTextQualityFilter("quality.bin").name
-        'fasttext_quality_filter'
+        'FastTextQualityFilter'
     """
 
     score_kind = "share"
@@ -182,7 +182,7 @@ class FastTextQualityFilter(_ModelFilter):
             raise UsageError("FastTextQualityFilter needs model_path: the path of a supervised fastText model.")
         if not alpha > 0:
             raise UsageError(f"FastTextQualityFilter(alpha={alpha!r}): give a number above 0.")
-        super().__init__("fasttext_quality_filter", lower=0.0)
+        super().__init__(lower=0.0)
         self.model_path = model_path
         self.label = label
         self.alpha = alpha

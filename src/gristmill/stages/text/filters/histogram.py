@@ -36,7 +36,7 @@ class HistogramFilter(ColumnFilter):
 
     Example:
         >>> HistogramFilter(lang="de").name
-        'histogram'
+        'HistogramFilter'
     """
 
     score_kind = "count"
@@ -49,7 +49,7 @@ class HistogramFilter(ColumnFilter):
         cache_dir: str | None = "",
         threshold_char: str | None = "]",
     ) -> None:
-        super().__init__("histogram", lower=1.0)
+        super().__init__(lower=1.0)
         self.lang = "en" if lang is None else lang
         self.share = 0.8 if threshold is None else threshold
         self.cache_dir = cache_dir or ""

@@ -24,13 +24,16 @@ class ColumnFilter(DocumentFilter):
     where a rule has nothing to measure (no word, no line), the score is the one that fails, unless the class says
     otherwise.
 
+    Args:
+        name: How reports and the ledger call the filter; by default as its class is called.
+        lower: The least score that is kept.
+        upper: The greatest score that is kept.
+
     Attributes:
         statistic: What is counted.
         denominator: What the count is divided by; None leaves the count as it is.
         score_kind: What the scores are: `count`, `share` or `number`. Columns of counts hold whole numbers.
         empty_score: The score where there is nothing to divide by, or nothing to count.
-        lower: The least score that is kept.
-        upper: The greatest score that is kept.
         lower_reason: Why a document below `lower` goes.
         upper_reason: Why a document above `upper` goes.
     """
@@ -42,7 +45,7 @@ class ColumnFilter(DocumentFilter):
     lower_reason: str = "score_too_low"
     upper_reason: str = "score_too_high"
 
-    def __init__(self, name: str, *, lower: float | None = None, upper: float | None = None) -> None:
+    def __init__(self, name: str = "", *, lower: float | None = None, upper: float | None = None) -> None:
         for side, bound in (("lower", lower), ("upper", upper)):
             if bound is None or bound == np.inf:
                 continue
@@ -59,7 +62,7 @@ class ColumnFilter(DocumentFilter):
                 f"{type(self).__name__} would keep scores from {lower} up to {upper}, so nothing at all. Set both "
                 f"{least} and {most}; one that is not given has its default."
             )
-        self._name = name
+        self._name = name or type(self).__name__
         self.lower = lower
         self.upper = upper
 

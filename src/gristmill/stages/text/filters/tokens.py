@@ -69,7 +69,7 @@ class TokenCountFilter(_TokenFilter):
 
     Example:
         >>> TokenCountFilter("tokenizer.json", min_tokens=10).name
-        'token_count'
+        'TokenCountFilter'
     """
 
     score_kind = "count"
@@ -96,7 +96,7 @@ class TokenCountFilter(_TokenFilter):
                     f"{' and '.join(_HUB_SETTINGS)}."
                 )
         endless = max_tokens is None or max_tokens == float("inf")
-        super().__init__("token_count", lower=min_tokens, upper=None if endless else max_tokens)
+        super().__init__(lower=min_tokens, upper=None if endless else max_tokens)
         self.tokenizer = tokenizer
         self.hf_model_name = hf_model_name
         self.hf_token = hf_token
@@ -153,7 +153,7 @@ class TokenizerFertilityFilter(_TokenFilter):
 
     Example:
         >>> TokenizerFertilityFilter("spiece.model").name
-        'tokenizer_fertility'
+        'TokenizerFertilityFilter'
     """
 
     lower_reason = "too_few_characters_per_token"
@@ -161,7 +161,7 @@ class TokenizerFertilityFilter(_TokenFilter):
     def __init__(self, path_to_tokenizer: str | None = None, min_char_to_token_ratio: float = 2.5) -> None:
         if path_to_tokenizer is None:
             raise UsageError("TokenizerFertilityFilter needs path_to_tokenizer: a .model or tokenizer.json file.")
-        super().__init__("tokenizer_fertility", lower=min_char_to_token_ratio)
+        super().__init__(lower=min_char_to_token_ratio)
         self.path_to_tokenizer = path_to_tokenizer
 
     def score_column(self, statistics: TextStatistics) -> Scores:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +24,8 @@ class DocumentModifier(ABC):
         Modify(name='Upper')
     """
 
+    wrapper: ClassVar[str] = "Modify"
+    """The stage that applies the modifier: what to write where one is given in place of a stage."""
     _name: str | None = None
 
     @abstractmethod

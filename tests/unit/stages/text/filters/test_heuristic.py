@@ -239,7 +239,7 @@ def test_inverted_filters_keep_what_they_would_drop() -> None:
     cascade = FilterCascade([heuristic.WordCountFilter(min_words=2)], invert=[True])
     result = cascade.evaluate(pa.array(["one", "one two"]))
     assert result.kept.tolist() == [True, False]
-    assert cascade.reason(result, 1) == "inverted_word_count"
+    assert cascade.reason(result, 1) == "inverted_WordCountFilter"
 
 
 def test_documents_outside_the_mask_are_left_alone() -> None:

@@ -65,7 +65,7 @@ def test_a_score_filter_drops_what_does_not_pass_and_inverted_the_rest(one: Docu
 
 def test_several_filters_have_fields_of_their_own() -> None:
     stage = ScoreFilter([WORDS, Length(), WORDS], ["text", "text", "other"], ["words", None, "others"])
-    assert stage.name == "score_filter_of_word_count_Length_word_count"
+    assert stage.name == "score_filter_of_WordCountFilter_Length_WordCountFilter"
     assert rows(stage) == [{"text": "one two three", "other": "a b", "words": 3, "others": 2}]
 
 
@@ -141,16 +141,16 @@ PASSES = WordCountFilter(min_words=0)
     ("stages", "expected"),
     [
         # Built-in, alone and fused with others.
-        ([ScoreFilter(WordCountFilter())], ("word_count", "too_few_words", 4.0, 50.0)),
-        ([ScoreFilter(WordCountFilter(1, 3))], ("word_count", "too_many_words", 4.0, 3.0)),
-        ([ScoreFilter(WORDS, invert=True)], ("word_count", "inverted_word_count", 4.0, 2.0)),
+        ([ScoreFilter(WordCountFilter())], ("WordCountFilter", "too_few_words", 4.0, 50.0)),
+        ([ScoreFilter(WordCountFilter(1, 3))], ("WordCountFilter", "too_many_words", 4.0, 3.0)),
+        ([ScoreFilter(WORDS, invert=True)], ("WordCountFilter", "inverted_WordCountFilter", 4.0, 2.0)),
         (
             [ScoreFilter(PASSES), ScoreFilter(WORDS, invert=True).with_(name="short")],
-            ("short", "inverted_word_count", 4.0, 2.0),
+            ("short", "inverted_WordCountFilter", 4.0, 2.0),
         ),
         (
             [ScoreFilter([PASSES, WORDS], invert=[False, True]).with_(name="both")],
-            ("both", "word_count:inverted_word_count", 4.0, 2.0),
+            ("both", "WordCountFilter:inverted_WordCountFilter", 4.0, 2.0),
         ),
         # Written in Python.
         ([ScoreFilter(Length(), invert=True)], ("Length", "inverted_Length", 18.0, None)),
@@ -161,7 +161,7 @@ PASSES = WordCountFilter(min_words=0)
         # By a column.
         (
             [Score(WORDS, "words"), Filter(WORDS, "words", invert=True).with_(name="by")],
-            ("by", "inverted_word_count", 4.0, None),
+            ("by", "inverted_WordCountFilter", 4.0, None),
         ),
         (
             [Score(WORDS, "words"), Filter(lambda words: words < 2, "words").with_(name="by")],
@@ -234,9 +234,7 @@ def test_a_filter_that_declares_whole_numbers_and_gives_others_is_told_so() -> N
         def score_document(self, text: str) -> int:
             return len(text) / 2  # type: ignore[return-value]
 
-    with pytest.raises(
-        StageDefinitionError, match=r"Half declares whole numbers .* Annotate what it returns with -> "
-    ):
+    with pytest.raises(StageDefinitionError, match=r"Half declares whole numbers .* Annotate what it returns with -> "):
         Score(Half(), "half").process(batch())
 
 

@@ -41,7 +41,7 @@ class PythonCommentToCodeFilter(_CommentShareFilter):
     score_kind = "share"
 
     def __init__(self, min_comment_to_code_ratio: float = 0.01, max_comment_to_code_ratio: float = 0.85) -> None:
-        super().__init__("python_comment_ratio", lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
+        super().__init__(lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
 
     def score_column(self, statistics: TextStatistics) -> Scores:
         return statistics.score_texts(_python_comment_share)
@@ -82,7 +82,7 @@ class GeneralCommentToCodeFilter(_CommentShareFilter):
         min_comment_to_code_ratio: float = 0.01,
         max_comment_to_code_ratio: float = 0.85,
     ) -> None:
-        super().__init__("comment_ratio", lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
+        super().__init__(lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
         if language not in COMMENTS:
             raise UsageError(
                 f"Comments of {language!r} are not known; there are {', '.join(sorted(COMMENTS))}."
@@ -117,7 +117,7 @@ class NumberOfLinesOfCodeFilter(ColumnFilter):
     upper_reason = "too_many_lines"
 
     def __init__(self, min_lines: int = 10, max_lines: int = 20000) -> None:
-        super().__init__("num_lines", lower=min_lines, upper=max_lines)
+        super().__init__(lower=min_lines, upper=max_lines)
 
     def score_column(self, statistics: TextStatistics) -> Scores:
         return statistics.scores(s.NEWLINES) + 1.0
@@ -135,7 +135,7 @@ class XMLHeaderFilter(ColumnFilter):
     upper_reason = "xml_header"
 
     def __init__(self, char_prefix_search_length: int = 100) -> None:
-        super().__init__("xml_header", upper=0)
+        super().__init__(upper=0)
         self._first_chars = char_prefix_search_length
 
     def warm_up(self) -> None:
@@ -160,7 +160,7 @@ class AlphaFilter(ColumnFilter):
     lower_reason = "too_few_letters"
 
     def __init__(self, min_alpha_ratio: float = 0.25) -> None:
-        super().__init__("alpha_filter", lower=min_alpha_ratio)
+        super().__init__(lower=min_alpha_ratio)
 
 
 class HTMLBoilerplateFilter(ColumnFilter):
@@ -179,7 +179,7 @@ class HTMLBoilerplateFilter(ColumnFilter):
     lower_reason = "too_little_content"
 
     def __init__(self, min_lang_content_ratio: float = 0.2, min_lang_content_num_chars: int = 100) -> None:
-        super().__init__("html_boilerplate", lower=min_lang_content_ratio)
+        super().__init__(lower=min_lang_content_ratio)
         self._least_chars = min_lang_content_num_chars
 
     def score_column(self, statistics: TextStatistics) -> Scores:

@@ -21,7 +21,7 @@ class RepeatedLinesFilter(ColumnFilter):
     lower_reason = "repeated_lines"
 
     def __init__(self, max_repeated_line_fraction: float = 0.7) -> None:
-        super().__init__("repeated_lines", lower=max_repeated_line_fraction)
+        super().__init__(lower=max_repeated_line_fraction)
 
 
 class RepeatedParagraphsFilter(ColumnFilter):
@@ -38,7 +38,7 @@ class RepeatedParagraphsFilter(ColumnFilter):
     lower_reason = "repeated_paragraphs"
 
     def __init__(self, max_repeated_paragraphs_ratio: float = 0.7) -> None:
-        super().__init__("repeated_paragraphs", lower=max_repeated_paragraphs_ratio)
+        super().__init__(lower=max_repeated_paragraphs_ratio)
 
 
 class RepeatedLinesByCharFilter(ColumnFilter):
@@ -55,7 +55,7 @@ class RepeatedLinesByCharFilter(ColumnFilter):
     lower_reason = "repeated_line_chars"
 
     def __init__(self, max_repeated_lines_char_ratio: float = 0.8) -> None:
-        super().__init__("repeated_lines_char", lower=max_repeated_lines_char_ratio)
+        super().__init__(lower=max_repeated_lines_char_ratio)
 
 
 class RepeatedParagraphsByCharFilter(ColumnFilter):
@@ -72,7 +72,7 @@ class RepeatedParagraphsByCharFilter(ColumnFilter):
     lower_reason = "repeated_paragraph_chars"
 
     def __init__(self, max_repeated_paragraphs_char_ratio: float = 0.8) -> None:
-        super().__init__("repeated_paragraphs_char", lower=max_repeated_paragraphs_char_ratio)
+        super().__init__(lower=max_repeated_paragraphs_char_ratio)
 
 
 class RepeatingTopNGramsFilter(ColumnFilter):
@@ -88,7 +88,7 @@ class RepeatingTopNGramsFilter(ColumnFilter):
     denominator = s.N_CHARS
 
     def __init__(self, n: int = 2, max_repeating_ngram_ratio: float = 0.2, lang: str = "en") -> None:
-        super().__init__(f"repeating_top_{n}grams", upper=max_repeating_ngram_ratio)
+        super().__init__(f"RepeatingTopNGramsFilter_n{n}", upper=max_repeating_ngram_ratio)
         self.statistic = Statistic(s.TOP_NGRAM, 0, n, s.SPLITTERS.get(lang.lower(), s.SPACE))
         self.upper_reason = f"top_{n}gram_repeats"
         if not 0 <= max_repeating_ngram_ratio <= n:  # n-grams overlap, so that a score may exceed 1
@@ -108,7 +108,7 @@ class RepeatingDuplicateNGramsFilter(ColumnFilter):
     denominator = s.N_CHARS
 
     def __init__(self, n: int = 2, max_repeating_duplicate_ngram_ratio: float = 0.2, lang: str = "en") -> None:
-        super().__init__(f"repeating_dup_{n}gram", upper=max_repeating_duplicate_ngram_ratio)
+        super().__init__(f"RepeatingDuplicateNGramsFilter_n{n}", upper=max_repeating_duplicate_ngram_ratio)
         self.statistic = Statistic(s.DUPLICATE_NGRAM, 0, n, s.SPLITTERS.get(lang.lower(), s.SPACE))
         self.upper_reason = f"duplicate_{n}grams"
         if not 0 <= max_repeating_duplicate_ngram_ratio <= n:  # n-grams overlap, so that a score may exceed 1

@@ -31,7 +31,7 @@ class NonAlphaNumericFilter(ColumnFilter):
     upper_reason = "too_many_symbols"
 
     def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
-        super().__init__("alpha_numeric", upper=max_non_alpha_numeric_to_text_ratio)
+        super().__init__(upper=max_non_alpha_numeric_to_text_ratio)
 
     def score_column(self, statistics: TextStatistics) -> Scores:
         others = statistics[s.N_CHARS] - statistics[s.PLAIN_CHARS]
@@ -51,7 +51,7 @@ class NumbersFilter(ColumnFilter):
     upper_reason = "too_many_digits"
 
     def __init__(self, max_number_to_text_ratio: float = 0.15) -> None:
-        super().__init__("numbers_ratio", upper=max_number_to_text_ratio)
+        super().__init__(upper=max_number_to_text_ratio)
 
 
 class WhiteSpaceFilter(ColumnFilter):
@@ -67,7 +67,7 @@ class WhiteSpaceFilter(ColumnFilter):
     upper_reason = "too_much_white_space"
 
     def __init__(self, max_white_space_ratio: float = 0.25) -> None:
-        super().__init__("white_space", upper=max_white_space_ratio)
+        super().__init__(upper=max_white_space_ratio)
 
 
 class ParenthesesFilter(ColumnFilter):
@@ -83,7 +83,7 @@ class ParenthesesFilter(ColumnFilter):
     upper_reason = "too_many_brackets"
 
     def __init__(self, max_parentheses_ratio: float = 0.1) -> None:
-        super().__init__("parentheses_ratio", upper=max_parentheses_ratio)
+        super().__init__(upper=max_parentheses_ratio)
 
 
 class UrlsFilter(ColumnFilter):
@@ -104,7 +104,7 @@ class UrlsFilter(ColumnFilter):
     upper_reason = "too_many_urls"
 
     def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: re.Pattern[str] | str | None = None) -> None:
-        super().__init__("urls_ratio", upper=max_url_to_text_ratio)
+        super().__init__(upper=max_url_to_text_ratio)
         self._url_regex = re.compile(url_regex) if isinstance(url_regex, str) else url_regex
 
     def score_column(self, statistics: TextStatistics) -> Scores:
@@ -132,7 +132,7 @@ class PornographicUrlsFilter(ColumnFilter):
     upper_reason = "adult_url"
 
     def __init__(self, url_regex: re.Pattern[str] | str | None = None) -> None:
-        super().__init__("PornographicUrlsFilter", upper=0)
+        super().__init__(upper=0)
         self._url_regex = re.compile(url_regex) if isinstance(url_regex, str) else url_regex
 
     def score_column(self, statistics: TextStatistics) -> Scores:
@@ -145,8 +145,8 @@ class PornographicUrlsFilter(ColumnFilter):
 class _WordFilter(ColumnFilter):
     """A rule over words; they are split at white space, for Chinese and Japanese by a library."""
 
-    def __init__(self, name: str, lang: str, *, lower: float | None = None, upper: float | None = None) -> None:
-        super().__init__(name, lower=lower, upper=upper)
+    def __init__(self, lang: str, *, lower: float | None = None, upper: float | None = None) -> None:
+        super().__init__(lower=lower, upper=upper)
         self._splitter = s.SPLITTERS.get(lang.lower(), s.SPACE)
 
     def needs(self) -> Iterable[Statistic]:
@@ -168,7 +168,7 @@ class SymbolsToWordsFilter(_WordFilter):
     upper_reason = "too_many_symbol_words"
 
     def __init__(self, max_symbol_to_word_ratio: float = 0.1, lang: str = "en") -> None:
-        super().__init__("symbol_to_word", lang, upper=max_symbol_to_word_ratio)
+        super().__init__(lang, upper=max_symbol_to_word_ratio)
 
 
 class LongWordFilter(_WordFilter):
@@ -184,7 +184,7 @@ class LongWordFilter(_WordFilter):
     upper_reason = "word_too_long"
 
     def __init__(self, max_word_length: int = 1000, lang: str = "en") -> None:
-        super().__init__("max_word_length", lang, upper=max_word_length)
+        super().__init__(lang, upper=max_word_length)
 
 
 class WordCountFilter(_WordFilter):
@@ -201,7 +201,7 @@ class WordCountFilter(_WordFilter):
     upper_reason = "too_many_words"
 
     def __init__(self, min_words: int = 50, max_words: int = 100000, lang: str = "en") -> None:
-        super().__init__("word_count", lang, lower=min_words, upper=max_words)
+        super().__init__(lang, lower=min_words, upper=max_words)
 
 
 class MeanWordLengthFilter(_WordFilter):
@@ -218,7 +218,7 @@ class MeanWordLengthFilter(_WordFilter):
     upper_reason = "words_too_long"
 
     def __init__(self, min_mean_word_length: int = 3, max_mean_word_length: int = 10, lang: str = "en") -> None:
-        super().__init__("mean_word_length", lang, lower=min_mean_word_length, upper=max_mean_word_length)
+        super().__init__(lang, lower=min_mean_word_length, upper=max_mean_word_length)
 
 
 class WordsWithoutAlphabetsFilter(_WordFilter):
@@ -235,7 +235,7 @@ class WordsWithoutAlphabetsFilter(_WordFilter):
     lower_reason = "too_few_alphabetic_words"
 
     def __init__(self, min_words_with_alphabets: float = 0.8, lang: str = "en") -> None:
-        super().__init__("words_without_alphabets", lang, lower=min_words_with_alphabets)
+        super().__init__(lang, lower=min_words_with_alphabets)
 
 
 class CommonEnglishWordsFilter(ColumnFilter):
@@ -255,7 +255,7 @@ class CommonEnglishWordsFilter(ColumnFilter):
     lower_reason = "too_few_common_words"
 
     def __init__(self, min_num_common_words: int = 2, stop_at_false: bool = True) -> None:
-        super().__init__("common_english_words", lower=min_num_common_words)
+        super().__init__(lower=min_num_common_words)
         self._cutoff = min_num_common_words
         self._stop_at_false = stop_at_false
 
@@ -280,7 +280,7 @@ class BulletsFilter(ColumnFilter):
     upper_reason = "too_many_bullets"
 
     def __init__(self, max_bullet_lines_ratio: float = 0.9) -> None:
-        super().__init__("bullet_ratio", upper=max_bullet_lines_ratio)
+        super().__init__(upper=max_bullet_lines_ratio)
 
 
 class PunctuationFilter(ColumnFilter):
@@ -298,7 +298,7 @@ class PunctuationFilter(ColumnFilter):
     upper_reason = "too_few_sentence_ends"
 
     def __init__(self, max_num_sentences_without_endmark_ratio: float = 0.85) -> None:
-        super().__init__("punctuation", upper=max_num_sentences_without_endmark_ratio)
+        super().__init__(upper=max_num_sentences_without_endmark_ratio)
 
 
 class EllipsisFilter(ColumnFilter):
@@ -316,7 +316,7 @@ class EllipsisFilter(ColumnFilter):
     upper_reason = "too_many_ellipses"
 
     def __init__(self, max_num_lines_ending_with_ellipsis_ratio: float = 0.3) -> None:
-        super().__init__("ellipsis", upper=max_num_lines_ending_with_ellipsis_ratio)
+        super().__init__(upper=max_num_lines_ending_with_ellipsis_ratio)
 
 
 class BoilerPlateStringFilter(ColumnFilter):
@@ -343,7 +343,7 @@ class BoilerPlateStringFilter(ColumnFilter):
         remove_if_at_top_or_bottom: bool = True,
         max_boilerplate_string_ratio: float = 0.4,
     ) -> None:
-        super().__init__("boilerplate_string_ratio", upper=max_boilerplate_string_ratio)
+        super().__init__(upper=max_boilerplate_string_ratio)
         self.remove_if_at_top_or_bottom = remove_if_at_top_or_bottom
 
     def score_column(self, statistics: TextStatistics) -> Scores:
@@ -374,7 +374,7 @@ class SubstringFilter(ColumnFilter):
                 f"position={position!r} is not one of {', '.join(valid)}.{did_you_mean(str(position), valid)}",
                 position=position,
             )
-        super().__init__("SubstringFilter", lower=1)
+        super().__init__(lower=1)
         self._substring = substring
         self._place = {"prefix": PREFIX, "suffix": SUFFIX, "any": ANYWHERE}[position]
 

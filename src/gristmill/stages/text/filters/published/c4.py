@@ -76,8 +76,6 @@ class C4QualityFilter:
         ['A line that stays.']
     """
 
-    name = "c4_quality"
-
     def __init__(
         self,
         *,

@@ -32,8 +32,6 @@ class FineWebQualityFilter(FilterSet):
         'too_few_finished_lines'
     """
 
-    name = "fineweb_quality"
-
     def __init__(
         self,
         *,

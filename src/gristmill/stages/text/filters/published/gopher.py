@@ -37,8 +37,6 @@ class GopherQualityFilter(FilterSet):
         'too_few_words'
     """
 
-    name = "gopher_quality"
-
     def __init__(
         self,
         *,
@@ -115,8 +113,6 @@ class GopherRepetitionFilter(FilterSet):
         >>> GopherRepetitionFilter().reason_for("again and again " * 20)
         'top_2gram_repeats'
     """
-
-    name = "gopher_repetition"
 
     def __init__(
         self,

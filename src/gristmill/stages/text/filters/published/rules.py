@@ -72,11 +72,8 @@ class FilterSet:
     """Rules that are applied together, first one first; the first that fails is the reason.
 
     Attributes:
-        name: The set's name.
         rules: The rules, in order.
     """
-
-    name: str = "filter_set"
 
     def __init__(self, rules: Iterable[ColumnFilter]) -> None:
         self.rules: tuple[ColumnFilter, ...] = tuple(rules)

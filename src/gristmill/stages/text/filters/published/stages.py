@@ -61,7 +61,6 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.text_field = text_field
         self.options = options
         self.filters = type(self).makes(**options)
-        self.name = self.filters.name
 
     def inputs(self) -> Spec:
         return ["data"], [self.text_field]
@@ -96,7 +95,7 @@ class GopherQuality(PublishedSet):
     """Gopher's quality rules as one stage (Rae et al. 2021, arXiv:2112.11446, appendix A.1)."""
 
     notes_changes = True
-    name = "gopher_quality"
+    name = "GopherQuality"
     fork_safe = True
     makes = GopherQualityFilter
 
@@ -106,7 +105,7 @@ class GopherRepetition(PublishedSet):
     """Gopher's repetition rules as one stage (Rae et al. 2021, arXiv:2112.11446, appendix A.1)."""
 
     notes_changes = True
-    name = "gopher_repetition"
+    name = "GopherRepetition"
     fork_safe = True
     makes = GopherRepetitionFilter
 
@@ -116,7 +115,7 @@ class FineWebQuality(PublishedSet):
     """FineWeb's quality rules as one stage (Penedo et al. 2024, arXiv:2406.17557)."""
 
     notes_changes = True
-    name = "fineweb_quality"
+    name = "FineWebQuality"
     fork_safe = True
     makes = FineWebQualityFilter
 
@@ -128,7 +127,7 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
     for_dropped = "run"
     notes_changes = True
 
-    name = "c4_quality"
+    name = "C4Quality"
     fork_safe = True
 
     def __init__(self, text_field: str = "text", **options: Any) -> None:
