@@ -7,17 +7,19 @@ no time and no name in headers, fixed levels.
 from __future__ import annotations
 
 import bz2
+import contextlib
+import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol
 
 import zstandard
 
 from gristmill.errors import GristmillError, InputNotFoundError, InputPermissionError, UsageError, did_you_mean
-from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
-from gristmill.storage.formats import Codec, codec_of
+from gristmill.storage.files import InputFile, StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.formats import CODEC_KINDS, HEAD_BYTES, Codec, codec_of, recognise
 
 _NAMES: dict[str, Codec] = {
     "none": "none", "gz": "gz", "gzip": "gz", "zst": "zst", "zstd": "zst", "bz2": "bz2", "bzip2": "bz2",
@@ -36,6 +38,8 @@ _INPUT_BYTES = 256 * 1024
 _ZSTD_FIRST_BYTES = 256
 _ZSTD_INPUT_BYTES = 8 * 1024
 _OUTPUT_BYTES = 1024 * 1024
+HEADS: dict[Codec, int] = {"none": HEAD_BYTES, "gz": HEAD_BYTES, "zst": 160_000, "bz2": 1_000_000, "xz": 65_536}
+"""Stored bytes that show the beginning of the content: zstd and bzip2 give nothing before a whole block is there."""
 
 
 class DamagedArchiveError(GristmillError, EOFError):
@@ -91,6 +95,47 @@ def open_raw(path: str, *, storage_options: StorageOptions = None) -> Any:
         raise InputPermissionError(
             f"The input {path!r} may not be read: {error}. Grant access to it.", path=path
         ) from error
+
+
+def kinds_of(files: Sequence[InputFile], *, storage_options: StorageOptions = None) -> dict[str, str]:
+    """What files hold by their first bytes, as far as `recognise` can tell, by path; remote ones are read together."""
+    heads: dict[str, bytes] = {}
+    stores: dict[int, tuple[Any, list[tuple[str, str, int]]]] = {}
+    for file in files:
+        count = HEADS[codec_of(file.path)]
+        if is_local(file.path):
+            with open_raw(file.path) as raw:
+                heads[file.path] = raw.read(count)
+        else:
+            fs, inner = filesystem(file.path, storage_options)
+            end = count if file.size < 0 else min(count, file.size)
+            stores.setdefault(id(fs), (fs, []))[1].append((file.path, inner, end))
+    for fs, wanted in stores.values():
+        paths, inners, ends = map(list, zip(*wanted, strict=True))
+        read = fs.cat_ranges(inners, [0] * len(inners), ends, on_error="return")
+        # What cannot be read now is told when the file is opened.
+        heads |= {path: head for path, head in zip(paths, read, strict=True) if isinstance(head, bytes)}
+    kinds: dict[str, str] = {}
+    for path, head in heads.items():
+        kind = recognise(head) if codec_of(path) == "none" else _kind_inside(path, head)
+        if kind is not None:
+            kinds[path] = kind
+    return kinds
+
+
+def _kind_inside(path: str, stored: bytes) -> str | None:
+    """What a compressed file holds that begins with the bytes `stored`."""
+    codec = codec_of(path)
+    kind = recognise(stored[:HEAD_BYTES])
+    if kind is not None and CODEC_KINDS.get(kind) != codec:
+        return "uncompressed" if kind in ("jsonl", "json_array") else kind
+    source = DecompressedSource(io.BytesIO(stored), codec, path=path)
+    target = memoryview(bytearray(HEAD_BYTES))
+    filled = 0
+    with contextlib.suppress(DamagedArchiveError):  # cut off on purpose; real damage is told when the file is read
+        while count := source.readinto(target[filled:]):
+            filled += count
+    return recognise(bytes(target[:filled]))
 
 
 def open_source(path: str, *, storage_options: StorageOptions = None) -> ByteSource:

@@ -1,7 +1,11 @@
-"""What input files are called: the endings of the readable formats and of the compressions that may follow them."""
+"""What input files are: what their names say (format and compression), and what their first bytes say."""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -40,3 +44,160 @@ def has_extension(name: str, extensions: Sequence[str]) -> bool:
 def format_of(name: str) -> Format | None:
     """The format that a file's name stands for; None where no reader takes such names."""
     return next((kind for kind, endings in EXTENSIONS.items() if has_extension(name, endings)), None)
+
+
+# What the first bytes say --------------------------------------------------------------------------------------------
+
+_MAGIC: tuple[tuple[str, int, bytes], ...] = (
+    ("parquet", 0, b"PAR1"),
+    ("gzip", 0, b"\x1f\x8b\x08"),
+    ("zstd", 0, b"\x28\xb5\x2f\xfd"),
+    ("xz", 0, b"\xfd7zXZ\0"),
+    ("bzip2", 4, b"1AY&SY"),
+    ("lz4", 0, b"\x04\x22\x4d\x18"),
+    ("zip", 0, b"PK\3\4"),
+    ("zip", 0, b"PK\5\6"),
+    ("7z", 0, b"7z\xbc\xaf\x27\x1c"),
+    ("tar", 257, b"ustar"),
+    ("arrow", 0, b"ARROW1"),
+    ("arrow", 0, b"FEA1"),
+    ("arrow_stream", 0, b"\xff\xff\xff\xff"),
+    ("avro", 0, b"Obj\1"),
+    ("hdf5", 0, b"\x89HDF\r\n"),
+    ("sqlite", 0, b"SQLite format 3\0"),
+    ("pdf", 0, b"%PDF-"),
+    ("warc", 0, b"WARC/"),
+    ("utf-32", 0, b"\xff\xfe\0\0"),
+    ("utf-32", 0, b"\0\0\xfe\xff"),
+    ("utf-16", 0, b"\xff\xfe"),
+    ("utf-16", 0, b"\xfe\xff"),
+)
+CODEC_KINDS: Mapping[str, Codec] = {"gzip": "gz", "zstd": "zst", "bzip2": "bz2", "xz": "xz"}
+HEAD_BYTES = 16 * 1024
+"""How much of a file's content `recognise` looks at."""
+
+# Without a byte order mark: JSON and CSV begin with ASCII, whose other bytes are then zero.
+_WIDE = re.compile(rb"(?P<u32>[\t-~]\0\0\0|\0\0\0[\t-~])|(?P<u16>(?:[\t-~]\0){2}|(?:\0[\t-~]){2})")
+_RECORD = re.compile(rb"^[ \t]*\{[ \t]*[^\s]", re.MULTILINE)
+_AT_MARGIN = re.compile(rb"^\{[ \t]*[^\s]", re.MULTILINE)
+_MARKUP = re.compile(rb"<(?:\?xml|!doctype|html)\b", re.IGNORECASE)
+_COLUMN_NAME = re.compile(r"[\w .:/-]{1,64}")
+_TEXT_LINES = 10
+
+_POLARS = "python -c \"import polars; polars.{}.{}('records.{}')\""
+_KINDS: Mapping[str, tuple[str, str]] = {
+    "jsonl": ("JSONL", "Rename it to end with .jsonl and read it with JsonlReader"),
+    "json_array": ("a JSON array", "Rename it to end with .json and read it with JsonlReader"),
+    "uncompressed": ("not compressed", "Rename it to end without {suffix}"),
+    "json_object": (
+        "JSON laid out over several lines, not one record per line",
+        "Convert it: jq -c . {path} > records.jsonl (with '.NAME[]' for '.', where the records are a list in it)",
+    ),
+    "json_values": ("a JSON array of values that are no objects", 'Records are objects, such as {{"text": "…"}}'),
+    "parquet": ("Parquet", "Rename it to end with .parquet and read it with ParquetReader"),
+    "lz4": ("LZ4-compressed", "Decompress it: lz4 -d {path}"),
+    "zip": ("a ZIP archive", "Unpack it: unzip {path}"),
+    "7z": ("a 7z archive", "Unpack it: 7z x {path}"),
+    "tar": ("a tar archive", "Unpack it: tar -xf {path}"),
+    "arrow": ("Arrow IPC (Feather)", "Convert it: " + _POLARS.format("scan_ipc({path!r})", "sink_parquet", "parquet")),
+    "arrow_stream": (
+        "an Arrow IPC stream",
+        "Convert it: " + _POLARS.format("read_ipc_stream({path!r})", "write_parquet", "parquet"),
+    ),
+    "avro": ("Avro", "Convert it: " + _POLARS.format("read_avro({path!r})", "write_parquet", "parquet")),
+    "hdf5": ("HDF5", "Convert it to Parquet or JSONL"),
+    "sqlite": ("an SQLite database", "Export a table: sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json"),
+    "pdf": ("a PDF", "Extract its text into records first"),
+    "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
+    "html": ("HTML", "Extract its text into records first"),
+    "xml": ("XML", "Convert it to records first"),
+    "csv": ("CSV", "Convert it: " + _POLARS.format("scan_csv({path!r})", "sink_ndjson", "jsonl")),
+    "tsv": (
+        "tab-separated values",
+        "Convert it: " + _POLARS.format("scan_csv({path!r}, separator='\\t')", "sink_ndjson", "jsonl"),
+    ),
+    "utf-16": ("text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {path} > records.jsonl"),
+    "utf-32": ("text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {path} > records.jsonl"),
+    "text": (
+        "plain text, not records",
+        "To make each line a document: jq -R -c '{{text: .}}' {path} > records.jsonl",
+    ),
+}  # fmt: skip
+
+
+def recognise(head: bytes) -> str | None:
+    """What the first bytes of a file's content say that it holds: a key of `_KINDS` or `CODEC_KINDS`.
+
+    None where they say nothing for certain. A line that is no record does not make another format of JSONL: one other
+    line among the first that begins like a record is enough to take it for that.
+    """
+    for kind, at, magic in _MAGIC:
+        if head.startswith(magic, at) and (kind != "arrow_stream" or head[7:8] == b"\0"):
+            return kind
+    wide = _WIDE.match(head)
+    if wide is not None:
+        return "utf-32" if wide["u32"] else "utf-16"
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    lines = text.split(b"\n", 64)
+    first, rest = lines[0].rstrip(), b"\n".join(lines[1:]).strip()
+    if not text or (len(lines) == 1 and text[:1] not in b"{[<"):
+        return None
+    if text[:1] == b"{":
+        # Braces of JSON over several lines are indented or stand alone.
+        return "json_object" if rest and not first.endswith(b"}") and not _AT_MARGIN.search(rest) else "jsonl"
+    records = _RECORD.search(rest) is not None
+    if text[:1] == b"[":
+        if rest and first.endswith(b"]") and first != b"[]":
+            return "jsonl" if records else None  # lines that are arrays
+        inside = text[1:].lstrip()[:1]
+        if inside in (b"{", b"]"):
+            return "json_array"
+        return "json_values" if inside and not first.endswith(b"]") else None
+    if _MARKUP.match(text):
+        return "html" if b"<html" in text[:2000].lower() or text[:9].lower() == b"<!doctype" else "xml"
+    if records:
+        return "jsonl"
+    if text[:1] == b"<":
+        return "xml"
+    return None if b"\0" in head else _recognise_text(text)
+
+
+def _recognise_text(text: bytes) -> str | None:
+    """Tables and running text by their first lines, none of which begins like a record."""
+    decoded = text.decode("utf-8", "replace")
+    for delimiter, kind in ((",", "csv"), ("\t", "tsv"), (";", "csv"), ("|", "csv")):
+        try:
+            rows = [row for row in csv.reader(io.StringIO(decoded), delimiter=delimiter) if row]
+        except csv.Error:
+            continue
+        complete = rows[:-1]  # the last one may be cut
+        width = len(rows[0])
+        if width < 2 or len(rows) < 2 or any(len(row) != width for row in complete):
+            continue
+        if len(complete) > 1 or all(map(_COLUMN_NAME.fullmatch, rows[0])):
+            return kind
+    return "text" if decoded.count("\n") >= _TEXT_LINES else None
+
+
+def mismatch(path: str, kind: str | None, format: Format) -> str | None:
+    """What is wrong with a file that is to be read as `format` and holds `kind`, and what to do; None if nothing is.
+
+    Args:
+        path: The file, by its name.
+        kind: What it was recognised as.
+        format: That of the reader.
+    """
+    if kind is None or kind in (("jsonl", "json_array") if format == "jsonl" else ("parquet",)):
+        return None
+    codec = codec_of(path)
+    if kind in CODEC_KINDS:
+        what = f"{kind}-compressed{' twice' if CODEC_KINDS[kind] == codec else ''}"
+        fix = f"Rename it to end with .{CODEC_KINDS[kind]}"
+        if format == "parquet" or CODEC_KINDS[kind] == codec:
+            fix = "Decompress it"
+    else:
+        what, fix = _KINDS[kind]
+        fix = f"Decompress it first. {fix}" if codec != "none" and "{path" in fix else fix
+    shown = path if "!r}" in fix else shlex.quote(path)
+    suffix = path[path.rfind(".") :]
+    return f"{path} cannot be read as {FORMAT_NAMES[format]}: it is {what}. {fix.format(path=shown, suffix=suffix)}."
