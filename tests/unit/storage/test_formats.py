@@ -189,8 +189,8 @@ def test_compressed_files_are_recognised_by_what_is_inside(tmp_path, codec, stor
 
 def test_the_message_says_what_it_is_and_what_to_do():
     for kind in (*CONTENTS, "sqlite", "lz4", "7z", "avro", "hdf5", "uncompressed"):
-        for format in ("jsonl", "parquet"):
-            said = mismatch("my data.jsonl.gz", kind, format)
+        for wanted in ("jsonl", "parquet"):
+            said = mismatch("my data.jsonl.gz", kind, wanted)
             if said is None:
                 assert kind in ("jsonl", "json_array", "parquet")
             else:
