@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.cli.main import DONE, FAILED, QUARANTINED, print_json
 from gristmill.figures import duration, plural, share
+from gristmill.ledger.record.input_files import sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,6 +64,8 @@ def print_report(report: RunReport, *, as_json: bool, quiet: bool, console: Cons
     console.print(table)
     rows = f"{plural(report.rows_read, 'document')} in, {report.rows_written:,} kept"
     console.print(f"\n{rows}, {duration(report.seconds)}")
+    if report.left_out:
+        console.print(sentence(report.left_out))
     for alarm in report.alarms:
         console.print(f"Note: {alarm}")
     if report.quarantined:

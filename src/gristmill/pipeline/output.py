@@ -14,6 +14,7 @@ from gristmill.errors import GristmillError, OutputExistsError, ResumeError, Ver
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.earlier_names import earlier_name
+from gristmill.ledger.record.input_files import record_files
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.plan_record import (
@@ -28,6 +29,7 @@ from gristmill.ledger.record.resume import Resume, adopt_plan, decide, preview
 from gristmill.ledger.record.run_record import AlarmLimits, RunRecorder, read_run
 from gristmill.observe.events import Event, TaskFinished
 from gristmill.stages.source_sink import SinkStage
+from gristmill.storage.files import SourceFiles
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.file_group import FileGroupTask
@@ -133,6 +135,7 @@ def open_output(
     fresh: bool,
     alarms: AlarmLimits | None = None,
     searched: Sequence[str] = (),
+    files: SourceFiles | None = None,
 ) -> OutputState:
     """Make the output folder ready and find out which partitions are already there.
 
@@ -143,6 +146,7 @@ def open_output(
         fresh: Remove what an earlier run left.
         alarms: When to raise an alarm at the end.
         searched: Folders in which the source looks for files.
+        files: What became of the files of the input.
 
     Raises:
         OutputError: The folder cannot be written, or must be empty and is not.
@@ -176,7 +180,13 @@ def open_output(
         folder,
         replace(plan, settings=settings, notes=notes),
         resume.done,
-        RunRecorder(folder, limits=alarms, quiet_stages=(plan.stage_names[0], plan.stage_names[-1]), previous=previous),
+        RunRecorder(
+            folder,
+            limits=alarms,
+            quiet_stages=(plan.stage_names[0], plan.stage_names[-1]),
+            previous=previous,
+            files=None if files is None else record_files(folder, files),
+        ),
         rows_read=resume.rows_read,
         quarantined=resume.quarantined,
     )

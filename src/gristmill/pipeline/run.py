@@ -16,6 +16,7 @@ from gristmill.errors import GristmillError, OutputError, PlanningError, UsageEr
 from gristmill.execution.driver import ErrorBudget, Work
 from gristmill.figures import format_size, plural
 from gristmill.ledger.record.commit import source_rows
+from gristmill.ledger.record.input_files import sentence, totals
 from gristmill.ledger.record.plan_record import missing_scores_note
 from gristmill.ledger.record.run_record import AlarmLimits
 from gristmill.ledger.record.trail import StageCount, StageTime
@@ -25,6 +26,7 @@ from gristmill.pipeline.output import OutputState, PartitionPerf, keep_recorded_
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
 from gristmill.stages.base import FusedStage
 from gristmill.storage.atomic import output_error
+from gristmill.storage.files import SourceFiles
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
@@ -69,6 +71,8 @@ class RunReport:
     output: str | None
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
+    left_out: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Files of the input that were not read: for each reason their number and some examples."""
 
     @property
     def dropped(self) -> int:
@@ -83,6 +87,8 @@ class RunReport:
                 lines.append(f"  {number:>8} dropped by {stage.name}: {reason}")
             for cause, number in stage.quarantined.items():
                 lines.append(f"  {number:>8} quarantined by {stage.name}: {cause}")
+        if self.left_out:
+            lines.append(sentence(self.left_out))
         lines.extend(self.alarms)
         if self.output:
             lines.append(f"output: {self.output}")
@@ -142,6 +148,7 @@ class Prepared:
     partitions: list[Partition]
     root: Callable[[Partition], Task[Any]]
     plan: ExecutionPlan
+    files: SourceFiles | None = None
 
 
 def prepare(
@@ -185,7 +192,8 @@ def prepare(
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
     notes = (*plan.notes, *unseen, *([note] if note else []))
-    return Prepared(sketch, partitions, root, replace(plan, notes=notes, description=description))
+    files = None if sketch.source is None else sketch.source.files()
+    return Prepared(sketch, partitions, root, replace(plan, notes=notes, description=description), files)
 
 
 def _roots(
@@ -220,6 +228,7 @@ class Run:
     state: OutputState | None
     perf: PartitionPerf
     begun: float
+    left_out: Mapping[str, Mapping[str, Any]]
 
     def result(self) -> RunResult:
         """What came of it, once it is done."""
@@ -259,6 +268,7 @@ class Run:
             output=plan.settings.output,
             notes=tuple(plan.notes),
             alarms=() if state is None else tuple(state.recorder.record()["alarms"]),
+            left_out=self.left_out,
         )
         if state is None:
             return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
@@ -284,7 +294,7 @@ def begun_run(
 
         events.listeners.append(make_listener("auto"))
     prepared = prepare(pipeline, executor, initial_tasks, options)
-    plan, partitions, sink = prepared.plan, prepared.partitions, prepared.sketch.sink
+    plan, partitions, sink, files = prepared.plan, prepared.partitions, prepared.sketch.sink, prepared.files
     state: OutputState | None = None
     perf = PartitionPerf(len(partitions))
     if sink is not None:
@@ -295,6 +305,7 @@ def begun_run(
             fresh=options.fresh,
             alarms=AlarmLimits(max_dropped_share=options.alarm_share),
             searched=[] if prepared.sketch.source is None else prepared.sketch.source.searched_folders(),
+            files=files,
         )
         plan = state.plan
         events.listeners += [state.recorder, perf]
@@ -302,7 +313,8 @@ def begun_run(
             state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
         partitions = [partition for partition in partitions if partition.id not in state.done]
     work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget))
-    del prepared, partitions  # the work lets go of each partition as it ends
+    left_out = {} if files is None or not files.left_out else totals(files.left_out)
+    del prepared, partitions, files  # the work lets go of each partition as it ends
     if state is not None:
         work.budget.records, work.budget.quarantined = state.rows_read, state.quarantined
     done_before = 0 if state is None else len(state.done)
@@ -323,7 +335,7 @@ def begun_run(
     status, error = "failed", None
     try:
         with announced_compilation(events):
-            yield Run(pipeline, plan, work, state, perf, begun)
+            yield Run(pipeline, plan, work, state, perf, begun, left_out)
         status = "done"
     except KeyboardInterrupt:
         status, error = "interrupted", "interrupted"
@@ -393,6 +405,8 @@ def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
     lines = [f"Pipeline {pipeline.name} on {chosen.name}: {there}"]
     if prepared.sketch.source is not None:
         lines.append(f"Input: {plural(len(partitions), 'partition')}, {format_size(size)}")
+    if prepared.files is not None and prepared.files.left_out:
+        lines.append(sentence(totals(prepared.files.left_out)))
     for segment in plan.segments:
         lines.extend(_segment_lines(segment))
     if plan.settings.output is not None:

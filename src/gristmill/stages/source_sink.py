@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 from gristmill.errors import NotSupportedError, UsageError, did_you_mean
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.atomic import WrittenFile
+from gristmill.storage.files import SourceFiles
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
@@ -37,6 +38,10 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
     """A stage that knows its partitions before anything runs. Asked by the driver only."""
 
     is_source_stage = True
+
+    def files(self) -> SourceFiles | None:
+        """What of the input is read and what is not, once `partitions` has looked; None if the input is no files."""
+        return None
 
     @abstractmethod
     def partitions(self) -> list[Partition]:

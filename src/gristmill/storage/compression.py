@@ -12,13 +12,13 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import IO, Any, Protocol
 
 import zstandard
 
 from gristmill.errors import GristmillError, InputNotFoundError, InputPermissionError, UsageError, did_you_mean
-from gristmill.storage.files import InputFile, StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
 from gristmill.storage.formats import CODEC_KINDS, HEAD_BYTES, Codec, codec_of, recognise
 
 _NAMES: dict[str, Codec] = {
@@ -97,24 +97,23 @@ def open_raw(path: str, *, storage_options: StorageOptions = None) -> Any:
         ) from error
 
 
-def kinds_of(files: Sequence[InputFile], *, storage_options: StorageOptions = None) -> dict[str, str]:
+def kinds_of(paths: Iterable[str], *, storage_options: StorageOptions = None) -> dict[str, str]:
     """What files hold by their first bytes, as far as `recognise` can tell, by path; remote ones are read together."""
     heads: dict[str, bytes] = {}
     stores: dict[int, tuple[Any, list[tuple[str, str, int]]]] = {}
-    for file in files:
-        count = HEADS[codec_of(file.path)]
-        if is_local(file.path):
-            with open_raw(file.path) as raw:
-                heads[file.path] = raw.read(count)
+    for path in paths:
+        count = HEADS[codec_of(path)]
+        if is_local(path):
+            with open_raw(path) as raw:
+                heads[path] = raw.read(count)
         else:
-            fs, inner = filesystem(file.path, storage_options)
-            end = count if file.size < 0 else min(count, file.size)
-            stores.setdefault(id(fs), (fs, []))[1].append((file.path, inner, end))
+            fs, inner = filesystem(path, storage_options)
+            stores.setdefault(id(fs), (fs, []))[1].append((path, inner, count))
     for fs, wanted in stores.values():
-        paths, inners, ends = map(list, zip(*wanted, strict=True))
+        names, inners, ends = map(list, zip(*wanted, strict=True))
         read = fs.cat_ranges(inners, [0] * len(inners), ends, on_error="return")
         # What cannot be read now is told when the file is opened.
-        heads |= {path: head for path, head in zip(paths, read, strict=True) if isinstance(head, bytes)}
+        heads |= {path: head for path, head in zip(names, read, strict=True) if isinstance(head, bytes)}
     kinds: dict[str, str] = {}
     for path, head in heads.items():
         kind = recognise(head) if codec_of(path) == "none" else _kind_inside(path, head)

@@ -81,6 +81,23 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """What became of every file of an input.
+
+    Attributes:
+        paths: The input as it was given; local paths are absolute.
+        extensions: The endings that were looked for in folders.
+        read: How many files are read.
+        left_out: The others.
+    """
+
+    paths: list[str]
+    extensions: list[str]
+    read: int
+    left_out: list[LeftOut]
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     """A file before its relative path is known: the scheme and folder it was searched under come along."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -141,6 +141,7 @@ def make_partitions(
     limit: int | None = None,
     storage_options: StorageOptions = None,
     footers: Footers | None = None,
+    whole: Container[str] = (),
 ) -> list[Partition]:
     """Partitions of `files`, the same for any order of them.
 
@@ -153,6 +154,7 @@ def make_partitions(
         limit: Keep only the first `limit` partitions.
         storage_options: Handed to fsspec where Parquet footers must be read.
         footers: Where footers are read and kept, for a caller that needs them again.
+        whole: Paths of files that cannot be split, whatever their size (JSON arrays).
 
     Raises:
         UsageError: Both sizes are given, or one is not positive.
@@ -194,7 +196,8 @@ def make_partitions(
                 pending.append(file)
                 pending_bytes += file.size
             else:
-                groups += _blocks(file, format, block_bytes or DEFAULT_BLOCKSIZE, storage_options, footers)
+                largest = file.size if file.path in whole else block_bytes or DEFAULT_BLOCKSIZE
+                groups += _blocks(file, format, largest, storage_options, footers)
         if pending:
             groups.append(_file_group(pending, format))
     if limit is not None:

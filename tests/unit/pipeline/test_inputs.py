@@ -144,7 +144,7 @@ def test_a_truncated_archive_gives_what_can_be_read(tmp_path: Path) -> None:
 def test_records_that_are_all_bad_fail_the_run(tmp_path: Path) -> None:
     from gristmill.errors import ErrorBudgetExceededError
 
-    _put(tmp_path, b"not json\n" * 50)
+    _put(tmp_path, b'{"text": oops}\n' * 50)
     with pytest.raises(ErrorBudgetExceededError, match="50 of 50"):
         _run(tmp_path)
     assert run_json(tmp_path / "out")["status"] == "failed"

@@ -181,7 +181,9 @@ def test_compressed_files_are_recognised_by_what_is_inside(tmp_path, codec, stor
     fs.pipe(f"{folder}/torn.jsonl.{codec}", CODECS[codec](CONTENTS["csv"] * 50)[:200] + bytes(300))
     fs.pipe(f"{folder}/none.jsonl.{codec}", b"")
     files = list_files(folder, extensions=[".jsonl", ".json"])
-    kinds = {path.rpartition("/")[2].split(".")[0]: kind for path, kind in kinds_of(files).items()}
+    kinds = {
+        path.rpartition("/")[2].split(".")[0]: kind for path, kind in kinds_of(file.path for file in files).items()
+    }
     assert kinds.pop("torn", "csv") == "csv"
     other = "gzip" if codec != "gz" else "xz"
     assert kinds == {name: name for name in contents} | {"plain": "uncompressed", "array": "json_array", "other": other}

@@ -16,6 +16,7 @@ import xxhash
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.figures import plural
 from gristmill.ledger.record.commit import find_imbalance, source_rows
+from gristmill.ledger.record.input_files import EXAMPLES, appeared_since, sentence
 from gristmill.ledger.record.layout import RECORD_FILES, RECORD_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest, read_plan
@@ -35,10 +36,11 @@ _MAX_STRAY = 20
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was checked and everything that was found wrong, one sentence each."""
+    """What was checked and everything that was found wrong, one sentence each; notes are nothing wrong."""
 
     output: str
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     partitions: int = 0
     files: int = 0
     bytes: int = 0
@@ -62,10 +64,11 @@ class VerifyReport:
             f"{self.rows_written} written + {self.rows_dropped} dropped + {self.rows_quarantined} quarantined"
         )
         facts += f"; {plural(self.steps, 'step')} of the workflow" if self.steps else ""
+        notes = "".join(f"\n{note}" for note in self.notes)
         if self.ok:
-            return f"{self.output} is proved: {facts}."
+            return f"{self.output} is proved: {facts}.{notes}"
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
-        return f"{self.output} has {plural(len(self.problems), 'problem')} ({facts}):\n{lines}"
+        return f"{self.output} has {plural(len(self.problems), 'problem')} ({facts}):\n{lines}{notes}"
 
     def raise_for_problems(self) -> None:
         """Raise if anything is wrong.
@@ -113,6 +116,7 @@ def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: Stora
     report.problems += _check_entries(folder, {**entries, **manifest.pending})
     report.problems += _check_plan(folder, entries)
     report.problems += _check_run(folder, entries, report)
+    report.notes += _input_notes(folder, entries)
     report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing)
     check_workflow(folder, report, listing, verify)
     return report
@@ -367,6 +371,22 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
             if told.get(key) != here[key]
         ]
     return problems
+
+
+def _input_notes(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
+    """What the run did not read of its input, and what has been added to it since."""
+    try:
+        files = (read_run(folder) or {}).get("files")
+    except VerificationError:
+        return []  # told as a problem
+    if not isinstance(files, dict):
+        return []  # a record of an earlier version
+    notes = [sentence(files["left_out"])] if files.get("left_out") else []
+    new = appeared_since(folder, files, (part["relative"] for entry in entries.values() for part in entry.source))
+    if new:
+        shown = ", ".join(new[:EXAMPLES]) + (", …" if len(new) > EXAMPLES else "")
+        notes.append(f"Added to the input since the run: {plural(len(new), 'file')} ({shown}).")
+    return notes
 
 
 def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:

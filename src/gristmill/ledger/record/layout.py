@@ -30,6 +30,7 @@ RECORD_FILES = {
     "recipe": "recipe.yaml",
     "report": "report.html",
     "workflow": "deduplication.json",
+    "left_out": "left_out.jsonl",
 }
 """Files in the record folder that belong to a run as a whole."""
 PARTITION_FILES = {

@@ -81,6 +81,7 @@ class RunRecorder:
         quiet_stages: Stages that are not meant to drop or change anything.
         peak_memory: Bytes already known to have been used, for executors that send no samples.
         previous: The record of the run before, where it is not in the folder any more.
+        files: What became of the files of the input; that of the run before where it is None.
         committed: What the manifest comes to when the run has ended.
     """
 
@@ -90,6 +91,7 @@ class RunRecorder:
     quiet_stages: Collection[str] = ()
     peak_memory: int = 0
     previous: Mapping[str, Any] | None = None
+    files: Mapping[str, Any] | None = None
     committed: ManifestTotals | None = field(default=None, init=False)
     _started: RunStarted | None = field(default=None, init=False)
     _finished: RunFinished | None = field(default=None, init=False)
@@ -184,6 +186,7 @@ class RunRecorder:
             "partitions": started.partitions if started else 0,
             "partitions_done_before": started.partitions_done_before if started else 0,
             "partitions_committed": self._committed,
+            "files": (self.previous or {}).get("files") if self.files is None else self.files,
             "input_bytes": started.input_bytes if started else 0,
             "source_bytes": committed.source_bytes,
             "output_bytes": committed.output_bytes,
@@ -237,9 +240,9 @@ class RunRecorder:
 
 
 def file_hashes(folder: RunFolder) -> dict[str, str]:
-    """The hashes of the files of a run that neither belong to a partition nor are this record: plan and recipe."""
+    """The hashes of the files of a run that neither belong to a partition nor are this record."""
     found = {}
-    for kind in ("plan", "recipe"):
+    for kind in ("plan", "recipe", "left_out"):
         with contextlib.suppress(FileNotFoundError):
             data = folder.read(folder.record_path(kind))
             found[RECORD_FILES[kind]] = "xxh3:" + xxhash.xxh3_128_hexdigest(data)

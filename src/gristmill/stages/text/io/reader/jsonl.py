@@ -175,7 +175,7 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
                 self.file_paths,
                 self.files_per_partition,
                 self.blocksize,
-                self.file_extensions or EXTENSIONS["jsonl"],
+                self.file_extensions,
                 self.storage_options,
                 self.limit,
                 format="jsonl",

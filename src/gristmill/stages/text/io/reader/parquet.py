@@ -137,7 +137,7 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
                 self.file_paths,
                 self.files_per_partition,
                 self.blocksize,
-                self.file_extensions or EXTENSIONS["parquet"],
+                self.file_extensions,
                 self.storage_options,
                 self.limit,
                 format="parquet",

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import filterfalse
+from operator import attrgetter
 from typing import Any
 
-from gristmill.errors import MissingColumnError, UsageError, did_you_mean
+from gristmill.errors import InputError, MissingColumnError, UsageError, did_you_mean
+from gristmill.figures import parse_size
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import SourceColumns, SourceStage, field_names
-from gristmill.storage.files import is_local, list_files, local_path
-from gristmill.storage.formats import EXTENSIONS, Format
+from gristmill.storage.compression import HEADS, kinds_of
+from gristmill.storage.files import InputFile, LeftOut, SourceFiles, Survey, is_local, local_path, survey
+from gristmill.storage.formats import EXTENSIONS, FORMAT_NAMES, READERS, Format, codec_of, format_of, mismatch
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import read_blocks
 from gristmill.storage.parquet_blocks import Footers
-from gristmill.storage.partitions import Partition, make_partitions
+from gristmill.storage.partitions import DEFAULT_BLOCKSIZE, Partition, make_partitions
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+# How many files are looked at before a run, and how much of them together.
+_MOST_CHECKED = 2000
+_MOST_CHECKED_REMOTE = 200
+_MOST_CHECKED_BYTES = 64 << 20
 _PEEK_BYTES = 1 << 20
 _PEEK_FILES = 3
 _SEARCH_BYTES = 64 << 20
@@ -63,10 +72,14 @@ class FilePartitioningStage(SourceStage):
         self.file_paths = plain_paths(file_paths)
         self.files_per_partition = files_per_partition
         self.blocksize = blocksize
+        self._takes_all = file_extensions is None  # of the format's names, so that other formats are no one's choice
+        if file_extensions is None and format is not None:
+            file_extensions = EXTENSIONS[format]
         self.file_extensions = None if file_extensions is None else tuple(file_extensions)
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.limit = limit
         self.format = format or _format_of(self.file_extensions)
+        self._files: SourceFiles | None = None
         self.fields = field_names(fields)
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
 
@@ -75,20 +88,100 @@ class FilePartitioningStage(SourceStage):
 
     def partitions(self) -> list[Partition]:
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
-        files = list_files(
-            self.file_paths,
-            extensions=self.file_extensions or EXTENSIONS[self.format],
-            storage_options=self.storage_options,
-        )
-        return make_partitions(
-            files,
+        extensions = self.file_extensions or EXTENSIONS[self.format]
+        found = survey(self.file_paths, extensions=extensions, storage_options=self.storage_options)
+        left_out = self._without_other_formats(found) if found.left_out else []
+        kinds = self._kinds(found.files)
+        partitions = make_partitions(
+            found.files,
             format=self.format,
             files_per_partition=self.files_per_partition,
             blocksize=self.blocksize,
             limit=self.limit,
             storage_options=self.storage_options,
             footers=self._footers,
+            whole=kinds,
         )
+        if self.limit is not None:
+            read = {piece.path for partition in partitions for piece in partition.ranges}
+            over = [LeftOut(file.path, file.relative, "limit") for file in found.files if file.path not in read]
+            left_out = sorted([*left_out, *over], key=attrgetter("relative"))
+            found = Survey([file for file in found.files if file.path in read], left_out)
+        given = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
+        paths = [*map(local_path, filter(is_local, given)), *filterfalse(is_local, given)]
+        self._files = SourceFiles(paths, list(extensions), len(found.files), left_out)
+        return partitions
+
+    def files(self) -> SourceFiles | None:
+        return self._files
+
+    def _without_other_formats(self, found: Survey) -> list[LeftOut]:
+        """What is left out of the input, once it is clear that leaving out files of another format was asked for.
+
+        Raises:
+            UsageError: There are some and nobody has said which to read.
+        """
+        others = {
+            item.path: kind
+            for item in found.left_out
+            if item.reason == "extension" and (kind := format_of(item.relative)) not in (None, self.format)
+        }
+        if others and self._takes_all:
+            some = list(others)[:_MOST_CHECKED_REMOTE]
+            kinds = kinds_of(some, storage_options=self.storage_options)
+            # A file beside the data that only has such a name, like the description of a data set, is no data.
+            real = [path for path in some if mismatch(path, kinds.get(path), others[path] or "jsonl") is None]
+            if real:
+                raise self._mixture(found, real, others)
+        return [replace(item, reason="other_format") if item.path in others else item for item in found.left_out]
+
+    def _mixture(self, found: Survey, others: Sequence[str], kinds: Mapping[str, Format | None]) -> UsageError:
+        other = kinds[others[0]] or "jsonl"
+        choices = " or ".join(
+            f"{READERS[kind]}({self.file_paths!r}, file_extensions={list(EXTENSIONS[kind])!r})"
+            for kind in (self.format, other)
+        )
+        return UsageError(
+            f"{self.file_paths} holds {FORMAT_NAMES[self.format]} files ({found.files[0].relative}) and "
+            f"{FORMAT_NAMES[other]} files ({others[0]}), and {READERS[self.format]} reads only "
+            f"{FORMAT_NAMES[self.format]}. Say which to read: {choices} (on the command line: --input-filetype "
+            f"{self.format} or --input-filetype {other}); for all of them, one run for each.",
+            paths=self.file_paths,
+        )
+
+    def _kinds(self, files: Sequence[InputFile]) -> dict[str, str]:
+        """The JSON arrays among the files, once it is clear that files are what they are called.
+
+        Looks at a bounded number of files, spread over all; of the rest each is looked at when it is opened. Those that
+        would be split are all looked at, because an array cannot be.
+
+        Raises:
+            InputError: One is something else.
+        """
+        most = _MOST_CHECKED if is_local(files[0].path) else _MOST_CHECKED_REMOTE
+        most = max(1, min(most, _MOST_CHECKED_BYTES // HEADS[codec_of(files[0].path)]))
+        paths = list(map(attrgetter("path"), files[:: -(-len(files) // most)]))
+        if self.format == "jsonl" and self.files_per_partition is None:
+            largest = DEFAULT_BLOCKSIZE if self.blocksize is None else parse_size(self.blocksize, name="blocksize")
+            large = filter(lambda file: file.size > largest and codec_of(file.path) == "none", files)
+            paths.extend(map(attrgetter("path"), large))
+        kinds = kinds_of(dict.fromkeys(paths), storage_options=self.storage_options)
+        wrong: list[str] = []
+        arrays: dict[str, str] = {}
+        for path, kind in kinds.items():
+            problem = None if kind == self.format else mismatch(path, kind, self.format)
+            if problem is not None:
+                wrong.append(problem)
+            elif kind == "json_array":
+                arrays[path] = kind
+        if wrong:
+            more = f" {len(wrong) - 1} more of the {len(kinds)} files looked at are not what they are called."
+            raise InputError(
+                f"{wrong[0]} To leave it out, move it away or let its name begin with '_'."
+                f"{more if len(wrong) > 1 else ''}",
+                problems=wrong,
+            )
+        return arrays
 
     def searched_folders(self) -> list[str]:
         paths = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths

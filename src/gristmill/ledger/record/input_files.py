@@ -1,0 +1,93 @@
+"""The files of the input that a run does not read: their totals for people, their list for the record.
+
+The list is a file of its own beside `run.json`, one JSON object per line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from gristmill.errors import GristmillError
+from gristmill.figures import plural
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.storage.files import LeftOut, SourceFiles, is_local, survey
+
+EXAMPLES = 5
+"""How many files are named for each reason where not all are."""
+_REASONS = {
+    "extension": "with another extension",
+    "hidden": "hidden by '_' or '.'",
+    "record": "in the record of a run",
+    "empty": "empty",
+    "other_format": "in another format",
+    "limit": "beyond the limit",
+}
+
+
+def totals(left_out: Iterable[LeftOut]) -> dict[str, dict[str, Any]]:
+    """How many files there are for each reason, with the first of them as examples."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in left_out:
+        total = found.setdefault(item.reason, {"files": 0, "examples": []})
+        total["files"] += item.files
+        if len(total["examples"]) < EXAMPLES:
+            total["examples"].append(item.relative)
+    return {reason: found[reason] for reason in _REASONS if reason in found}
+
+
+def sentence(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Totals in words."""
+    number = sum(total["files"] for total in found.values())
+    reasons = []
+    for reason, total in found.items():
+        examples = list(total["examples"])
+        shown = ", ".join(examples) + (", …" if total["files"] > len(examples) else "")
+        reasons.append(f"{total['files']} {_REASONS.get(reason, reason)}: {shown}")
+    return f"Not read: {plural(number, 'file')} of the input ({'; '.join(reasons)})."
+
+
+def record_files(folder: RunFolder, files: SourceFiles) -> dict[str, Any]:
+    """What `run.json` says about the input; the list of files that are not read goes into the record by itself."""
+    path = folder.record_path("left_out")
+    left_out: dict[str, dict[str, Any]] = {}
+    if files.left_out:
+        lines = [
+            orjson.dumps({"path": _text(item.relative), "reason": item.reason, "files": item.files})
+            for item in files.left_out
+        ]
+        folder.write(path, b"\n".join([*lines, b""]))
+        left_out = totals(files.left_out)
+    else:
+        folder.remove(path)
+    return {"paths": files.paths, "extensions": files.extensions, "read": files.read, "left_out": left_out}
+
+
+def _text(name: str) -> str:
+    """A file's name as JSON can hold it, also where it is not UTF-8."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def appeared_since(folder: RunFolder, files: Mapping[str, Any], read: Iterable[str]) -> list[str]:
+    """The files that lie in the input now and did not when the run looked; none where the input is not on this machine.
+
+    Args:
+        folder: The output.
+        files: What `run.json` says about the input.
+        read: The paths of the files that were read, below the input root.
+    """
+    paths = files.get("paths") or []
+    if not paths or not all(map(is_local, paths)):
+        return []
+    known = set(map(_text, read))
+    try:
+        now = survey(paths, extensions=files["extensions"])
+    except (GristmillError, OSError):
+        return []  # the input is gone or cannot be read any more
+    with contextlib.suppress(FileNotFoundError):  # no list: everything was read
+        known.update(orjson.loads(line)["path"] for line in folder.read(folder.record_path("left_out")).splitlines())
+    there = [*(file.relative for file in now.files), *(item.relative for item in now.left_out)]
+    return sorted(set(map(_text, there)) - known)
