@@ -310,4 +310,10 @@ def finish(
         stages[0].hints = tuple(dict.fromkeys([*columns, *identity]))
     names = tuple(chain.from_iterable(map(member_names, stages)))
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
-    return ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
+    plan = ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
+    for stage in stages:
+        if isinstance(stage, ReaderStage):
+            stage.salvage = settings.salvage
+            # Documents that went on to another worker cannot be taken back when the end of their file shows damage.
+            stage.checks_first = not settings.salvage and not plan.whole_partitions
+    return plan

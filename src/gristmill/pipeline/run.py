@@ -111,6 +111,7 @@ class Options:
     fresh: bool = False
     error_budget: float | int | None = 0.01
     ignore_failures: bool | None = None
+    salvage: bool = False
     id_field: str | None = "id"
     url_field: str | None = "url"
     scores: str = "decisive"
@@ -172,6 +173,7 @@ def prepare(
         ignore_failures=bool(executor.config.get("ignore_failures", False))
         if options.ignore_failures is None
         else options.ignore_failures,
+        salvage=options.salvage,
         output=None if sink is None else sink.path,
         storage_options=None if sink is None else sink.storage_options,
     )
@@ -258,7 +260,7 @@ class Run:
             partitions_done_before=done_before,
             output=plan.settings.output,
             notes=tuple(plan.notes),
-            alarms=() if state is None else tuple(state.recorder.record()["alarms"]),
+            alarms=tuple(work.budget.damaged if state is None else state.recorder.record()["alarms"]),
         )
         if state is None:
             return RunResult([task for number in sorted(work.results) for task in work.results[number]], report)
