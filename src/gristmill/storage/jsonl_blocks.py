@@ -122,14 +122,14 @@ def read_blocks(
 
 def _joined(blocks: list[RecordBlock]) -> RecordBlock:
     """Several blocks as one; a line end is between what came from different buffers."""
-    sizes = [len(block.buffer) + 1 for block in blocks]
-    buffer = np.full(sum(sizes), 10, np.uint8)
+    sizes = [int(block.ends[-1]) if len(block.ends) else 0 for block in blocks]
+    buffer = np.full(sum(sizes) + len(sizes), 10, np.uint8)
     starts, ends, at = [], [], 0
     for block, size in zip(blocks, sizes, strict=True):
-        buffer[at : at + size - 1] = block.buffer
+        buffer[at : at + size] = block.buffer[:size]
         starts.append(block.starts + at)
         ends.append(block.ends + at)
-        at += size
+        at += size + 1
     return RecordBlock(
         buffer,
         np.concatenate(starts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import lzma
 import random
 import shutil
 from pathlib import Path
@@ -58,6 +59,8 @@ PACK = {
     "zst of two frames": lambda data: b"".join(map(_zstd, _halves(data))),
     "bz2": bz2.compress,
     "bz2 of two streams": lambda data: b"".join(map(bz2.compress, _halves(data))),
+    "xz": lzma.compress,
+    "xz of two streams": lambda data: b"".join(map(lzma.compress, _halves(data))),
 }
 
 
@@ -119,7 +122,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("batch_bytes", [4096, 1 << 24])
 @pytest.mark.parametrize("files", [1, 3])
-@pytest.mark.parametrize("form", ["gz", "zst", "bz2"])
+@pytest.mark.parametrize("form", ["gz", "zst", "bz2", "xz"])
 def test_only_the_damaged_file_goes(tmp_path: Path, form: str, files: int, batch_bytes: int) -> None:
     sound, lost = _input(tmp_path, form)
     run = _pipeline(tmp_path, ScoreFilter(WordCountFilter(min_words=1)), files=files, batch_bytes=batch_bytes)
