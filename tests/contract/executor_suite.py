@@ -7,6 +7,7 @@ class TestMine(ExecutorSuite):
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -171,6 +172,39 @@ class ExecutorSuite:
         self.run(source, [stages.Shout(), stages.Split()], tmp_path / "here", on=InProcess())
         self.run(source, [stages.Shout(), stages.Split()], tmp_path / "there")
         assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+    @pytest.mark.parametrize("salvage", [False, True])
+    @pytest.mark.parametrize("segments", ["one", "several"])
+    def test_damaged_archive(self, source: Path, tmp_path: Path, segments: str, salvage: bool) -> None:
+        """Damage that shows when documents of the file were written: only this file goes, on every executor alike."""
+        lines = b"".join((source / f"part-{number}.jsonl").read_bytes() for number in range(FILES))
+        packed = bytearray(gzip.compress(lines, mtime=0))
+        packed[-8] ^= 1  # the checksum
+        (source / "part-1.jsonl").unlink()
+        (source / "part-1.jsonl.gz").write_bytes(packed)
+
+        def run(output: Path, on: BaseExecutor) -> Any:
+            middle = (
+                [stages.Shout()]
+                if segments == "one"
+                else [stages.Shout(), stages.Stream().with_(resources=Resources(cpus=0.5))]
+            )
+            reader = JsonlReader(str(source), files_per_partition=2, read_kwargs={"batch_bytes": 512})
+            pipeline = Pipeline("contract", stages=[reader, *middle, JsonlWriter(str(output))])
+            return pipeline.run(executor=on, error_budget=None, salvage=salvage)
+
+        run(tmp_path / "here", InProcess())
+        result = run(tmp_path / "there", self.make_executor(**self.settings))
+        assert contents(tmp_path / "here") == contents(tmp_path / "there")
+        assert result.report.quarantined == 1
+        assert result.report.rows_written == (FILES - 1) * ROWS + salvage * FILES * ROWS
+        assert "part-1.jsonl.gz is damaged" in str(result.report)
+        report = verify(str(tmp_path / "there"))
+        assert not report.ok
+        assert not report.problems
+        assert "part-1.jsonl.gz" in report.damaged[0]
+        again = run(tmp_path / "there", self.make_executor(**self.settings))
+        assert again.report.partitions_done_before == again.report.partitions
 
     def test_tasks_come_back_in_order(self, source: Path) -> None:
         result = self.run(source, [stages.Split(), stages.DropEveryThird()], None)

@@ -59,6 +59,7 @@ class RunSettings:
         url_field: The column with their URLs.
         scores: `decisive` keeps the score that decided, `all` keeps every score of every document.
         ignore_failures: Quarantine documents on which a stage raises, instead of failing the run.
+        salvage: Keep what can be read of damaged input files.
         staging: Where pieces of partitions lie until their commit; None when the pipeline has no writer.
         output: The output folder; None when the pipeline has no writer.
         plan_digest: What the manifest compares.
@@ -68,6 +69,7 @@ class RunSettings:
     url_field: str | None = "url"
     scores: str = "decisive"
     ignore_failures: bool = False
+    salvage: bool = False
     staging: str | None = None
     output: str | None = None
     storage_options: Mapping[str, Any] | None = None

@@ -17,7 +17,7 @@ from gristmill.cli.main import (
     marks_resumable,
     print_json,
 )
-from gristmill.cli.run import error_budget_option, executor_options
+from gristmill.cli.run import error_budget_option, executor_options, salvage_option
 from gristmill.errors import UsageError
 from gristmill.execution.late_imports import defer_imports
 
@@ -44,6 +44,7 @@ STEPS = {
 @click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the summary at the end.")
 @click.option("--fresh", is_flag=True, help="Start over: do not take up what an earlier run left.")
 @error_budget_option
+@salvage_option
 @click.option("--text-field", default="text", show_default=True, help="The column with the text.")
 @click.option("--id-field", help="The column with the documents' ids [default: id, where there is one].")
 @click.option("--blocksize", metavar="SIZE", help="Partitions of about this size, such as 128MB.")
@@ -112,6 +113,7 @@ def command(
     quiet: bool,
     fresh: bool,
     error_budget: float | int | None,
+    salvage: bool,
     plan_only: bool,
     list_only: bool,
     **options: Any,
@@ -147,7 +149,12 @@ def command(
     marks_resumable()
     with closing(make_listener("off" if quiet else "auto")) as display:
         facts: dict[str, Any] = workflow.run(
-            executor=engine, fresh=fresh, error_budget=error_budget, listeners=[display], progress=False
+            executor=engine,
+            fresh=fresh,
+            error_budget=error_budget,
+            salvage=salvage,
+            listeners=[display],
+            progress=False,
         ).metadata
     if as_json:
         print_json({"status": "done", **facts})
@@ -224,6 +231,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
         lines.append(
             f"{plural(facts['quarantined'], 'record')} could not be read: see 'gristmill quarantine {facts['output']}'"
         )
+    lines += facts["damaged"]
     by_eps = facts.get("duplicates_by_eps")
     if by_eps:
         lines.append("duplicates by eps: " + ", ".join(f"{eps} → {count}" for eps, count in by_eps.items()))

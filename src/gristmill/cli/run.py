@@ -84,6 +84,12 @@ error_budget_option = click.option(
     help="Records that may be quarantined before the run fails: a share such as 0.01, a count such as 50, "
     "or 'none' for no limit.",
 )
+salvage_option = click.option(
+    "--salvage",
+    is_flag=True,
+    help="Keep the documents before the damage of a damaged input file, marked as unproved; by default nothing of such "
+    "a file is kept.",
+)
 ledger_options = options(
     click.option("--id-field", default="id", show_default=True, help="The column with the documents' ids."),
     click.option("--url-field", default="url", show_default=True, help="The column with their addresses."),
@@ -108,6 +114,7 @@ run_options = options(
 @executor_options
 @run_options
 @error_budget_option
+@salvage_option
 @click.option(
     "--ignore-failures", is_flag=True, help="Quarantine the documents on which a stage raises, instead of failing."
 )

@@ -12,10 +12,11 @@ from typing import Any
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import ConservationError, ErrorBudgetExceededError, StageFailedError
 from gristmill.execution.partition_output import TaskEnd, join_pieces
+from gristmill.figures import plural
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.trail import Trail, join_sources
-from gristmill.observe.events import EventStream, PartitionCommitted, RecordsQuarantined
+from gristmill.observe.events import EventStream, Notice, PartitionCommitted, RecordsQuarantined
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
@@ -95,11 +96,15 @@ class ErrorBudget:
     Attributes:
         limit: A float in [0, 1] is a share of all records (but at least 10 of them, unless it is zero), an int a
             number, None no limit.
+        records: All records so far; about how many a damaged file had is among them.
+        quarantined: Of these, the ones in quarantine or lost with a damaged file.
+        damaged: What is wrong with damaged files, a sentence for each.
     """
 
     limit: float | int | None
     records: int = 0
     quarantined: int = 0
+    damaged: list[str] = field(default_factory=list)
 
     def check(self, *, final: bool, share_done: float = 1.0) -> None:
         """Fail if the budget is spent; a share is only judged once a tenth of the work is done.
@@ -116,10 +121,12 @@ class ErrorBudget:
                 return
             allowed = max(_LEAST_QUARANTINED, int(self.limit * self.records))
         if self.quarantined > allowed:
+            damaged = f" {plural(len(self.damaged), 'input file')} damaged: {self.damaged[0]}" if self.damaged else ""
             raise ErrorBudgetExceededError(
                 f"{self.quarantined} of {self.records} records could not be processed; the error budget "
-                f"{self.limit!r} allows {allowed}. See them with `gristmill quarantine OUTPUT`; raise error_budget "
-                "(--error-budget) to go on with so many, and run again: finished partitions are not redone.",
+                f"{self.limit!r} allows {allowed}.{damaged} See them with `gristmill quarantine OUTPUT`; raise "
+                "error_budget (--error-budget) to go on with so many, and run again: finished partitions are not "
+                "redone.",
                 quarantined=self.quarantined,
                 records=self.records,
                 allowed=allowed,
@@ -226,8 +233,14 @@ class Work:
         for (stage, cause), records in causes.items():
             self.events.emit(RecordsQuarantined(partition.index, stage, cause, records))
         counts = {name: trail.counts[name] for name in self.plan.stage_names if name in trail.counts}
-        self.budget.records += max(source_rows(counts), len(trail.quarantine))
-        self.budget.quarantined += len(trail.quarantine)
+        lost = 0
+        for record in trail.quarantine:
+            if record.lost:
+                lost += record.lost - 1
+                self.budget.damaged.append(f"{record.file} is damaged: {record.detail}.")
+                self.events.emit(Notice(self.budget.damaged[-1], level="warning"))
+        self.budget.records += max(source_rows(counts), len(trail.quarantine)) + lost
+        self.budget.quarantined += len(trail.quarantine) + lost
         self.trail.merge(Trail(counts=trail.counts, times=trail.times))
         self.budget.check(final=False, share_done=1 - len(self._left) / self._total)
         if entry is not None:

@@ -113,7 +113,12 @@ def _origin(task: Task[Any], row: int | None) -> tuple[str, int | None]:
     if row is None or not isinstance(task, DocumentBatch) or row >= task.num_items:
         return file, None
     number = int(task.rows[row])
-    return file, number if number >= 0 else None
+    if number < 0:
+        return file, None
+    if "source_rows" in task._metadata:
+        paths, places = task.sources()
+        file = paths[places[row]]
+    return file, number
 
 
 def _counted_from(task: Task[Any], file: str) -> str:
@@ -125,7 +130,7 @@ def _counted_from(task: Task[Any], file: str) -> str:
 def quarantined_row(task: DocumentBatch, row: int, *, stage: str, cause: str, detail: str) -> QuarantinedRecord:
     """The record of one row of `task` for the quarantine, with the document as it was at that point."""
     raw = task.slice(row, 1).columns.encode_jsonl().tobytes().rstrip(b"\n")
-    file, _ = _origin(task, None)
+    file, _ = _origin(task, row)
     return QuarantinedRecord(
         row=int(task.rows[row]), stage=stage, cause=cause, detail=detail, file=file, size=len(raw), raw=raw
     )

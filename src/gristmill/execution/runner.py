@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
@@ -21,6 +22,8 @@ from gristmill.execution.recovery import Hints
 from gristmill.execution.stage_call import Calls, DirectCalls, NoStepLog, OneByOne, StageCaller, StepLog
 from gristmill.ledger.record.trail import Trail
 from gristmill.stages.base import ProcessingStage, member_names
+from gristmill.stages.source_sink import ReaderStage
+from gristmill.storage.compression import DamagedArchiveError
 from gristmill.tasks.base import FailedTask, NoneTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import account, created_again, enter, given_tasks, leave, settled
@@ -185,7 +188,8 @@ class SegmentRunner:
     def _whole_partition(self, task: Task[Any]) -> TaskEnd:
         sink = self.segment.sink
         assert sink is not None
-        output = PartitionOutput(sink, self.settings, lineage_of(task))
+        partition, lineage = task._metadata["partition"], lineage_of(task)
+        output = PartitionOutput(sink, self.settings, lineage)
         at_writer = len(self.segment.stages) - 1
         try:
             for item in self._advance([task]):
@@ -200,10 +204,29 @@ class SegmentRunner:
                     self._wrote(item, size, time.perf_counter() - start)
                 output.note(lineage_of(item))
             self.step_log.at(self._caller.calls_made, at_writer, 0, 0)
-            return output.commit(task._metadata["partition"])
-        except BaseException:
+            return output.commit(partition)
+        except BaseException as error:
             output.abort()
-            raise
+            if not isinstance(error.__cause__, DamagedArchiveError):
+                raise
+            fresh = replace(lineage, trail=Trail(), source=None, unscored=None)
+            return self._without_damage(with_lineage(task, fresh), error)
+
+    def _without_damage(self, task: Task[Any], error: BaseException) -> TaskEnd:
+        """Do a partition again whose files turned out to be damaged after some of their documents had been written.
+
+        Calls are counted on, so that hints for the first attempt are never taken for the second.
+        """
+        readers = [stage for stage in self.segment.stages if isinstance(stage, ReaderStage) and not stage.checks_first]
+        if not readers:
+            raise error
+        for reader in readers:
+            reader.checks_first = True
+        try:
+            return self._whole_partition(task)
+        finally:
+            for reader in readers:
+                reader.checks_first = False
 
     def _wrote(self, batch: DocumentBatch, size: int, seconds: float) -> None:
         """Account for a batch that was written as `size` bytes."""

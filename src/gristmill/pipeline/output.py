@@ -172,7 +172,7 @@ def open_output(
         if has_uncompared_code(read_plan(folder)):
             notes = (*notes, UNCOMPARED_CODE)
         digest = adopt_plan(manifest, plan.description)
-        resume = decide(manifest, partitions, digest)
+        resume = decide(manifest, partitions, digest, salvage=plan.settings.salvage)
     else:
         digest = write_plan(folder, plan.description)
     settings = replace(plan.settings, plan_digest=digest, staging=folder.new_staging())
@@ -225,7 +225,9 @@ def preview_output(
         ResumeError: As `open_output` does.
     """
     folder, begun = _checked(sink, partitions, searched, write=False)
-    return preview(folder, partitions, plan.description) if begun and sink.mode != "overwrite" else Resume()
+    if not begun or sink.mode == "overwrite":
+        return Resume()
+    return preview(folder, partitions, plan.description, salvage=plan.settings.salvage)
 
 
 def _checked(

@@ -109,6 +109,7 @@ class Pipeline:
         fresh: bool = False,
         error_budget: float | int | None = 0.01,
         ignore_failures: bool | None = None,
+        salvage: bool = False,
         id_field: str | None = "id",
         url_field: str | None = "url",
         scores: str = "decisive",
@@ -129,6 +130,8 @@ class Pipeline:
                 fewer than 10, but for 0.0), an int a number, None no limit. Beyond it the run fails.
             ignore_failures: Quarantine documents on which a stage raises, instead of failing; by default what the
                 executor's configuration says. With False an error does not advise it either.
+            salvage: Keep the documents before the damage of a damaged input file, unproved and marked as such. By
+                default nothing of such a file is kept. Either way the records that it lost count as quarantined.
             id_field: The column that holds the documents' ids, for the ledger.
             url_field: The column that holds their URLs, for the ledger.
             scores: `decisive` records the score that decided; `all` every score of every document.
@@ -144,6 +147,7 @@ class Pipeline:
             fresh=fresh,
             error_budget=error_budget,
             ignore_failures=ignore_failures,
+            salvage=salvage,
             id_field=id_field,
             url_field=url_field,
             scores=scores,

@@ -14,6 +14,7 @@ from itertools import chain, count, pairwise, repeat
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage
 from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, UsageError, did_you_mean
+from gristmill.figures import format_size
 from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage, member_names, own_copy
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import ReaderStage, SinkStage, SourceColumns, SourceStage
@@ -21,6 +22,8 @@ from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask
 
 _MAX_DEPTH = 50
+_MANY_PARTITIONS, _TINY_BYTES = 20, 100_000
+"""So many partitions with less than so much each are worth a note: no batch crosses the border of a partition."""
 
 
 @dataclass(slots=True)
@@ -310,4 +313,17 @@ def finish(
         stages[0].hints = tuple(dict.fromkeys([*columns, *identity]))
     names = tuple(chain.from_iterable(map(member_names, stages)))
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
-    return ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
+    if sketch.source is not None and len(segments) > 1 and len(partitions) >= _MANY_PARTITIONS:
+        size = sum(part.size for partition in partitions for part in partition.ranges) // len(partitions)
+        if size < _TINY_BYTES:
+            notes.append(
+                f"{len(partitions)} partitions of about {format_size(size)}: later stages get small batches. Put files "
+                "together with blocksize='128MB' or files_per_partition of the reader."
+            )
+    plan = ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
+    for stage in stages:
+        if isinstance(stage, ReaderStage):
+            stage.salvage = settings.salvage
+            # Documents that went on to another worker cannot be taken back when the end of their file shows damage.
+            stage.checks_first = not settings.salvage and not plan.whole_partitions
+    return plan

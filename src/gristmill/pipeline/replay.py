@@ -105,12 +105,15 @@ def replay(
     folder.require_run()
     recorded = (read_plan(folder) or {}).get("settings") or {}
     same = {key: recorded[key] for key in ("id_field", "url_field", "scores") if key in recorded}
-    prepared = prepare(pipeline, chosen, None, Options(ignore_failures=True, error_budget=None, **same))
-    description = prepared.plan.description
-    report = ReplayReport(plan_changes=_plan_changes(folder, description))
     manifest = Manifest(folder)
     manifest.settle()
     entries = manifest.load()
+    # What can be read of damaged files stays in the output if the run has put it there.
+    salvage = any(file.salvaged is not None for entry in entries.values() for file in entry.damaged or ())
+    options = Options(ignore_failures=True, error_budget=None, salvage=salvage, **same)
+    prepared = prepare(pipeline, chosen, None, options)
+    description = prepared.plan.description
+    report = ReplayReport(plan_changes=_plan_changes(folder, description))
     dirty = {
         key: entry
         for key, entry in entries.items()
@@ -189,7 +192,8 @@ def _partitions_to_redo(
 
     Those of which a commit did not finish are among them, be it that of an earlier replay.
     """
-    found = decide({key: replace(entry, plan="") for key, entry in dirty.items()}, prepared.partitions, "")
+    here_now = {key: replace(entry, plan="") for key, entry in dirty.items()}
+    found = decide(here_now, prepared.partitions, "", salvage=prepared.plan.settings.salvage)
     if found.changed:
         some = "; ".join(f"{key}: {found.reasons[key]}" for key in found.changed[:3])
         raise ResumeError(

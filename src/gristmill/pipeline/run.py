@@ -117,6 +117,7 @@ class Options:
     fresh: bool = False
     error_budget: float | int | None = 0.01
     ignore_failures: bool | None = None
+    salvage: bool = False
     id_field: str | None = "id"
     url_field: str | None = "url"
     scores: str = "decisive"
@@ -179,6 +180,7 @@ def prepare(
         ignore_failures=bool(executor.config.get("ignore_failures", False))
         if options.ignore_failures is None
         else options.ignore_failures,
+        salvage=options.salvage,
         output=None if sink is None else sink.path,
         storage_options=None if sink is None else sink.storage_options,
     )
@@ -267,7 +269,7 @@ class Run:
             partitions_done_before=done_before,
             output=plan.settings.output,
             notes=tuple(plan.notes),
-            alarms=() if state is None else tuple(state.recorder.record()["alarms"]),
+            alarms=tuple(work.budget.damaged if state is None else state.recorder.record()["alarms"]),
             left_out=self.left_out,
         )
         if state is None:

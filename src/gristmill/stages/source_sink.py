@@ -13,10 +13,11 @@ from operator import attrgetter
 from typing import Any, Literal, Protocol, get_args
 
 from gristmill.errors import NotSupportedError, UsageError, did_you_mean
+from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.files import SourceFiles
-from gristmill.storage.partitions import Partition
+from gristmill.storage.partitions import BadRecord, Partition
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
@@ -80,13 +81,28 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
 
 
 class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
-    """A stage that turns files into documents.
+    """A stage that turns files into documents. The planner sets these on its own copy.
 
     Attributes:
-        hints: Columns that later stages will ask for; set by the planner on its own copy.
+        hints: Columns that later stages will ask for.
+        salvage: Keep what can be read of a damaged file. Otherwise nothing of it may be kept, and damage that is found
+            while reading is raised: documents that were given before must be taken back.
+        checks_first: Look for damage in a pass of its own, and leave damaged files out. For plans whose documents are
+            on their way to other workers by then, and when a partition is read again because of damage.
     """
 
     hints: tuple[str, ...] = ()
+    salvage: bool = False
+    checks_first: bool = False
+
+    def note_bad(self, batch: DocumentBatch, bad: BadRecord) -> None:
+        """Quarantine what could not be read."""
+        batch.note_quarantine(
+            QuarantinedRecord(
+                bad.row, self.name, bad.cause, bad.told, bad.file.path, bad.offset, bad.size, bytes(bad.raw),
+                bad.lost, bad.salvaged,
+            )
+        )  # fmt: skip
 
 
 class PartFile(Protocol):

@@ -43,9 +43,13 @@ HEADS: dict[Codec, int] = {"none": HEAD_BYTES, "gz": HEAD_BYTES, "zst": 160_000,
 
 
 class DamagedArchiveError(GristmillError, EOFError):
-    """A compressed file ends early (`cause` "truncated_file") or holds nonsense ("corrupt_archive")."""
+    """A file ends early (`cause` "truncated_file") or does not decode ("corrupt_archive", "corrupt_parquet").
+
+    `consumed` is how many of its stored bytes were read before.
+    """
 
     cause: str
+    consumed: int
 
 
 class ByteSource(Protocol):
@@ -216,6 +220,7 @@ class DecompressedSource:
         else:
             self._piece_bytes = min(self._piece_bytes * 2, self._max_piece_bytes)
         if problem is not None:
+            self._at -= len(self._current.rest)
             self._damage = self._error("corrupt_archive", problem)
         elif self._current.finished:
             rest = self._current.rest
@@ -237,11 +242,12 @@ class DecompressedSource:
             f"{detail} (near compressed byte {self.consumed} of {os.path.basename(self._path)!r})",
             cause=cause,
             path=self._path,
+            consumed=self.consumed,
         )
 
 
 class _Member(Protocol):
-    """One gzip member, zstd frame, bzip2 or xz stream being decoded."""
+    """One gzip member, zstd frame, bzip2 or xz stream being decoded; `rest` follows its end, or its damage."""
 
     finished: bool
     wants_input: bool
@@ -264,7 +270,9 @@ class _GzipMember:
         try:
             decoded = self._decoder.decompress(piece, _OUTPUT_BYTES)
         except zlib.error as error:
-            return _salvage(before, piece), str(error)
+            salvaged, taken = _salvage(before, piece)
+            self.rest = piece[taken:]
+            return salvaged, str(error)
         self.finished = self._decoder.eof
         self.rest = self._decoder.unused_data
         # A full output may leave more behind even when all input was taken.
@@ -272,8 +280,8 @@ class _GzipMember:
         return decoded, None
 
 
-def _salvage(decoder: Any, piece: bytes) -> bytes:
-    """All that `piece` decodes to before the byte that makes it fail."""
+def _salvage(decoder: Any, piece: bytes) -> tuple[bytes, int]:
+    """All that `piece` decodes to before the byte that makes it fail, and how many bytes these are."""
     decoded = bytearray()
     step = 4096
     at = 0
@@ -285,7 +293,7 @@ def _salvage(decoder: Any, piece: bytes) -> bytes:
         except zlib.error:
             decoder = before
             step //= 8
-    return bytes(decoded)
+    return bytes(decoded), at
 
 
 class _ZstdFrame:

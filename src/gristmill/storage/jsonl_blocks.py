@@ -8,8 +8,9 @@ whatever the size of the file and however it is compressed; one larger record ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,15 @@ from gristmill.figures import format_size
 from gristmill.storage.compression import ByteSource, DamagedArchiveError, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import codec_of
-from gristmill.storage.partitions import MAX_RAW_BYTES, BadRecord, FileRange, Partition, SourceFile
+from gristmill.storage.partitions import (
+    MAX_RAW_BYTES,
+    BadRecord,
+    FileRange,
+    Partition,
+    SourceFile,
+    estimated_records,
+    join_small,
+)
 
 # Below the 32 MiB up to which malloc keeps memory for the next block instead of asking the kernel for zeroed pages.
 DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
@@ -36,27 +45,34 @@ _SCAN_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class RecordBlock:
-    """Records of one file in one buffer.
+    """Records in one buffer: a piece of a file, or several small files.
 
     Attributes:
         buffer: The bytes; nobody else writes to them.
         starts: Where each record starts in the buffer.
         ends: One past each record's last byte.
-        first_row: Row number in the partition of the first record (or bad record, where there is no other).
-        rows: Row number of each record.
+        rows: Row number in the partition of each record.
         offsets: Byte offset of each record in its uncompressed source file.
-        file: The source.
+        sources: The files in order, each with the row number of its first record here.
         bad: Records that could not be read; their row numbers are missing from `rows`.
     """
 
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
-    first_row: int
     rows: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    file: SourceFile
+    sources: list[tuple[int, SourceFile]]
     bad: list[BadRecord] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the buffer."""
+        return len(self.buffer)
+
+    def file_of(self, row: int) -> SourceFile:
+        """The file that a row comes from."""
+        return next(file for first, file in reversed(self.sources) if first <= row)
 
 
 def read_blocks(
@@ -65,8 +81,10 @@ def read_blocks(
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
     storage_options: StorageOptions = None,
+    strict: bool = False,
+    left_out: Mapping[str, BadRecord] | None = None,
 ) -> Iterator[RecordBlock]:
-    """The records of `partition`, block by block, file by file.
+    """The records of `partition`, block by block, file by file; small files share a block.
 
     Blank lines, a byte order mark at the start of a file, CRLF and whitespace around records are passed over. A line
     over `max_record_bytes` and the rest of a damaged file come as `BadRecord`s; reading goes on behind them.
@@ -76,6 +94,11 @@ def read_blocks(
         block_bytes: Bytes per block; a longer record gets a block as large as it needs.
         max_record_bytes: Longest line that is read.
         storage_options: Handed to fsspec for URLs.
+        strict: Raise where an archive is damaged; what came of it before is then not to be used.
+        left_out: Damaged files by path, which are not read: each is one bad record.
+
+    Raises:
+        DamagedArchiveError: An archive is damaged, and `strict` is given.
 
     Example:
         >>> for block in read_blocks(partition):  # doctest: +SKIP
@@ -84,11 +107,38 @@ def read_blocks(
     for name, value in (("block_bytes", block_bytes), ("max_record_bytes", max_record_bytes)):
         if value < 1:
             raise UsageError(f"{name}={value} must be at least 1.", value=value)
-    row = 0
-    for part in partition.ranges:
-        reader = _FileReader(part, row, block_bytes, max_record_bytes, storage_options)
-        yield from reader.blocks()
-        row = reader.row
+    open_file = partial(
+        _FileReader,
+        block_bytes=block_bytes,
+        max_record_bytes=max_record_bytes,
+        storage_options=storage_options,
+        strict=strict,
+        left_out=left_out or {},
+    )
+    if len(partition.ranges) == 1:
+        return open_file(partition.ranges[0], 0).blocks()
+    return join_small(partition.ranges, open_file, block_bytes, _joined)
+
+
+def _joined(blocks: list[RecordBlock]) -> RecordBlock:
+    """Several blocks as one; a line end is between what came from different buffers."""
+    sizes = [int(block.ends[-1]) if len(block.ends) else 0 for block in blocks]
+    buffer = np.full(sum(sizes) + len(sizes), 10, np.uint8)
+    starts, ends, at = [], [], 0
+    for block, size in zip(blocks, sizes, strict=True):
+        buffer[at : at + size] = block.buffer[:size]
+        starts.append(block.starts + at)
+        ends.append(block.ends + at)
+        at += size + 1
+    return RecordBlock(
+        buffer,
+        np.concatenate(starts),
+        np.concatenate(ends),
+        np.concatenate([block.rows for block in blocks]),
+        np.concatenate([block.offsets for block in blocks]),
+        [source for block in blocks for source in block.sources],
+        [bad for block in blocks for bad in block.bad],
+    )
 
 
 def newline_positions(buffer: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.int64]:
@@ -147,6 +197,7 @@ class _RangeSource:
                         f"the file had {self._part.size} bytes when the run was planned and ends at byte {self._at}",
                         cause="truncated_file",
                         path=self._part.path,
+                        consumed=self._at - self._part.start,
                     )
                 return 0
         elif self._last == 10 or self._part.end >= self._part.size >= 0:
@@ -193,9 +244,19 @@ class _FileReader:
     """One pass over the lines of one range."""
 
     def __init__(
-        self, part: FileRange, row: int, block_bytes: int, max_record_bytes: int, storage_options: StorageOptions
+        self,
+        part: FileRange,
+        row: int,
+        *,
+        block_bytes: int,
+        max_record_bytes: int,
+        storage_options: StorageOptions,
+        strict: bool,
+        left_out: Mapping[str, BadRecord],
     ) -> None:
-        self.row = row
+        self.row = self._first_row = row
+        self._strict = strict
+        self._left_out = left_out.get(part.path)
         self._part = part
         self._file = SourceFile(part.path, part.relative)
         self._block_bytes = max(block_bytes, 16)  # so that the first fill shows a whole byte order mark
@@ -207,6 +268,11 @@ class _FileReader:
     def blocks(self) -> Iterator[RecordBlock]:
         """Blocks in file order; `row` is the next row number afterwards."""
         if self._part.end == self._part.start and self._part.size == 0:
+            return
+        if self._left_out is not None:
+            self._bad.append(replace(self._left_out, row=self.row))
+            self.row += 1
+            yield self._empty_block(np.empty(0, np.uint8))
             return
         path, offset = self._part.path, 0
         if codec_of(path) != "none" or self._part.end < 0:
@@ -306,14 +372,17 @@ class _FileReader:
             starts, ends, rows = starts[kept], ends[kept], rows[kept]
         if not len(rows) and not self._bad:
             return None
-        first_row = int(rows[0]) if len(rows) else self._bad[0].row
+        first = int(rows[0]) if len(rows) else self._bad[0].row
         bad, self._bad = self._bad, []
-        return RecordBlock(buffer, starts, ends, first_row, rows, starts + offset, self._file, bad)
+        used = int(ends[-1]) if len(ends) else 0
+        if 2 * used < len(buffer):
+            buffer = buffer[:used].copy()  # a block that waits for more small files must not be mostly empty
+        return RecordBlock(buffer, starts, ends, rows, starts + offset, [(first, self._file)], bad)
 
     def _empty_block(self, buffer: NDArray[np.uint8]) -> RecordBlock:
         none = np.empty(0, np.int64)
         bad, self._bad = self._bad, []
-        return RecordBlock(buffer[:0].copy(), none, none, bad[0].row, none, none, self._file, bad)
+        return RecordBlock(buffer[:0].copy(), none, none, none, none, [(bad[0].row, self._file)], bad)
 
     def _oversized(self, row: int, offset: int, raw: bytes, size: int) -> BadRecord:
         limit = self._max_record_bytes
@@ -347,7 +416,13 @@ class _FileReader:
         return fresh, used, offset
 
     def _report_damage(self, damage: DamagedArchiveError, tail: NDArray[np.uint8], offset: int) -> None:
+        """Set the rest of the file aside; a plain file that ends early has whole lines before, which need no proof."""
+        if self._strict and codec_of(self._part.path) != "none":
+            raise damage
+        rows = self.row - self._first_row
+        lost = estimated_records(rows, damage.consumed, self._part.size) - rows
         raw = tail[:MAX_RAW_BYTES].tobytes()
-        detail = f"{damage}; everything before byte {offset} of the content was read"
-        self._bad.append(BadRecord(self.row, self._file, offset, damage.cause, raw, len(tail), detail))
+        self._bad.append(
+            BadRecord(self.row, self._file, offset, damage.cause, raw, len(tail), str(damage), lost, salvaged=rows)
+        )
         self.row += 1

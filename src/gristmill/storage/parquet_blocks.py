@@ -1,23 +1,26 @@
 """Reading Parquet partitions as bounded tables, and what footers alone can tell.
 
-Block borders follow from footers and `block_bytes` only. A damaged row group costs its own rows, not the file.
+Block borders follow from footers and `block_bytes` only.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from gristmill.errors import GristmillError, InputError, UsageError, did_you_mean
-from gristmill.storage.compression import open_raw
+from gristmill.storage.compression import DamagedArchiveError, open_raw
 from gristmill.storage.files import InputFile, StorageOptions, is_local, local_path
-from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
+from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile, estimated_records, join_small
 from gristmill.storage.schemas import clean_schema, conform, merge_schemas
 
 DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
@@ -29,19 +32,24 @@ _DAMAGE = (pa.ArrowException, OSError, EOFError)
 
 @dataclass(slots=True)
 class TableBlock:
-    """Rows of one Parquet file.
+    """Rows of a Parquet file, or of several small ones.
 
     Attributes:
-        first_row: Row number in the partition of the table's first row.
-        table: The rows; empty where only bad records are reported.
-        file: The source.
-        bad: Rows that could not be read, before or after those of the table.
+        rows: Row number in the partition of each row of the table.
+        table: The rows; empty where only a damaged file is reported.
+        sources: The files in order, each with the row number of its first row here.
+        bad: Damaged files, each with the row number behind its rows.
     """
 
-    first_row: int
+    rows: NDArray[np.int64]
     table: pa.Table
-    file: SourceFile
+    sources: list[tuple[int, SourceFile]]
     bad: list[BadRecord] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the table in memory."""
+        return int(self.table.nbytes)
 
 
 @contextlib.contextmanager
@@ -181,8 +189,12 @@ def read_parquet_blocks(
     fields: Sequence[str] | None = None,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     storage_options: StorageOptions = None,
+    strict: bool = False,
+    left_out: Mapping[str, BadRecord] | None = None,
 ) -> Iterator[TableBlock]:
-    """The rows of `partition`, block by block, file by file, all with one schema.
+    """The rows of `partition`, block by block, file by file, all with one schema; small files share a block.
+
+    Row groups that cannot be read are passed over, and reported by one bad record behind the rows of their file.
 
     Args:
         partition: What to read.
@@ -190,9 +202,12 @@ def read_parquet_blocks(
         fields: Columns to read, in this order; by default all.
         block_bytes: Uncompressed bytes per block, by the footers' estimate.
         storage_options: Handed to fsspec for URLs.
+        strict: Raise where a file is damaged; what came of it before is then not to be used.
+        left_out: Damaged files by path, which are not read: each is one bad record.
 
     Raises:
         UsageError: A field is not in the schema.
+        DamagedArchiveError: A file is damaged, and `strict` is given.
     """
     if block_bytes < 1:
         raise UsageError(f"block_bytes={block_bytes} must be at least 1.", value=block_bytes)
@@ -210,46 +225,82 @@ def read_parquet_blocks(
                     column=name,
                 )
         schema = pa.schema([schema.field(name) for name in dict.fromkeys(fields)], metadata=schema.metadata)
-    row = 0
-    for part in partition.ranges:
-        reader = _FileReader(part, row, schema, block_bytes, storage_options)
-        yield from reader.blocks()
-        row = reader.row
+    open_file = partial(
+        _FileReader,
+        schema=schema,
+        block_bytes=block_bytes,
+        storage_options=storage_options,
+        strict=strict,
+        left_out=left_out or {},
+    )
+    if len(partition.ranges) == 1:
+        return open_file(partition.ranges[0], 0).blocks()
+    return join_small(partition.ranges, open_file, block_bytes, _joined)
+
+
+def _joined(blocks: list[TableBlock]) -> TableBlock:
+    return TableBlock(
+        np.concatenate([block.rows for block in blocks]),
+        pa.concat_tables([block.table for block in blocks]).combine_chunks(),
+        [source for block in blocks for source in block.sources],
+        [bad for block in blocks for bad in block.bad],
+    )
 
 
 class _FileReader:
     """One pass over the row groups of one range."""
 
     def __init__(
-        self, part: FileRange, row: int, schema: pa.Schema, block_bytes: int, storage_options: StorageOptions
+        self,
+        part: FileRange,
+        row: int,
+        *,
+        schema: pa.Schema,
+        block_bytes: int,
+        storage_options: StorageOptions,
+        strict: bool,
+        left_out: Mapping[str, BadRecord],
     ) -> None:
-        self.row = row
+        self.row = self._first_row = row
         self._part = part
         self._file = SourceFile(part.path, part.relative)
         self._schema = schema
         self._block_bytes = block_bytes
         self._storage_options = storage_options
+        self._strict = strict
+        self._left_out = left_out.get(part.path)
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0.0
-        self._bad: list[BadRecord] = []
+        self._lost = 0
+        self._problem = ""
 
     def blocks(self) -> Iterator[TableBlock]:
         """Blocks in file order; `row` is the next row number afterwards."""
+        if self._left_out is not None:
+            yield from self._flush(replace(self._left_out, row=self.row))
+            self.row += 1
+            return
         with contextlib.ExitStack() as stack:
             try:
                 opened = stack.enter_context(open_parquet(self._part.path, storage_options=self._storage_options))
             except _DAMAGE as error:
                 _raise_unless_damage(error)
-                self._report(error, count=1, what="the footer can't be read")
-                yield from self._flush()
-                return
-            end = self._part.end if self._part.end >= 0 else opened.metadata.num_row_groups
-            there = clean_schema(opened.schema_arrow)
-            names = [name for name in self._schema.names if name in there.names]
-            for number in range(self._part.start, min(end, opened.metadata.num_row_groups)):
-                yield from self._row_group(opened, number, names)
-        yield from self._flush()
+                self._report(error, "the footer can't be read", estimated_records(0, 0, self._part.size))
+            else:
+                end = self._part.end if self._part.end >= 0 else opened.metadata.num_row_groups
+                there = clean_schema(opened.schema_arrow)
+                names = [name for name in self._schema.names if name in there.names]
+                for number in range(self._part.start, min(end, opened.metadata.num_row_groups)):
+                    yield from self._row_group(opened, number, names)
+        if not self._lost:
+            yield from self._flush()
+            return
+        kept = self.row - self._first_row
+        yield from self._flush(
+            BadRecord(self.row, self._file, -1, "corrupt_parquet", b"", 0, self._problem, self._lost, salvaged=kept)
+        )
+        self.row += 1
 
     def _row_group(self, opened: pq.ParquetFile, number: int, names: list[str]) -> Iterator[TableBlock]:
         group = opened.metadata.row_group(number)
@@ -278,34 +329,33 @@ class _FileReader:
                 left -= rows
         except _DAMAGE as error:
             _raise_unless_damage(error)
-            yield from self._flush()
-            self._report(
-                error, count=left, what=f"{left} of the {group.num_rows} rows of row group {number} can't be read"
-            )
+            self._report(error, f"{left} of the {group.num_rows} rows of row group {number} can't be read", left)
         else:
             if left > 0:
-                yield from self._flush()
-                self._report(None, count=left, what=f"row group {number} holds {left} rows fewer than its footer says")
+                self._report(None, f"row group {number} holds {left} rows fewer than its footer says", left)
 
-    def _report(self, error: Exception | None, *, count: int, what: str) -> None:
+    def _report(self, error: Exception | None, what: str, rows: int) -> None:
+        """Note rows that cannot be read; the first ones say what is wrong with the file."""
         detail = what if error is None else f"{what}: {_first_line(error)}"
-        self._bad.append(BadRecord(self.row, self._file, -1, "corrupt_parquet", b"", 0, detail, count))
-        self.row += count
+        if self._strict:
+            raise DamagedArchiveError(
+                f"{detail} (in {self._file.relative!r})", cause="corrupt_parquet", path=self._part.path, consumed=0
+            ) from error
+        self._problem = self._problem or detail
+        self._lost += rows
 
-    def _flush(self) -> Iterator[TableBlock]:
-        if not self._pending and not self._bad:
+    def _flush(self, bad: BadRecord | None = None) -> Iterator[TableBlock]:
+        if not self._pending and bad is None:
             return
+        table = self._schema.empty_table()
         if self._pending:
             table = pa.concat_tables(self._pending)
             if len(self._pending) > 1:
                 table = table.combine_chunks()
-            first_row = self.row - self._pending_rows
-        else:
-            table = self._schema.empty_table()
-            first_row = self._bad[0].row
-        bad, self._bad = self._bad, []
+        first = self.row - self._pending_rows
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0.0
-        yield TableBlock(first_row, table, self._file, bad)
+        rows = np.arange(first, self.row, dtype=np.int64)
+        yield TableBlock(rows, table, [(first, self._file)], [] if bad is None else [bad])
 
 
 def _raise_unless_damage(error: Exception) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gristmill.errors import UsageError
-from gristmill.figures import parse_size
+from gristmill.figures import parse_size, plural
 from gristmill.storage.files import InputFile, StorageOptions
 from gristmill.storage.formats import COMPRESSED_SUFFIXES, Format
 
@@ -26,6 +26,9 @@ MAX_ID_CHARS = 180
 
 # How much of a bad record is kept for the quarantine.
 MAX_RAW_BYTES = 64 * 1024
+
+# What a record of web text takes in a compressed file, for files of which not one can be read.
+_STORED_RECORD_BYTES = 1000
 
 # The longest readable part, so that a hash and a block or group mark still fit below MAX_ID_CHARS.
 _MAX_STEM_CHARS = 140
@@ -119,7 +122,8 @@ class BadRecord:
         raw: Its first 64 KiB.
         size: Its bytes as far as known.
         detail: What was found, for people.
-        count: How many row numbers it stands for; above 1 only for unreadable Parquet row groups.
+        lost: About how many records are missing because their file is damaged; 0 where only this record is bad.
+        salvaged: How many records of the damaged file are kept, the rows just before this one; None for none of them.
     """
 
     row: int
@@ -129,7 +133,103 @@ class BadRecord:
     raw: bytes
     size: int
     detail: str
-    count: int = 1
+    lost: int = 0
+    salvaged: int | None = None
+
+    @property
+    def told(self) -> str:
+        """The detail, with what came of a damaged file."""
+        if not self.lost:
+            return self.detail
+        # How much a file that was cut off had once held is not to be seen.
+        lost = f"{'at least' if self.cause == 'truncated_file' else 'about'} {plural(self.lost, 'record')} lost"
+        if self.salvaged is None:
+            return f"{self.detail}; nothing of it was kept, {lost}"
+        return f"{self.detail}; {plural(self.salvaged, 'record')} before the damage salvaged but not proved, {lost}"
+
+
+class Block(Protocol):
+    """Records that were read at once."""
+
+    @property
+    def bad(self) -> list[BadRecord]:
+        """Records that could not be read."""
+
+    @property
+    def sources(self) -> list[tuple[int, SourceFile]]:
+        """The files they come from in order, each with its first row number."""
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory they take."""
+
+
+B = TypeVar("B", bound=Block)
+B_co = TypeVar("B_co", bound=Block, covariant=True)
+
+
+class FileReader(Protocol[B_co]):
+    """One pass over a file; `row` is the next row number after its blocks."""
+
+    row: int
+
+    def blocks(self) -> Iterator[B_co]:
+        """Its blocks, in order."""
+
+
+def join_small(
+    ranges: Iterable[FileRange],
+    open_file: Callable[[FileRange, int], FileReader[B]],
+    block_bytes: int,
+    join: Callable[[list[B]], B],
+) -> Iterator[B]:
+    """The blocks of several files, those of small files put together up to `block_bytes`.
+
+    Cuts within a file stay as they are. What is at least half full goes on at once, so that no more than one waits.
+    """
+    held: list[B] = []
+    filled = row = 0
+    for part in ranges:
+        reader = open_file(part, row)
+        for number, block in enumerate(reader.blocks()):
+            size = block.nbytes
+            if held and (number or filled + size > block_bytes):
+                yield _emptied(held, join)
+                filled = 0
+            held.append(block)
+            filled += size
+            del block  # what is handed on must not be held here
+            if 2 * filled >= block_bytes:
+                yield _emptied(held, join)
+                filled = 0
+        row = reader.row
+    if held:
+        yield _emptied(held, join)
+
+
+def _emptied(held: list[B], join: Callable[[list[B]], B]) -> B:
+    """What is held, as one block; afterwards nothing is."""
+    block = held[0] if len(held) == 1 else join(held)
+    held.clear()
+    return block
+
+
+def find_damage(partition: Partition, read: Callable[[Partition], Iterable[Block]]) -> dict[str, BadRecord]:
+    """The damaged files of a partition by path, found by reading each once; nothing of them is to be kept."""
+    found: dict[str, BadRecord] = {}
+    for part in partition.ranges:
+        for block in read(replace(partition, ranges=(part,))):
+            for bad in block.bad:
+                if bad.lost:
+                    found[part.path] = replace(bad, lost=bad.lost + (bad.salvaged or 0), salvaged=None)
+    return found
+
+
+def estimated_records(rows: int, read_bytes: int, stored_bytes: int) -> int:
+    """About how many records a file holds, of which `read_bytes` gave `rows`; at least one more than these."""
+    if rows and read_bytes > 0:
+        return max(rows + 1, round(rows * stored_bytes / read_bytes))
+    return max(rows + 1, stored_bytes // _STORED_RECORD_BYTES)
 
 
 def make_partitions(

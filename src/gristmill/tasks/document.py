@@ -307,6 +307,12 @@ class DocumentBatch(Task[Any]):
         """Record one score of every row (kept when the run asks for all scores)."""
         self._tracking.trail.scores.append(Scores(stage, score, self.rows.copy(), np.asarray(values, np.float64)))
 
+    def sources(self) -> tuple[list[str], Indices]:
+        """The files that the rows were read from, as far as known, and which of them each row comes from."""
+        spans = self._metadata.get("source_rows") or [(0, str(self._metadata.get("source_file", "")))]
+        places = np.searchsorted([first for first, _ in spans], self.rows, side="right") - 1
+        return [path for _, path in spans], np.maximum(places, 0)
+
     def note_quarantine(self, record: QuarantinedRecord) -> None:
         """Record that a document could not be processed; it must not be among the rows that are handed on."""
         self._tracking.trail.quarantine.append(record)

@@ -32,7 +32,7 @@ def records(blocks: list[RecordBlock]) -> list[tuple[int, bytes]]:
         assert block.starts.dtype == block.ends.dtype == block.rows.dtype == block.offsets.dtype == np.int64
         assert len(block.starts) == len(block.ends) == len(block.rows) == len(block.offsets)
         if len(block.rows):
-            assert block.first_row == block.rows[0]
+            assert block.sources[0][0] <= block.rows[0]
         for start, end, offset in zip(block.starts, block.ends, block.offsets, strict=True):
             found.append((int(offset), block.buffer[start:end].tobytes()))
     return found

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import InputError, InputNotFoundError, SchemaConflictError, UsageError
+from gristmill.storage.compression import DamagedArchiveError
 from gristmill.storage.files import InputFile, list_files
 from gristmill.storage.parquet_blocks import read_parquet_blocks, row_group_cuts, unified_schema
 from gristmill.storage.parquet_sink import ParquetSink
@@ -51,7 +52,7 @@ def test_any_split_gives_the_rows_of_the_whole(tmp_path_factory, rows, group, bl
     for partition in make_partitions(files, format="parquet", blocksize=blocksize):
         row = 0
         for block in read_parquet_blocks(partition, block_bytes=block_bytes):
-            assert block.first_row == row
+            assert block.rows.tolist() == list(range(row, row + block.table.num_rows))
             assert not block.bad
             row += block.table.num_rows
             seen.append(block.table)
@@ -86,9 +87,12 @@ def test_missing_columns_are_unified_and_fields_choose(tmp_path):
         {"id": None, "text": "b", "url": "u"},
         {"id": None, "text": "c", "url": None},
     ]
-    assert [block.first_row for block in blocks] == [0, 1, 2]
+    assert [block.rows.tolist() for block in blocks] == [[0, 1, 2]]
+    assert [(first, file.relative) for first, file in blocks[0].sources] == [
+        (0, "a.parquet"), (1, "b.parquet"), (2, "c.parquet"),
+    ]  # fmt: skip
     chosen = list(read_parquet_blocks(partition_of(tmp_path), schema=schema, fields=["url", "id"]))
-    assert [block.table.column_names for block in chosen] == [["url", "id"]] * 3
+    assert [block.table.column_names for block in chosen] == [["url", "id"]]
     only = list(read_parquet_blocks(partition_of(tmp_path), schema=schema, fields=["url"]))
     assert [row for block in only for row in block.table.to_pylist()] == [{"url": None}, {"url": "u"}, {"url": None}]
     with pytest.raises(UsageError, match="Did you mean 'text'"):
@@ -188,8 +192,9 @@ def test_a_corrupt_file_is_reported_and_the_next_is_read(tmp_path):
     write(tmp_path / "c.parquet", table_of(5, 5))
     blocks = list(read_parquet_blocks(partition_of(tmp_path)))
     (bad,) = [item for block in blocks for item in block.bad]
-    assert (bad.cause, bad.row, bad.count, bad.file.relative) == ("corrupt_parquet", 5, 1, "b.parquet")
-    assert [(block.first_row, block.table.num_rows) for block in blocks] == [(0, 5), (5, 0), (6, 5)]
+    assert (bad.cause, bad.row, bad.lost, bad.file.relative) == ("corrupt_parquet", 5, 1, "b.parquet")
+    assert [block.rows.tolist() for block in blocks] == [[0, 1, 2, 3, 4, 6, 7, 8, 9, 10]]
+    assert blocks[0].table.column("id").to_pylist() == list(range(10))
 
 
 def test_a_corrupt_row_group_costs_only_its_rows(tmp_path):
@@ -206,11 +211,13 @@ def test_a_corrupt_row_group_costs_only_its_rows(tmp_path):
     (bad,) = [item for block in blocks for item in block.bad]
     assert bad.cause == "corrupt_parquet"
     ids = [number for block in blocks for number in block.table.column("id").to_pylist()]
-    rows = [block.first_row + at for block in blocks for at in range(block.table.num_rows)]
-    assert ids == rows
-    assert set(ids) | set(range(bad.row, bad.row + bad.count)) == set(range(150))
-    assert len(ids) + bad.count == 150
+    rows = [row for block in blocks for row in block.rows.tolist()]
+    assert rows == list(range(len(ids)))
+    assert (bad.row, bad.salvaged) == (len(ids), len(ids))
+    assert len(ids) + bad.lost == 150
     assert set(ids) >= set(range(50)) | set(range(100, 150))
+    with pytest.raises(DamagedArchiveError, match="row group 1"):
+        list(read_parquet_blocks(partition_of(tmp_path), block_bytes=2_000, strict=True))
 
 
 def test_a_file_that_is_gone_is_not_taken_for_a_corrupt_one(tmp_path):

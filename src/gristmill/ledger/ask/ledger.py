@@ -336,4 +336,9 @@ def _notes(entry: ManifestEntry, history: DocumentHistory) -> list[str]:
         notes.append(
             f"stage {splitting[0]!r} makes several rows of one document; other pieces of this one may be in the output"
         )
+    notes += [
+        f"salvaged and not proved: {file}"
+        for file in entry.damaged or ()
+        if file.row - (file.salvaged or 0) <= history.row < file.row
+    ]
     return notes

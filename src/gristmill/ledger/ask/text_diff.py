@@ -15,7 +15,7 @@ from gristmill.ledger.record.plan_record import read_plan
 from gristmill.ledger.record.trail import DUPLICATE
 from gristmill.storage.jsonl_blocks import read_blocks
 from gristmill.storage.parquet_blocks import read_parquet_blocks
-from gristmill.storage.partitions import FileRange, Partition
+from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
 from gristmill.storage.schemas import is_json_field
 
 if TYPE_CHECKING:
@@ -94,13 +94,19 @@ def text_diff(ledger: Ledger, history: DocumentHistory, *, text_field: str = "te
 def source_record(entry: ManifestEntry, row: int) -> Record | None:
     """The record with this row number in the input of a partition, read from the file again; None if it is gone."""
     partition = Partition(entry.index, entry.partition, tuple(FileRange(**part) for part in entry.source))
+    lost = {file.file: file for file in entry.damaged or () if file.salvaged is None}
+    left_out = {
+        part.path: BadRecord(0, SourceFile(part.path, part.relative), -1, lost[part.relative].cause, b"", 0, "")
+        for part in partition.ranges
+        if part.relative in lost
+    }
     if any(".parquet" in part.relative.lower() for part in partition.ranges):
-        for table in read_parquet_blocks(partition):
-            at = row - table.first_row
-            if 0 <= at < table.table.num_rows:
-                return _row(table.table, at)
+        for table in read_parquet_blocks(partition, left_out=left_out):
+            places = (table.rows == row).nonzero()[0]
+            if len(places):
+                return _row(table.table, int(places[0]))
         return None
-    for block in read_blocks(partition):
+    for block in read_blocks(partition, left_out=left_out):
         places = (block.rows == row).nonzero()[0]
         if len(places):
             start, end = int(block.starts[places[0]]), int(block.ends[places[0]])

@@ -36,10 +36,15 @@ _MAX_STRAY = 20
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was checked and everything that was found wrong, one sentence each; notes are nothing wrong."""
+    """What was checked and everything that was found wrong, one sentence each; notes are nothing wrong.
+
+    `damaged` has a sentence for each damaged input file: what is in the output of it cannot be proved, or all of it is
+    missing there.
+    """
 
     output: str
     problems: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     partitions: int = 0
     files: int = 0
@@ -54,8 +59,8 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything agrees."""
-        return not self.problems
+        """Whether everything agrees, and no input file was damaged."""
+        return not self.problems and not self.damaged
 
     def __str__(self) -> str:
         created = f" + {self.rows_created} created by stages" if self.rows_created else ""
@@ -67,8 +72,13 @@ class VerifyReport:
         notes = "".join(f"\n{note}" for note in self.notes)
         if self.ok:
             return f"{self.output} is proved: {facts}.{notes}"
-        lines = "\n".join(f"  - {problem}" for problem in self.problems)
-        return f"{self.output} has {plural(len(self.problems), 'problem')} ({facts}):\n{lines}{notes}"
+        if not self.problems:
+            told = f"{self.output} agrees with its record but is not proved"
+            told += f": {plural(len(self.damaged), 'input file')} damaged"
+        else:
+            told = f"{self.output} has {plural(len(self.problems), 'problem')}"
+        lines = "\n".join(f"  - {problem}" for problem in [*self.problems, *self.damaged])
+        return f"{told} ({facts}):\n{lines}{notes}"
 
     def raise_for_problems(self) -> None:
         """Raise if anything is wrong.
@@ -76,8 +86,8 @@ class VerifyReport:
         Raises:
             VerificationError: The report as its message.
         """
-        if self.problems:
-            raise VerificationError(str(self), problems=list(self.problems), path=self.output)
+        if not self.ok:
+            raise VerificationError(str(self), problems=[*self.problems, *self.damaged], path=self.output)
 
 
 def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: StorageOptions = None) -> VerifyReport:
@@ -112,6 +122,7 @@ def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: Stora
         report.rows_written += entry.rows_written
         report.rows_dropped += entry.rows_dropped
         report.rows_quarantined += entry.quarantined
+        report.damaged += [f"{file}." for file in entry.damaged or ()]
     report.problems += _check_indexes(entries)
     report.problems += _check_entries(folder, {**entries, **manifest.pending})
     report.problems += _check_plan(folder, entries)

@@ -17,7 +17,7 @@ import xxhash
 
 from gristmill.errors import ConservationError, OutputError
 from gristmill.ledger.record.layout import PARTITION_FILES, RunFolder
-from gristmill.ledger.record.manifest import COMMITTED, PENDING, FileEntry, Manifest, ManifestEntry
+from gristmill.ledger.record.manifest import COMMITTED, PENDING, DamagedFile, FileEntry, Manifest, ManifestEntry
 from gristmill.ledger.record.quarantine import quarantine_lines
 from gristmill.ledger.record.tables import ids_of_rows, index_hashes, ledger_table, parquet_bytes
 from gristmill.ledger.record.trail import QUARANTINED, StageCount, Trail
@@ -73,6 +73,7 @@ def commit_partition(
         rows_dropped=rows_dropped,
         quarantined=len(trail.quarantine),
         row_numbers=row_numbers,
+        damaged=_damaged_files(partition, trail) if trail.quarantine else None,
     )
     manifest = Manifest(folder)
     earlier = manifest.get(partition.id)
@@ -235,6 +236,20 @@ def _record_contents(trail: Trail, stage_order: Sequence[str], row_numbers: int)
         lines = quarantine_lines(trail.quarantine, stage_order=stage_order, ids=names)
         contents["quarantine"] = (lines, len(trail.quarantine))
     return contents
+
+
+def _damaged_files(partition: Partition, trail: Trail) -> tuple[DamagedFile, ...] | None:
+    """The damaged files of the source, from what the reader has set aside; None if there are none."""
+    damage = sorted((record for record in trail.quarantine if record.lost), key=attrgetter("row"))
+    if not damage:
+        return None
+    names = {part.path: part.relative for part in partition.ranges}
+    return tuple(
+        DamagedFile(
+            names.get(record.file, record.file), record.cause, record.detail, record.lost, record.row, record.salvaged
+        )
+        for record in damage
+    )
 
 
 def _data_files(folder: RunFolder, partition_id: str, staged_files: Sequence[WrittenFile]) -> tuple[FileEntry, ...]:

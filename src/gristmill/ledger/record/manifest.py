@@ -33,6 +33,30 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedFile:
+    """An input file that is damaged, and what came of it.
+
+    Attributes:
+        file: Its path below the input root.
+        cause: As in the quarantine.
+        detail: What was found, for people.
+        lost: About how many of its records are missing from the output.
+        row: The row number of its record in the quarantine.
+        salvaged: How many rows before that one were read from it and went on (`--salvage`); None for none of them.
+    """
+
+    file: str
+    cause: str
+    detail: str
+    lost: int
+    row: int
+    salvaged: int | None
+
+    def __str__(self) -> str:
+        return f"{self.file} is damaged: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestEntry:
     """What a committed partition was made from, what it consists of, and what became of its rows.
 
@@ -51,6 +75,7 @@ class ManifestEntry:
         row_numbers: One more than the highest row number in use; above `rows_read` where one quarantined record
             stands for several rows.
         batches: Only in entries of version 0.1: the first row of each batch that was read, where there were several.
+        damaged: The damaged files of the source, where there are any.
     """
 
     partition: str
@@ -67,7 +92,13 @@ class ManifestEntry:
     quarantined: int = 0
     row_numbers: int = 0
     batches: tuple[int, ...] | None = None
+    damaged: tuple[DamagedFile, ...] | None = None
     state: str = COMMITTED
+
+    @property
+    def lost(self) -> int:
+        """About how many records were lost with damaged files, besides the one that each has in quarantine."""
+        return sum(file.lost - 1 for file in self.damaged or ())
 
     @property
     def all_files(self) -> list[FileEntry]:
@@ -87,8 +118,9 @@ class ManifestEntry:
             # These depend on how rows were cut into batches; they belong to the record of a run, as times do.
             del stage["bytes_in"], stage["bytes_out"]
             values["stages"].append(stage)
-        if self.batches is None:
-            del values["batches"]
+        for key in ("batches", "damaged"):
+            if values[key] is None:
+                del values[key]
         values["seal"] = xxhash.xxh3_64_hexdigest(_dump(values, orjson.OPT_SORT_KEYS))
         return _dump(values, orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
@@ -124,6 +156,8 @@ class ManifestEntry:
         values["stages"] = {stage.pop("stage"): StageCount(**stage) for stage in values["stages"]}
         if "batches" in values:
             values["batches"] = tuple(values["batches"])
+        if "damaged" in values:
+            values["damaged"] = tuple(DamagedFile(**file) for file in values["damaged"])
         return cls(**values)
 
 
@@ -139,6 +173,7 @@ class ManifestTotals:
     quarantined: int = 0
     source_bytes: int = 0
     output_bytes: int = 0
+    damaged: list[DamagedFile] = field(default_factory=list)
 
 
 def _dump(values: dict[str, Any], option: int) -> bytes:
@@ -205,6 +240,7 @@ class Manifest:
             found.rows_written += entry.rows_written
             found.rows_dropped += entry.rows_dropped
             found.quarantined += entry.quarantined
+            found.damaged += entry.damaged or ()
             for file in entry.files:
                 found.output_bytes += file.size
             for part in entry.source:

@@ -54,6 +54,8 @@ def _line(record: QuarantinedRecord, name: str | None) -> bytes:
     values: dict[str, Any] = {field: getattr(record, field) for field in _FIELDS}
     if name is not None:
         values["id"] = name
+    if record.lost:
+        values |= {"lost": record.lost, "salvaged": record.salvaged}
     try:
         values["raw"], values["raw_encoding"] = record.raw.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
@@ -78,7 +80,8 @@ def parse_quarantine(data: bytes, *, partition: str) -> list[QuarantineEntry]:
             values = json.loads(line)
             encoding = values["raw_encoding"]
             raw = base64.b64decode(values["raw"]) if encoding == "base64" else values["raw"].encode("utf-8")
-            record = QuarantinedRecord(**{field: values[field] for field in _FIELDS}, raw=raw)
+            damage = {"lost": values.get("lost", 0), "salvaged": values.get("salvaged")}
+            record = QuarantinedRecord(**{field: values[field] for field in _FIELDS}, raw=raw, **damage)
             entries.append(QuarantineEntry(partition, values.get("id"), record))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise VerificationError(

@@ -30,8 +30,8 @@ class Resume:
         new: Ids that were never committed.
         vanished: Ids of committed partitions that the run does not have any more and whose outputs were removed.
         reasons: For changed and damaged ids, what was found.
-        rows_read: How many rows the finished partitions have read.
-        quarantined: How many records they have quarantined.
+        rows_read: How many rows the finished partitions have read, and about how many they lost with damaged files.
+        quarantined: How many records they have quarantined or lost.
     """
 
     done: set[str] = field(default_factory=set)
@@ -43,7 +43,9 @@ class Resume:
     rows_read: int = 0
     quarantined: int = 0
 
-    def judge(self, entry: ManifestEntry, partition: Partition, sizes: Mapping[str, int] | None) -> None:
+    def judge(
+        self, entry: ManifestEntry, partition: Partition, sizes: Mapping[str, int] | None, *, salvage: bool
+    ) -> None:
         """Sort a committed entry in; `sizes` are those of the files in the output, if they are to be looked at."""
         if entry.fingerprint != partition.fingerprint():
             self.changed.append(partition.id)
@@ -51,10 +53,13 @@ class Resume:
         elif sizes is not None and (damage := _damage(entry, sizes)):
             self.damaged.append(partition.id)
             self.reasons[partition.id] = damage
+        elif any((file.salvaged is not None) != salvage for file in entry.damaged or ()):
+            self.changed.append(partition.id)
+            self.reasons[partition.id] = f"damaged input files are {'now' if salvage else 'no longer'} to be salvaged"
         else:
             self.done.add(partition.id)
-            self.rows_read += entry.rows_read
-            self.quarantined += entry.quarantined
+            self.rows_read += entry.rows_read + entry.lost
+            self.quarantined += entry.quarantined + entry.lost
 
 
 def decide(
@@ -64,6 +69,7 @@ def decide(
     *,
     remove_vanished: bool = False,
     sizes: Mapping[str, int] | None = None,
+    salvage: bool = False,
 ) -> Resume:
     """Which partitions are done, and which must be processed (again).
 
@@ -78,6 +84,8 @@ def decide(
         plan_digest: The digest of the plan.
         remove_vanished: Remove the outputs of vanished partitions instead of raising.
         sizes: For entries that come without their folder, the sizes of the files in it.
+        salvage: Whether the run keeps what can be read of damaged files; partitions with such files that did otherwise
+            are done again.
 
     Raises:
         ResumeError: Some partitions have vanished, or were made by another plan.
@@ -99,7 +107,7 @@ def decide(
         elif partition is None:
             vanished.append(entry)
         else:
-            result.judge(entry, partition, sizes)
+            result.judge(entry, partition, sizes, salvage=salvage)
             moved = moved or entry.index != partition.index
     if other:
         raise ResumeError(
@@ -123,13 +131,16 @@ def decide(
     return result
 
 
-def preview(folder: RunFolder, partitions: Sequence[Partition], description: Mapping[str, Any]) -> Resume:
+def preview(
+    folder: RunFolder, partitions: Sequence[Partition], description: Mapping[str, Any], *, salvage: bool = False
+) -> Resume:
     """How the partitions of a run would stand, found without changing anything in the output.
 
     Args:
         folder: The output, in which partitions are committed.
         partitions: All partitions of the run.
         description: Its plan.
+        salvage: As in `decide`.
 
     Raises:
         ResumeError: As the run would.
@@ -139,7 +150,7 @@ def preview(folder: RunFolder, partitions: Sequence[Partition], description: Map
     replaced = {digest_of(old), *old.get("replaces", ())}  # see `adopt_plan`
     found = Manifest(folder).load()
     own = {key: replace(entry, plan=digest) if entry.plan in replaced else entry for key, entry in found.items()}
-    return decide(own, partitions, digest, sizes=folder.walk())
+    return decide(own, partitions, digest, sizes=folder.walk(), salvage=salvage)
 
 
 def adopt_plan(manifest: Manifest, description: Mapping[str, Any]) -> str:

@@ -208,7 +208,8 @@ class RunRecorder:
         # The sizes of the last run that came to an end, handed on by those that did not.
         record["last_done"] = _last_done(record if complete else self.previous)
         record["alarms"] = (
-            find_alarms(
+            [f"{file}." for file in committed.damaged[:_MAX_NOTICES]]
+            + find_alarms(
                 counts,
                 limits=self.limits,
                 quiet_stages=self.quiet_stages,

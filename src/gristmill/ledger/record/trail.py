@@ -107,7 +107,11 @@ class Scores:
 
 @dataclass(slots=True)
 class QuarantinedRecord:
-    """A record that could not be processed, with all that is needed to look at it and to process it again."""
+    """A record that could not be processed, with all that is needed to look at it and to process it again.
+
+    For a damaged file, `lost` is about how many records are missing with it, and `salvaged` how many rows before this
+    one were kept of it; None for none.
+    """
 
     row: int
     stage: str
@@ -117,6 +121,8 @@ class QuarantinedRecord:
     offset: int = -1
     size: int = 0
     raw: bytes = b""
+    lost: int = 0
+    salvaged: int | None = None
 
 
 @dataclass(slots=True)

@@ -233,6 +233,7 @@ def _check_run(name: str, folder: RunFolder, report: VerifyReport, verify: Verif
         report.problems.append(f"{name}: {error}")
         return None
     report.problems += [f"{name}: {problem}" for problem in proof.problems]
+    report.damaged += [damage for damage in proof.damaged if damage not in report.damaged]
     return proof
 
 

@@ -160,6 +160,7 @@ class DeduplicationWorkflow(WorkflowBase):
         *,
         fresh: bool = False,
         error_budget: float | int | None = 0.01,
+        salvage: bool = False,
         listeners: Sequence[Listener] = (),
         progress: bool | None = None,
     ) -> WorkflowRunResult:
@@ -172,6 +173,7 @@ class DeduplicationWorkflow(WorkflowBase):
             initial_tasks: Tasks that name the input files, instead of `input_path`.
             fresh: Remove what an earlier run left, and start over.
             error_budget: As in `Pipeline.run`.
+            salvage: As in `Pipeline.run`.
             listeners: Called with every event of every pipeline.
             progress: Show progress on stderr; by default only on a terminal.
 
@@ -179,7 +181,10 @@ class DeduplicationWorkflow(WorkflowBase):
             InputChangedError: The input is not what an earlier step has read.
         """
         begun = time.monotonic()
-        options = {"error_budget": error_budget, "listeners": listeners, "progress": progress, "url_field": None}
+        options = {
+            "error_budget": error_budget, "salvage": salvage, "listeners": listeners, "progress": progress,
+            "url_field": None,
+        }  # fmt: skip
         steps = Steps(self, as_executor(executor), self._source(initial_tasks), fresh=fresh, options=options)
         notes = [*self._notes(), *check_named_columns(self, steps.source)]
         if steps.executor.config.get("ignore_failures"):
@@ -243,6 +248,7 @@ class DeduplicationWorkflow(WorkflowBase):
             "documents": read,
             "empty": sum(entry.rows_dropped for entry in first),
             "quarantined": sum(entry.quarantined for entry in first),
+            "damaged": [f"{file}." for entry in first for file in entry.damaged or ()],
             "clusters": clusters,
             "num_duplicates": removed,
             "num_removed": removed if self.perform_removal else 0,

@@ -80,10 +80,13 @@ class SurvivorRule:
             assert self.score_field is not None
             return _negated(batch, self.score_field)
         if self.survivor == "priority":
-            path = str(batch._metadata.get("source_file", ""))
             patterns = self.source_priority
-            place = next((at for at, pattern in enumerate(patterns) if _matches(path, pattern)), len(patterns))
-            return np.full(batch.num_items, float(place))
+            paths, places = batch.sources()
+            ranks = [
+                next((at for at, pattern in enumerate(patterns) if _matches(path, pattern)), len(patterns))
+                for path in paths
+            ]
+            return np.array(ranks, np.float64)[places]
         return np.zeros(batch.num_items)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from gristmill.stages.source_sink import ReaderStage, field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
-from gristmill.storage.formats import EXTENSIONS
+from gristmill.storage.formats import EXTENSIONS, codec_of
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
-from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, make_partitions
+from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, find_damage, make_partitions
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import RecordColumns
 from gristmill.tasks.document import DocumentBatch
@@ -59,15 +60,18 @@ class JsonlReaderStage(ReaderStage):
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         partition: Partition = task._metadata.get("partition") or _ad_hoc_partition(task, self.storage_options)
-        blocks = read_blocks(
-            partition,
+        read = partial(
+            read_blocks,
             block_bytes=DEFAULT_BLOCK_BYTES if self.batch_bytes is None else parse_size(self.batch_bytes),
             max_record_bytes=(
                 DEFAULT_MAX_RECORD_BYTES if self.max_record_bytes is None else parse_size(self.max_record_bytes)
             ),
             storage_options=self.storage_options,
         )
-        for block in blocks:
+        left_out = {}
+        if self.checks_first and any(codec_of(path) != "none" for path in partition.source_files):
+            left_out = find_damage(partition, read)
+        for block in read(partition, strict=not self.salvage, left_out=left_out):
             yield self._batch(block, task.dataset_name)
 
     def _batch(self, block: RecordBlock, dataset_name: str) -> DocumentBatch:
@@ -82,13 +86,12 @@ class JsonlReaderStage(ReaderStage):
         if self.fields is not None:
             columns = RecordColumns(records, names=self.fields)
         batch = DocumentBatch.from_columns(columns, rows=rows, dataset_name=dataset_name)
-        batch._metadata["source_file"] = block.file.path
+        if len(block.sources) == 1:
+            batch._metadata["source_file"] = block.sources[0][1].path
+        else:
+            batch._metadata["source_rows"] = [(first, file.path) for first, file in block.sources]
         for bad in block.bad:
-            batch.note_quarantine(
-                QuarantinedRecord(
-                    bad.row, self.name, bad.cause, bad.detail, bad.file.path, bad.offset, bad.size, bytes(bad.raw)
-                )
-            )
+            self.note_bad(batch, bad)
         for index, cause in zip(wrong.tolist(), causes, strict=True):
             start, end = int(block.starts[index]), int(block.ends[index])
             raw = block.buffer[start : min(end, start + MAX_RAW_BYTES)].tobytes()
@@ -98,7 +101,7 @@ class JsonlReaderStage(ReaderStage):
                     self.name,
                     cause,
                     _hint(raw),
-                    block.file.path,
+                    block.file_of(int(block.rows[index])).path,
                     int(block.offsets[index]),
                     end - start,
                     raw,

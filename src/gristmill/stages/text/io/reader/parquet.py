@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from gristmill.figures import parse_size
-from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage, field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
@@ -17,7 +15,7 @@ from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, 
 from gristmill.storage.files import list_files
 from gristmill.storage.formats import EXTENSIONS
 from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
-from gristmill.storage.partitions import Partition, make_partitions
+from gristmill.storage.partitions import Partition, find_damage, make_partitions
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
@@ -56,27 +54,25 @@ class ParquetReaderStage(ReaderStage):
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         partition: Partition = task._metadata.get("partition") or _ad_hoc_partition(task, self.storage_options)
-        blocks = read_parquet_blocks(
-            partition,
+        read = partial(
+            read_parquet_blocks,
             schema=self.schema,
             fields=self.fields,
             block_bytes=DEFAULT_BLOCK_BYTES if self.batch_bytes is None else parse_size(self.batch_bytes),
             storage_options=self.storage_options,
         )
-        for block in blocks:
+        left_out = find_damage(partition, read) if self.checks_first else {}
+        for block in read(partition, strict=not self.salvage, left_out=left_out):
             yield self._batch(block, task.dataset_name)
 
     def _batch(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
-        rows = np.arange(block.first_row, block.first_row + block.table.num_rows)
-        batch = DocumentBatch.from_columns(TableColumns(block.table), rows=rows, dataset_name=dataset_name)
-        batch._metadata["source_file"] = block.file.path
+        batch = DocumentBatch.from_columns(TableColumns(block.table), rows=block.rows, dataset_name=dataset_name)
+        if len(block.sources) == 1:
+            batch._metadata["source_file"] = block.sources[0][1].path
+        else:
+            batch._metadata["source_rows"] = [(first, file.path) for first, file in block.sources]
         for bad in block.bad:
-            for row in range(bad.row, bad.row + bad.count):
-                batch.note_quarantine(
-                    QuarantinedRecord(
-                        row, self.name, bad.cause, bad.detail, bad.file.path, bad.offset, bad.size, bytes(bad.raw)
-                    )
-                )
+            self.note_bad(batch, bad)
         return batch
 
 
