@@ -203,6 +203,8 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
     fork_safe = True
     scores_by_label = False
+    text_parameter = "text_field"
+    fills_text = False
 
     def __init__(
         self,
@@ -235,10 +237,6 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def content_digest(self) -> str | None:
         """That of the model's folder; of one that is shipped, the version of the package tells as much."""
         return folder_digest(self.model_path)
-
-    def filled_columns(self) -> list[str]:
-        """The columns of its results."""
-        return self.outputs()[1]
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the weights."""

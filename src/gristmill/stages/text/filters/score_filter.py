@@ -185,6 +185,8 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     never_drops = True
     notes_changes = True
     fork_safe = True
+    text_parameter = "text_field"
+    fills_text = False
     whole_number_columns: Sequence[str] = ()
     added_fields: Sequence[str] = ()
 
@@ -307,6 +309,8 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     role = "score_filter"
     notes_changes = True
     fork_safe = True
+    text_parameter = "text_field"
+    fills_text = False
     whole_number_columns: Sequence[str] = ()
     added_fields: Sequence[str] = ()
 
