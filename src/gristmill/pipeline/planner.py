@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, pairwise, repeat
+from operator import methodcaller
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage
@@ -158,12 +159,15 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
 
     Raises:
         MissingColumnError: A stage reads a column that is not there when its turn comes.
+        PlanningError: A stage reads text from a column that holds none, or would replace a text by its results.
     """
     notes: list[str] = []
     if found is None:
         return notes
     known = dict.fromkeys(found.names)
     owners: dict[str, str | None] = dict.fromkeys(known)  # stages; None owns the columns of the input
+    not_text = dict(found.not_text)
+    texts = list(chain.from_iterable(map(methodcaller("text_columns"), stages)))
     for stage in stages:
         if isinstance(stage, ReaderStage):
             continue
@@ -186,26 +190,39 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                     column=name,
                     available=list(known),
                 )
+        for name in stage.text_columns():
+            if name in not_text:
+                cause = f"({stage.text_parameter}) holds {not_text[name]} in {found.looked_at}: name a column of text."
+                raise _no_text(stage, name, cause)
         stage.check_columns(list(known))
         for name in needed:
             if owners.get(name) is not None:
                 del owners[name]  # somebody has read what a stage has written there
         for name in stage.filled_columns():
+            if name in texts and name in known and not stage.fills_text:
+                raise _no_text(stage, name, "holds text, which its results would replace: give it another column.")
             if name in owners and owners[name] is None:
                 notes.append(
-                    f"The input has a column {name!r}, which {stage.name} uses for its own values: those of the input "
-                    "are lost. Rename the column in the input to keep it."
+                    f"{stage.name} writes column {name!r}, which the input already has: the values of the input are "
+                    "replaced. Give the stage another column to keep them."
                 )
             elif name in owners:
                 notes.append(
-                    f"{stage.name} puts its values into the column {name!r}, where nobody has read those of "
-                    f"{owners[name]} yet: they are lost. Give one of the two another column."
+                    f"{stage.name} overwrites column {name!r}, written by {owners[name]} before any stage reads it. "
+                    "Give one of the two another column."
                 )
             owners[name] = stage.name
         known.update(dict.fromkeys(provided))
+        for name in provided if stage.fills_text else ():
+            not_text.pop(name, None)
         if not provided and not needed and type(stage).outputs is ProcessingStage.outputs:
             break  # a stage that declares nothing may add any column
     return notes
+
+
+def _no_text(stage: Stage, column: str, cause: str) -> PlanningError:
+    """The error for a column of text that holds something else, or would."""
+    return PlanningError(f"Stage {stage.name!r}: column {column!r} {cause}", stage=stage.name, column=column)
 
 
 def fuse_stages(stages: Sequence[Stage]) -> list[Stage]:

@@ -74,6 +74,10 @@ class ProcessingStage(ABC, Generic[X, Y]):
             later filters shall score: `"run"` gives them to this stage too, which must handle each document by itself
             and not change anything but its result; `"pass"` leaves them as they are (the stage only adds columns);
             `"score"` is for filters, whose `drop` then keeps them; `"stop"`, the default, follows them no further.
+        text_parameter: The attribute that names the column (or columns) that it reads as text; planning refuses columns
+            of lists or numbers there.
+        fills_text: Whether columns that it adds may hold text. Scores, labels and ids are none: planning refuses to let
+            them replace a text.
         never_drops: Whether every document that comes in goes out. Not inherited, as `notes_changes`.
         role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`.
         fork_safe: The stage's code may be loaded and run outside a worker: importing its module starts no thread, and
@@ -100,6 +104,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
     runs_without_gpu = False
     needs_own_worker = False
     for_dropped: Literal["run", "pass", "score", "stop"] = "stop"
+    text_parameter: str | None = None
+    fills_text = True
     never_drops = False
     role: Literal["", "score_filter"] = ""
     notes_changes = False
@@ -193,8 +199,19 @@ class ProcessingStage(ABC, Generic[X, Y]):
         """Refuse to run on these columns, when the pipeline is planned, for a reason that `inputs` cannot express."""
 
     def filled_columns(self) -> list[str]:
-        """Columns that this stage fills; planning tells where values are lost that were there before."""
-        return []
+        """Columns that this stage fills, those of `outputs` that it does not read; without `inputs` it is not known.
+
+        Planning tells where values are lost that were there before.
+        """
+        declared = self.inputs()
+        if isinstance(declared, dict) or type(self).inputs is ProcessingStage.inputs:
+            return []
+        return list(filter(lambda name: name not in declared[1], self.outputs()[1]))
+
+    def text_columns(self) -> list[str]:
+        """The columns that `text_parameter` names."""
+        given = () if self.text_parameter is None else getattr(self, self.text_parameter)
+        return [given] if isinstance(given, str) else list(given)
 
     def content_digest(self) -> str | None:
         """A digest of local files that decide the results, where the parameters only name them; None without any.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal, Protocol, get_args
 
@@ -27,12 +27,14 @@ from gristmill.tasks.file_group import FileGroupTask
 class SourceColumns:
     """The columns a source will give, as far as can be told without reading it.
 
-    `complete` is False when other columns may turn up later (JSONL records need not have the same keys).
+    `complete` is False when other columns may turn up later (JSONL records need not have the same keys). `not_text`
+    says what columns hold in which not a single text was seen.
     """
 
     names: tuple[str, ...]
     complete: bool
     looked_at: str
+    not_text: Mapping[str, str] = field(default_factory=dict)
 
 
 class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):

@@ -174,6 +174,11 @@ class JsonRecords:
         present: Flags = self._fields[name].kinds != MISSING
         return present
 
+    def kinds(self, name: str) -> set[int]:
+        """The kinds of values that the key has, as `gristmill.kernels.json_values` numbers them."""
+        self._find([name])
+        return set(self._fields[name].kinds.tolist())
+
     def column(self, name: str) -> pa.Array:
         """The values under a top-level key as an Arrow array; missing and null are both null.
 

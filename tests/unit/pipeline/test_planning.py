@@ -27,9 +27,12 @@ from gristmill.stages.base import CompositeStage, ProcessingStage
 from gristmill.stages.deduplication import ExactDeduplicationWorkflow
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.resources import Resources
-from gristmill.stages.text.filters import WordCountFilter
+from gristmill.stages.text.classifiers import LinearClassifier
+from gristmill.stages.text.filters import Score, ScoreFilter, WordCountFilter
+from gristmill.stages.text.filters.published.stages import GopherQuality
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
-from gristmill.stages.text.modifiers import Modify, UrlRemover
+from gristmill.stages.text.modifiers import Modify, Slicer, UrlRemover
+from gristmill.stages.text.modules.add_id import AddId
 from gristmill.storage import parquet_blocks
 from gristmill.tasks import DocumentBatch, EmptyTask
 from tests.unit.pipeline.jobs import here, write_lines
@@ -380,3 +383,62 @@ def test_one_text_is_no_list_of_fields(make: Any) -> None:
 def test_what_is_no_path_is_refused(paths: Any) -> None:
     with pytest.raises(UsageError, match=rf"file_paths={paths}: give a file, a folder"):
         JsonlReader(paths)
+
+
+# --- columns that stages write, and columns that hold no text ---
+
+
+def _notes(tmp_path: Path, *stages: Any) -> str:
+    return Pipeline("notes", stages=[JsonlReader(str(tmp_path / "in")), *stages]).explain(here())
+
+
+def test_a_column_of_the_input_that_a_stage_would_replace_is_named(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"text": "one two", "words": "many", "tag": "a", "title": "b"}])
+    replaced = "writes column {!r}, which the input already has: the values of the input are replaced"
+    words = ScoreFilter(WordCountFilter(min_words=0), score_field="words")
+    assert f"{words.name} {replaced.format('words')}" in _notes(tmp_path, words)
+    assert f"slicer {replaced.format('title')}" in _notes(
+        tmp_path, Modify(Slicer(right=1), output_fields="title").with_(name="slicer")
+    )
+
+    class TagOfText(Tag):
+        def inputs(self) -> tuple[list[str], list[str]]:
+            return ["data"], ["text"]
+
+    assert f"tag {replaced.format('tag')}" in _notes(tmp_path, TagOfText())
+    for quiet in (Tag(), Modify(Slicer(right=1)), ScoreFilter(WordCountFilter(), score_field="new"), TagOfText("new")):
+        assert "replaced" not in _notes(tmp_path, quiet)
+    result = Pipeline("notes", stages=[JsonlReader(str(tmp_path / "in")), words]).run(here())
+    assert any(replaced.format("words") in note for note in result.report.notes)
+
+
+def test_results_never_replace_a_text(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": "1", "text": "one two", "title": "a b c"}])
+    scored = Score(WordCountFilter(), score_field="text", text_field="title").with_(name="scored")
+    reading = ScoreFilter(WordCountFilter(min_words=1))
+    labelled = LinearClassifier(model_path="shipped:text_kind", label_field="text", text_field="title")
+    numbered = AddId("text", overwrite=True).with_(name="numbered")
+    for stages in ([scored, reading], [reading, scored], [labelled, reading], [numbered, reading]):
+        with pytest.raises(PlanningError, match="column 'text' holds text, which its results would replace"):
+            _notes(tmp_path, *stages)
+    # Nobody reads the column as text: a note will do.
+    assert "scored writes column 'text'" in _notes(tmp_path, scored)
+
+
+@pytest.mark.parametrize(
+    ("value", "holds"),
+    [(["a", "b"], "lists"), ({"a": 1}, "objects"), (5, "numbers"), (2.5, "numbers"), (True, "truth values")],
+)
+def test_a_column_without_text_is_refused_where_text_is_read(tmp_path: Path, value: Any, holds: str) -> None:
+    rows = [{"id": "1", "text": value, "mixed": value}, {"id": "2", "text": None, "mixed": "text"}]
+    write_lines(tmp_path / "in" / "a.jsonl", rows)
+    words = ScoreFilter(WordCountFilter(min_words=0))
+    with pytest.raises(PlanningError, match=rf"column 'text' \(text_field\) holds {holds} in 2 records: name"):
+        _notes(tmp_path, words)
+    _notes(tmp_path, ScoreFilter(WordCountFilter(min_words=0), text_field="mixed"))
+    _notes(tmp_path, Modify(str), words)  # which makes it text
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(pa.table({"text": [value]}), tmp_path / "parquet" / "a.parquet")
+    for stage in (words, GopherQuality(), LinearClassifier(model_path="shipped:text_kind")):
+        with pytest.raises(PlanningError, match=r"column 'text' \(text_field\) holds \S+.* in the footers of 1 files"):
+            Pipeline("p", stages=[ParquetReader(str(tmp_path / "parquet")), stage]).explain(here())

@@ -188,6 +188,21 @@ def test_the_shipped_model_is_found_by_name_and_small() -> None:
         LinearModel.load("shipped:text_kinds")
 
 
+def test_a_linear_classifier_gives_probabilities_with_their_labels() -> None:
+    texts = ["HAMLET\nThou art a villain, my lord.", "the movie was bad"]
+    plain, labelled = (
+        run(
+            LinearClassifier(model_path="shipped:text_kind", score_field="p", scores_by_label=by_label).decompose(),
+            batch_of(texts),
+        ).column("p")
+        for by_label in (False, True)
+    )
+    labels = LinearModel.load("shipped:text_kind").labels
+    assert labelled.to_pylist() == [dict(zip(labels, found, strict=True)) for found in plain.to_pylist()]
+    with pytest.raises(UsageError, match="needs score_field"):
+        LinearClassifier(model_path="shipped:text_kind", scores_by_label=True)
+
+
 def test_warming_up_needs_no_model() -> None:
     LinearClassifier(model_path="nowhere").decompose()[0].warm_up()
 

@@ -51,6 +51,10 @@ class IdHashes(ProcessingStage[DocumentBatch, DocumentBatch]):
     def outputs(self) -> Spec:
         return ["data"], ["hash", "hash_2", "survivor_id", "similarity", "cluster"]
 
+    def filled_columns(self) -> list[str]:
+        """None: it makes a table of its own."""
+        return []
+
     def process(self, task: DocumentBatch) -> DocumentBatch:
         data, offsets, _ = text_column(task.text(self.id_field))
         hashes = content_hashes(data, offsets)

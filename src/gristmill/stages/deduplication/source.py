@@ -176,6 +176,10 @@ class DocumentStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def input_spec_for_task(self, task: Task[Any]) -> Spec:
         return ["data"], []
 
+    def filled_columns(self) -> list[str]:
+        """None: it makes a table of its own."""
+        return []
+
 
 def texts_of(batch: DocumentBatch, text_field: str) -> pa.Array:
     """The text of every document; missing for all of them where the files at hand have no such column."""

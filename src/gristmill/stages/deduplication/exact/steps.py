@@ -36,6 +36,7 @@ class ContentHashes(DocumentStage):
     notes_changes = True
     name = "content_hashes"
     fork_safe = True
+    text_parameter = "text_field"
 
     def __init__(self, text_field: str, *, id_field: str | None, rule: SurvivorRule, merge_empty: bool = False) -> None:
         self.text_field = text_field

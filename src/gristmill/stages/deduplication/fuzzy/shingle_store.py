@@ -40,6 +40,7 @@ class CandidateShingles(DocumentStage):
     notes_changes = True
     name = "candidate_shingles"
     fork_safe = True
+    text_parameter = "text_field"
 
     def __init__(
         self,

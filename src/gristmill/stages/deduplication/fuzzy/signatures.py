@@ -43,6 +43,7 @@ class MinHashes(DocumentStage):
     notes_changes = True
     name = "minhashes"
     fork_safe = True
+    text_parameter = "text_field"
 
     def __init__(
         self,

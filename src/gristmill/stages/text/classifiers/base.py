@@ -56,10 +56,13 @@ class ClassifierModelStage(TokenBatchModelStage):
         cpu_backend: What runs the network where there is no GPU: `torch`, or `torch-int8` (faster, and a few
             labels differ).
         expected_labels: Labels that the model must know, because something later asks for them.
+        scores_by_label: Make the column of probabilities a record with a field for each label, instead of a list in the
+            order of the model's labels.
     """
 
     notes_changes = True
     fork_safe = True
+    scores_by_label = False
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class ClassifierModelStage(TokenBatchModelStage):
         max_seq_length: int | None = None,
         cpu_backend: CpuBackend = "torch",
         expected_labels: Sequence[str] = (),
+        scores_by_label: bool = False,
     ) -> None:
         super().__init__(
             model_identifier=model_identifier,
@@ -96,6 +100,8 @@ class ClassifierModelStage(TokenBatchModelStage):
         self.cpu_backend = cpu_backend
         self.expected_labels = tuple(expected_labels)
         self.labels: list[str] = []
+        if scores_by_label:  # else not kept: an output of earlier versions, which did not have it, can be resumed
+            self.scores_by_label = True
 
     def outputs(self) -> tuple[list[str], list[str]]:
         """The label column, and the one of the probabilities if asked for."""
@@ -138,10 +144,11 @@ class ClassifierModelStage(TokenBatchModelStage):
         return {"preds": np.array(self.labels, dtype=object)[best], "probs": probabilities}
 
     def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
-        """The labels as text, and the probabilities as lists."""
+        """The labels as text, and the probabilities as lists or by label."""
         columns = {self.label_field: pa.array(collected_output["preds"].tolist(), pa.large_string())}
         if self.score_field is not None:
-            columns[self.score_field] = vectors(collected_output["probs"])
+            found = collected_output["probs"]
+            columns[self.score_field] = by_label(found, self.labels) if self.scores_by_label else vectors(found)
         return columns
 
 
@@ -169,6 +176,8 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         use_existing_tokens: Take the token columns that are already there instead of making them.
         hf_token: An access token for gated models; it is never shown.
         cpu_backend: What runs the network where there is no GPU: `torch` or `torch-int8`.
+        scores_by_label: Make the column of probabilities a record with a field for each label, instead of a list in the
+            order of the model's labels.
 
     Example:
         >>> classifier = DistributedDataClassifier(model_identifier="models/topic", filter_by=["science"])
@@ -192,6 +201,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     use_existing_tokens: bool = False
     hf_token: Any = field(default=None)
     cpu_backend: CpuBackend = "torch"
+    scores_by_label: bool = False
 
     def __post_init__(self) -> None:
         self.model_identifier = check_identifier(self.model_identifier)
@@ -202,6 +212,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         check_filter_by(self.filter_by)
         check_cpu_backend(self.cpu_backend)
         check_new_columns(self, "label_field", "score_field")
+        check_scores_by_label(self)
 
     def filter_by_category(self, value: str) -> bool:
         """Whether a document with this label is kept."""
@@ -227,6 +238,7 @@ class DistributedDataClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
             max_seq_length=self.max_seq_length if self.use_existing_tokens else None,
             cpu_backend=self.cpu_backend,
             expected_labels=self.filter_by or (),
+            scores_by_label=self.scores_by_label,
         )
 
 
@@ -268,6 +280,18 @@ def vectors(values: np.ndarray[Any, Any]) -> pa.Array:
     matrix = np.ascontiguousarray(values, np.float32)
     offsets = np.arange(0, matrix.size + 1, matrix.shape[1] or 1, dtype=np.int64)
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(matrix.reshape(-1)))
+
+
+def by_label(values: np.ndarray[Any, Any], labels: Sequence[str]) -> pa.Array:
+    """The rows of a matrix as an Arrow column of records, with a field of float32 for each label."""
+    matrix = np.asarray(values, np.float32)
+    return pa.StructArray.from_arrays([pa.array(matrix[:, at]) for at in range(len(labels))], names=list(labels))
+
+
+def check_scores_by_label(classifier: Any) -> None:
+    """Refuse `scores_by_label` where there is no column for it."""
+    if classifier.scores_by_label and classifier.score_field is None:
+        raise UsageError("scores_by_label=True needs score_field: the column for the probabilities.")
 
 
 def check_filter_by(labels: Any, *, known: Sequence[Any] | None = None) -> None:

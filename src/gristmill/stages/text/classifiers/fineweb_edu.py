@@ -156,6 +156,7 @@ class EducationClassifier(DistributedDataClassifier):
     int_score_field: str = "int_score"
     max_seq_length: int | None = 512
     score_field: None = field(default=None, init=False)
+    scores_by_label: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

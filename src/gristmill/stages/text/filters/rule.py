@@ -112,6 +112,19 @@ class ColumnFilter(DocumentFilter):
             return pa.array(scores, from_pandas=True).cast(pa.int64())
         return pa.array(scores)
 
+    def added_fields(self) -> list[str]:
+        """The columns that stand beside a `score_field`."""
+        return []
+
+    def added_columns(self, scores: Scores) -> dict[str, pa.Array]:
+        """What the `added_fields` hold for these scores, which `score_column` has just given."""
+        return {}
+
+    def columns(self, score_field: str, scores: Scores) -> dict[str, pa.Array]:
+        """All columns for these scores: the `score_field`, and others beside it that are not called the same."""
+        stored = {score_field: self.stored_scores(scores)}
+        return stored | self.added_columns(scores) | stored
+
     def reasons(self) -> tuple[str, ...]:
         """Every reason this filter can give."""
         bounds = ((self.lower, self.lower_reason), (self.upper, self.upper_reason))

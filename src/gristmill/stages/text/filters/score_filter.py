@@ -110,19 +110,24 @@ def _score_array(function: Any, scores: Sequence[Any]) -> pa.Array:
         ) from error
 
 
-def _name_counts(stage: Score | ScoreFilter, filters: Sequence[Any]) -> None:
-    """Let the stage name its columns of counts, where there are any.
+def _name_columns(stage: Score | ScoreFilter, filters: Sequence[Any]) -> None:
+    """Let the stage name its columns of counts and those beside its scores, where there are any.
 
-    What it names is a part of the plan of Parquet output: one of an earlier version, in which such a column holds
-    floats, is not resumed with whole numbers.
+    The names are a part of the plan, so that an output of an earlier version, which lacks such columns or holds counts
+    as floats, is not resumed with others. (In JSON, which has one kind of number, counts make no difference.)
     """
-    columns = [
-        field
-        for one, field in zip(filters, stage.score_field, strict=True)
-        if field and isinstance(one, ColumnFilter) and one.score_kind == "count"
-    ]
-    if columns:
-        stage.whole_number_columns = columns
+    counts, added = [], []
+    for one, field in zip(filters, stage.score_field, strict=True):
+        if field and isinstance(one, ColumnFilter):
+            counts += [field] if one.score_kind == "count" else []
+            added += [name for name in one.added_fields() if name != field]
+    if counts:
+        stage.whole_number_columns = counts
+    if added:
+        _fields(
+            added, len(added), name="a column beside score_field", owner=type(stage).__name__, texts=stage.text_field
+        )
+        stage.added_fields = added
 
 
 class _Stopwatch:
@@ -180,7 +185,10 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     never_drops = True
     notes_changes = True
     fork_safe = True
-    whole_number_columns: Sequence[str]
+    text_parameter = "text_field"
+    fills_text = False
+    whole_number_columns: Sequence[str] = ()
+    added_fields: Sequence[str] = ()
 
     def __init__(
         self,
@@ -194,7 +202,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.score_field: list[str] = _fields(
             score_field, count, name="score_field", owner="Score", texts=self.text_field
         )
-        _name_counts(self, self.score_fn)
+        _name_columns(self, self.score_fn)
         names = [_callable_name(function, "lambda") for function in self.score_fn]
         self.name = names[0] if count == 1 else "score_of_" + "_".join(names)
         self._watch: _Stopwatch | None = None
@@ -203,7 +211,7 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], list(dict.fromkeys(self.text_field))
 
     def outputs(self) -> Spec:
-        return ["data"], list(self.score_field)
+        return ["data"], [*self.score_field, *self.added_fields]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._watch = self._watch or _Stopwatch()
@@ -211,15 +219,16 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
         for function, score_field, text_field in zip(self.score_fn, self.score_field, self.text_field, strict=True):
             if isinstance(function, ColumnFilter):
                 result = FilterCascade([function]).evaluate(batch.text(text_field), keep_scores=True, every_score=True)
-                values = function.stored_scores(result.scores[0])
                 numbers: np.ndarray[Any, Any] | None = result.scores[0]
+                columns = function.columns(score_field, result.scores[0])
             else:
                 call = function.score_document if isinstance(function, DocumentFilter) else function
                 scores = self._watch.scores(self.name, call, batch.text(text_field))
-                values, numbers = _score_array(function, scores), _as_numbers(scores)
+                columns, numbers = {score_field: _score_array(function, scores)}, _as_numbers(scores)
             if batch.wants_all_scores and numbers is not None:
                 batch.note_scores(_callable_name(function, "lambda"), numbers)
-            batch = batch.with_column(score_field, values)
+            for name, values in columns.items():
+                batch = batch.with_column(name, values)
         return batch
 
 
@@ -300,7 +309,10 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
     role = "score_filter"
     notes_changes = True
     fork_safe = True
-    whole_number_columns: Sequence[str]
+    text_parameter = "text_field"
+    fills_text = False
+    whole_number_columns: Sequence[str] = ()
+    added_fields: Sequence[str] = ()
 
     def __init__(
         self,
@@ -316,7 +328,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
             score_field, count, name="score_field", owner="ScoreFilter", optional=True, texts=self.text_field
         )
         if any(self.score_field):
-            _name_counts(self, self.filter_obj)
+            _name_columns(self, self.filter_obj)
         names = list(map(attrgetter("name"), self.filter_obj))
         self.name = names[0] if count == 1 else "score_filter_of_" + "_".join(names)
         self._watch: _Stopwatch | None = None
@@ -325,7 +337,7 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], list(dict.fromkeys(self.text_field))
 
     def outputs(self) -> Spec:
-        return ["data"], [*dict.fromkeys(self.text_field), *filter(None, self.score_field)]
+        return ["data"], [*dict.fromkeys(self.text_field), *filter(None, self.score_field), *self.added_fields]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._watch = self._watch or _Stopwatch()

@@ -93,6 +93,7 @@ class TokenBatchModelStage(ModelStage):
 
     notes_changes = True
     fork_safe = True
+    fills_text = False
     keep_tokens: bool = False
     max_seq_length: int | None = None
     tokens_per_batch: int | None = None
@@ -142,10 +143,6 @@ class TokenBatchModelStage(ModelStage):
         """Whether no subclass has replaced what surrounds `run`, so that another stage may call that instead."""
         own, cls = TokenBatchModelStage, type(self)
         return self.is_columnar() and cls.process is own.process and cls.process_batch is own.process_batch
-
-    def filled_columns(self) -> list[str]:
-        """The columns of its results."""
-        return self.outputs()[1]
 
     def run(self, batch: DocumentBatch, *, keep_tokens: bool) -> DocumentBatch | None:
         """Do the work of `process` on columns."""

@@ -144,6 +144,8 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     name = "tokenizer"
     fork_safe = True
+    text_parameter = "text_field"
+    fills_text = False
 
     def __init__(
         self,
@@ -209,10 +211,6 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The text and its tokens, and the order of the rows if they are sorted."""
         order = [SEQ_ORDER_FIELD] if self.sort_by_length else []
         return ["data"], [self.text_field, INPUT_ID_FIELD, ATTENTION_MASK_FIELD, *order]
-
-    def filled_columns(self) -> list[str]:
-        """The columns that the tokens are put into."""
-        return list(TOKEN_FIELDS)
 
     def content_digest(self) -> str | None:
         """That of the model's folder, if it is a local one."""

@@ -40,6 +40,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     name = "add_id"
     fork_safe = True
+    fills_text = False
 
     def __init__(
         self, id_field: str, id_prefix: str | None = None, overwrite: bool = False, *, start_index: int = 0

@@ -43,6 +43,7 @@ class DocumentJoiner(ProcessingStage[DocumentBatch, DocumentBatch]):
     notes_changes = True
     name = "document_joiner"
     fork_safe = True
+    text_parameter = "text_field"
 
     def __init__(
         self,

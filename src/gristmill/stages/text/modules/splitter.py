@@ -33,6 +33,8 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     name = "document_splitter"
     fork_safe = True
+    text_parameter = "text_field"
+    fills_text = False
 
     def __init__(self, separator: str, text_field: str = "text", segment_id_field: str = "segment_id") -> None:
         if not isinstance(separator, str) or not separator:

@@ -67,6 +67,25 @@ def test_labels_and_probabilities_equal_the_reference(model: Path) -> None:
     assert len(set(out.column("quality").to_pylist())) > 1
 
 
+def test_probabilities_can_be_had_with_their_labels(model: Path) -> None:
+    values = texts(12)
+    plain, labelled = (
+        run(
+            DistributedDataClassifier(
+                model_identifier=str(model), score_field="p", scores_by_label=by_label
+            ).decompose(),
+            batch_of(values),
+        )
+        for by_label in (False, True)
+    )
+    expected = [dict(zip(LABELS, found, strict=True)) for found in plain.column("p").to_pylist()]
+    assert labelled.to_pyarrow().column("p").to_pylist() == expected
+    lines = bytes(labelled.columns.encode_jsonl()).splitlines()
+    assert list(json.loads(lines[0])["p"]) == list(LABELS)
+    with pytest.raises(UsageError, match="needs score_field"):
+        DistributedDataClassifier(model_identifier=str(model), scores_by_label=True)
+
+
 def test_the_removed_onnx_back_end_names_what_replaces_it(model: Path) -> None:
     with pytest.raises(UsageError, match=r"removed.*'torch'"):
         DistributedDataClassifier(model_identifier=str(model), cpu_backend="onnx")  # type: ignore[arg-type]

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 
 from gristmill.errors import InputError, InputNotFoundError, UsageError
 from gristmill.kernels.text_column import text_column
-from gristmill.stages.text.filters import Score, ScoreFilter, fasttext_model
+from gristmill.pipeline import Pipeline
+from gristmill.recipes.export import to_recipe
+from gristmill.recipes.loader import parse_recipe
+from gristmill.stages.text.filters import Score, ScoreFilter, WordCountFilter, fasttext_model
 from gristmill.stages.text.filters.cascade import FilterCascade
 from gristmill.stages.text.filters.fasttext import FastTextLangId, FastTextQualityFilter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from gristmill.tasks import DocumentBatch
 
 fasttext = pytest.importorskip("fasttext")
@@ -195,8 +199,54 @@ def test_what_a_score_field_holds_is_json():
     stored = Score(one, "lang").process(batch).to_pyarrow()["lang"].to_pylist()
     assert [json.loads(value)[1] for value in stored[:2]] == ["de", "en"]
     assert [one.keep_document(value) for value in stored] == [False, True, False]
-    kept = ScoreFilter(one, score_field="lang").process(batch).to_pyarrow()
+    plain = FastTextLangId(lang="en", language_field=None, language_score_field=None)
+    kept = ScoreFilter(plain, score_field="lang").process(batch).to_pyarrow()
     assert kept.to_pydict() == {"text": [LANGUAGES["en"]], "lang": [stored[1]]}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_language_and_its_probability_have_columns_beside_the_list(tmp_path, fused):
+    texts = [LANGUAGES["de"], LANGUAGES["en"], LANGUAGES["ja"]]
+    batch = DocumentBatch(data=pa.table({"text": pa.array(texts, pa.large_string())}))
+    stages = [ScoreFilter(FastTextLangId(min_langid_score=0), score_field="lang")]
+    if fused:
+        stages.append(ScoreFilter(WordCountFilter(min_words=0), score_field="words"))
+    found = Pipeline("languages", stages=stages).run("local", initial_tasks=[batch])[0].to_pyarrow()
+    assert found.column_names == ["text", "lang", "language", "language_score", *(["words"] if fused else [])]
+    assert found["language"].to_pylist() == ["de", "en", "ja"]
+    scores = [json.loads(value)[0] for value in found["lang"].to_pylist()]
+    assert found["language_score"].to_pylist() == scores
+    assert (found["language"].type, found["language_score"].type) == (pa.large_string(), pa.float64())
+
+
+def test_the_columns_of_the_language_can_be_named_also_in_a_recipe(tmp_path):
+    one = FastTextLangId(lang="en", language_field="code", language_score_field=None)
+    batch = DocumentBatch(data=pa.table({"text": [LANGUAGES["en"]]}))
+    assert Score(one, "lang").outputs()[1] == ["lang", "code"]
+    assert Score(one, "lang").process(batch).to_pyarrow()["code"].to_pylist() == ["en"]
+    # Where the list has the name itself, it stays the list.
+    listed = Score(FastTextLangId(), "language").process(batch).to_pyarrow()
+    assert listed.column_names == ["text", "language", "language_score"]
+    assert json.loads(listed["language"][0].as_py())[1] == "en"
+    with pytest.raises(UsageError, match="'code' is the column with the text"):
+        ScoreFilter(one, text_field="code", score_field="lang")
+    stages = [
+        JsonlReader(str(tmp_path)),
+        ScoreFilter(FastTextLangId(language_field="code", language_score_field=None), score_field="lang"),
+        ScoreFilter(FastTextLangId(), score_field="list"),
+        JsonlWriter(str(tmp_path / "out")),
+    ]
+    stages[2] = stages[2].with_(name="second")
+    text = to_recipe(Pipeline("languages", stages=stages)).to_yaml()
+    assert "language_field: code" in text
+    assert text.count("language") == 3  # the name, and two fields of the first
+    again = parse_recipe(text).pipeline().stages
+    assert again[1].outputs() == stages[1].outputs()
+
+
+def test_a_plan_without_these_columns_is_the_one_of_earlier_versions():
+    assert set(vars(FastTextLangId())) == {"_name", "lower", "upper", "model_path", "min_langid_score", "lang"}
+    assert "added_fields" not in vars(ScoreFilter(FastTextLangId()))
 
 
 @pytest.mark.parametrize(

@@ -284,9 +284,9 @@ def test_planning_tells_of_results_that_are_lost(model: Path, tmp_path: Path) ->
         return DistributedDataClassifier(model_identifier=str(model), **options)
 
     (of_input,) = notes(classifier())
-    assert of_input.startswith("The input has a column 'preds', which quality_model uses for its own values")
+    assert of_input.startswith("quality_model writes column 'preds', which the input already has")
     assert notes(classifier(label_field="a"), classifier(label_field="b")) == []
     (of_stage,) = notes(classifier(label_field="a"), classifier(label_field="a"))
-    assert "into the column 'a', where nobody has read those of quality_model yet: they are lost" in of_stage
+    assert "overwrites column 'a', written by quality_model before any stage reads it" in of_stage
     read = classifier(label_field="a", filter_by=["High", "Medium", "Low"])
     assert notes(read, classifier(label_field="a")) == [], "the filter has read them"

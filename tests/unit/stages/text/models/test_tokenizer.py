@@ -68,7 +68,7 @@ def test_planning_tells_of_columns_of_the_input_that_tokens_replace(model: Path,
         return tuple(note for note in run.report.notes if "GPU" not in note)
 
     (note,) = notes({"text": "the", "input_ids": [7]})
-    assert note.startswith("The input has a column 'input_ids', which tiny_tokenizer uses for its own values")
+    assert note.startswith("tiny_tokenizer writes column 'input_ids', which the input already has")
     assert notes({"text": "the", "tokens": [7]}) == ()
 
 

@@ -54,6 +54,7 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
     for_dropped = "score"
     notes_changes = True
     fork_safe = True
+    text_parameter = "text_field"
 
     makes: ClassVar[Callable[..., FilterSet]]
 
@@ -129,6 +130,7 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     name = "C4Quality"
     fork_safe = True
+    text_parameter = "text_field"
 
     def __init__(self, text_field: str = "text", **options: Any) -> None:
         self.text_field = text_field

@@ -19,6 +19,7 @@ class AssignRowIds(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     name = "assign_row_ids"
     fork_safe = True
+    fills_text = False
 
     def outputs(self) -> Spec:
         return ["data"], [DEDUP_ID_FIELD]

@@ -9,8 +9,11 @@ from itertools import filterfalse
 from operator import attrgetter
 from typing import Any
 
+from pyarrow import types
+
 from gristmill.errors import InputError, MissingColumnError, UsageError, did_you_mean
 from gristmill.figures import parse_size
+from gristmill.kernels.json_values import ARRAY, ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, OBJECT, STRING, TRUE
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import SourceColumns, SourceStage, field_names
@@ -27,6 +30,8 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _MOST_CHECKED = 2000
 _MOST_CHECKED_REMOTE = 200
 _MOST_CHECKED_BYTES = 64 << 20
+_NOT_TEXT = {ARRAY: "lists", OBJECT: "objects", **dict.fromkeys((INTEGER, FLOAT), "numbers")}
+_NOT_TEXT |= dict.fromkeys((TRUE, FALSE), "truth values")
 _PEEK_BYTES = 1 << 20
 _PEEK_FILES = 3
 _SEARCH_BYTES = 64 << 20
@@ -194,8 +199,11 @@ class FilePartitioningStage(SourceStage):
         if self.format == "parquet":
             files = {piece.path: piece for partition in partitions for piece in partition.ranges}
             assert self._footers is not None
-            names = self._footers.unified(list(files.values())).names
-            found = SourceColumns(tuple(names), complete=True, looked_at=f"the footers of {len(files)} files")
+            schema = self._footers.unified(list(files.values()))
+            other = (types.is_nested, types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+            not_text = {column.name: str(column.type) for column in schema if any(test(column.type) for test in other)}
+            looked_at = f"the footers of {len(files)} files"
+            found = SourceColumns(tuple(schema.names), complete=True, looked_at=looked_at, not_text=not_text)
         else:
             looked_for = wanted if self.fields is None else self.fields
             found = _jsonl_columns(partitions, looked_for, storage_options=self.storage_options)
@@ -212,7 +220,7 @@ class FilePartitioningStage(SourceStage):
                     column=name,
                     available=list(found.names),
                 )
-        return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader")
+        return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader", not_text=found.not_text)
 
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
         if self.format == "parquet" and hasattr(reader, "schema") and partitions:
@@ -247,7 +255,7 @@ def _jsonl_columns(
     A key may be rare, or only in files of another source, so the search takes some of every part of the input until it
     has found all that is wanted or looked through so many bytes. The result is complete where every record was seen.
     """
-    names: dict[str, None] = {}
+    names: dict[str, set[int]] = {}
     looked_for = set(wanted)
     records = whole = 0
     for partition in partitions[:_PEEK_FILES]:
@@ -271,21 +279,33 @@ def _jsonl_columns(
         return None
     complete = whole == len(partitions)
     looked_at = f"all {records} records" if complete else f"{records} records"
-    return SourceColumns(tuple(names), complete=complete, looked_at=looked_at)
+    not_text = {}
+    for name, kinds in names.items():
+        values = kinds.difference((MISSING, NULL))
+        if values and values.isdisjoint((STRING, ESCAPED)):
+            not_text[name] = " and ".join(sorted(set(map(_NOT_TEXT.__getitem__, values))))
+    return SourceColumns(tuple(names), complete=complete, looked_at=looked_at, not_text=not_text)
 
 
 def _take_keys(
-    partition: Partition, names: dict[str, None], wanted: set[str], room: int, storage_options: Mapping[str, Any] | None
+    partition: Partition,
+    names: dict[str, set[int]],
+    wanted: set[str],
+    room: int,
+    storage_options: Mapping[str, Any] | None,
 ) -> tuple[int, int, bool]:
     """Add the keys of the partition's records to `names`, until about `room` bytes are seen or all wanted are there.
+
+    Those that are wanted get the kinds of values that they have.
 
     Returns:
         How many records and bytes were seen, and whether that is all of them.
     """
     records = seen = 0
     for block in read_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
-        good, _, _ = JsonRecords.scan(block.buffer, block.starts, block.ends)
-        names.update(dict.fromkeys(good.keys()))
+        good, _, _ = JsonRecords.scan(block.buffer, block.starts, block.ends, fields=list(wanted))
+        for name in good.keys():  # noqa: SIM118 (not a dictionary)
+            names.setdefault(name, set()).update(good.kinds(name) if name in wanted else ())
         records += len(good)
         seen += int(block.ends[-1] - block.starts[0]) if len(block.ends) else 0
         if names.keys() >= wanted or room - seen < _PEEK_BYTES // 2:  # less than a block, which ends with a line
