@@ -964,7 +964,7 @@ def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(
     if mode == "streaming":
         told = read_run(record)
         assert told is not None
-        assert (told["status"], told["partitions"]) == ("running", len(list((tmp_path / "whole").glob("*.jsonl"))))
+        assert told["status"] == "running"
         assert 2 <= told["partitions_committed"] < told["partitions"]
         assert told["rows_written"] > 0
     wait_until(lambda: all(is_gone(pid) for pid in pids))
