@@ -127,8 +127,13 @@ class ExecutorSuite:
 
     # --- results ---
 
-    def test_same_files_as_in_process(self, source: Path, tmp_path: Path, notes: Path) -> None:
-        """Several segments; data, ledger and index are the same bytes, every row is accounted for, hooks are called."""
+    def test_same_files_as_in_process(
+        self, source: Path, tmp_path: Path, notes: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Several segments; data, ledger and index are the same bytes, every row is accounted for, hooks are called.
+
+        Without a terminal, lines of progress come as often as `logging_interval` says.
+        """
         here, there = tmp_path / "here", tmp_path / "there"
 
         def middle(folder: Path) -> list[ProcessingStage[Any, Any]]:
@@ -136,9 +141,14 @@ class ExecutorSuite:
 
         other = tmp_path / "other-notes"
         other.mkdir()
-        self.run(source, middle(other), here, on=InProcess())
+        self.run(source, middle(other), here, on=InProcess(), progress=False)
         events: list[Any] = []
-        result = self.run(source, middle(notes), there, listeners=[events.append])
+        executor = self.make_executor(**self.settings, logging_interval=0.001)
+        result = self.run(source, middle(notes), there, on=executor, listeners=[events.append])
+        shown = capsys.readouterr().err.splitlines()
+        assert shown[0].startswith("contract: 6 stages, 4 partitions"), shown
+        assert [line for line in shown[1:-1] if "/4 partitions" in line], shown
+        assert shown[-1].startswith("contract done: 4/4 partitions"), shown
         expected, found = contents(here), contents(there)
         # The plan names the folder that the stage writes its notes to.
         expected.pop("_gristmill/plan.json"), found.pop("_gristmill/plan.json")

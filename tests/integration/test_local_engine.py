@@ -33,6 +33,7 @@ from gristmill.errors import (
 )
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.quarantine import read_quarantine
+from gristmill.ledger.record.run_record import read_run
 from gristmill.observe.events import Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
 from gristmill.observe.memory import measure_tree
 from gristmill.pipeline import Pipeline
@@ -782,6 +783,7 @@ def test_settings_that_cannot_work_are_refused(source: Path, tmp_path: Path) -> 
 SCRIPT = """
     import sys, time, os
     from gristmill.backends.local import LocalExecutor, engine
+    from gristmill.ledger.record import run_record
     from gristmill.pipeline import Pipeline
     from gristmill.stages.base import ProcessingStage
     from gristmill.stages.text.io.reader import JsonlReader
@@ -812,6 +814,7 @@ SCRIPT = """
 
     source, out, sys_folder, cpus, mode = sys.argv[1:]
     engine._STOP_S *= float(os.environ["PATIENCE"])
+    run_record._RENEW_S = 0.05
     suffix = "!"
     stages = [
         JsonlReader(source, blocksize="2KB", read_kwargs={"batch_bytes": "1KB"}),
@@ -949,14 +952,21 @@ def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(
     out = tmp_path / "out"
     made = program(source, out, seconds=0.05, hold="3-", mode=mode)
     staging = out / "_gristmill" / "staging"
+    record = RunFolder(str(out))
     if mode == "streaming":
-        wait_until(lambda: len(list(out.glob("*.jsonl"))) >= 2)
+        wait_until(lambda: (read_run(record) or {"partitions_committed": 0})["partitions_committed"] >= 2)
     else:
         wait_until(lambda: len(list(staging.glob("*/*/w*"))) >= 2)
     pids = processes_under(made.pid)
     assert pids
     made.kill()
     made.wait()
+    if mode == "streaming":
+        told = read_run(record)
+        assert told is not None
+        assert told["status"] == "running"
+        assert 2 <= told["partitions_committed"] < told["partitions"]
+        assert told["rows_written"] > 0
     wait_until(lambda: all(is_gone(pid) for pid in pids))
     before = set(committed(out))
     assert len(before) < len(committed(tmp_path / "whole"))

@@ -314,7 +314,7 @@ def make_ready(
         )
     pipeline.config["recipe"] = recipe.to_yaml(secrets=False)
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
-    interval = {**recipe.executor_config, **assignments.executor}.get("logging_interval", LOGGING_INTERVAL_S)
+    interval = engine.config.get("logging_interval", LOGGING_INTERVAL_S)
     display = make_listener("auto" if show else "off", logging_interval=interval)
     marks_resumable()
     gc.freeze()

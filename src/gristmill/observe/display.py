@@ -1,13 +1,14 @@
 """What a user sees while a run goes on: a live table on a terminal, one line now and then elsewhere. Always on stderr.
 
-A display is a listener. It draws when events arrive (no thread of its own), and switches itself off at its first
-failure: an odd terminal must never end a run.
+A display is a listener. It draws when events arrive, and switches itself off at its first failure: an odd terminal must
+never end a run.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -257,12 +258,37 @@ class Display:
         """Draw what is new; may raise."""
 
 
+_LEAST_WAIT_S = 0.05
+_NOTHING = Notice("")
+"""Stands for the passing of time."""
+
+
 class LineDisplay(Display):
-    """A first line, one line per interval, every notice, and a last line."""
+    """A first line, one line per interval, every notice, and a last line.
+
+    A thread sees to the lines while no event comes: a stage may take minutes for a task.
+    """
+
+    _thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._over.set()
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _wait(self) -> None:
+        while not self._over.wait(max(_LEAST_WAIT_S, self._drawn + self._interval - self._now())):
+            self(_NOTHING)
 
     def _show(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._drawn = self._now()
+            self.close()  # the run before this one may have failed to tell its end
+            self._over = threading.Event()
+            self._thread = threading.Thread(target=self._wait, name="gristmill-progress", daemon=True)
+            self._thread.start()
             parts = [f"{event.pipeline}: {plural(len(event.stages), 'stage')}", plural(event.partitions, "partition")]
             if event.partitions_done_before:
                 parts.append(f"{event.partitions_done_before:,} done before")
@@ -270,8 +296,9 @@ class LineDisplay(Display):
                 parts.append(format_size(event.input_bytes))
             line = ", ".join([*parts, f"executor {event.executor}"])
         elif isinstance(event, RunFinished):
+            self.close()
             line = _last_line(self._progress)
-        elif isinstance(event, Notice):
+        elif isinstance(event, Notice) and event is not _NOTHING:
             line = event.message if event.level == "info" else f"{event.level}: {event.message}"
         elif self._now() - self._drawn >= self._interval:
             self._drawn = self._now()

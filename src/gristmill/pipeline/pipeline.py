@@ -137,7 +137,8 @@ class Pipeline:
             scores: `decisive` records the score that decided; `all` every score of every document.
             alarm_share: The report has an alarm for a stage that drops more than this share; None for none.
             listeners: Called with every event of the run.
-            progress: Show progress on stderr; by default only on a terminal.
+            progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
+                written as they come, and a line of progress per `logging_interval` of the executor.
         """
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import Options, begun_run

@@ -291,10 +291,11 @@ def begun_run(
     """Plan a run, make its output ready and announce it; afterwards announce how it ended."""
     begun = time.monotonic()
     events = EventStream(listeners)
-    if progress or (progress is None and not listeners and sys.stderr is not None and sys.stderr.isatty()):
-        from gristmill.observe.display import make_listener
+    if progress is not False and sys.stderr is not None:
+        from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
 
-        events.listeners.append(make_listener("auto"))
+        interval = executor.config.get("logging_interval", LOGGING_INTERVAL_S)
+        events.listeners.append(make_listener("auto", logging_interval=interval))
     prepared = prepare(pipeline, executor, initial_tasks, options)
     plan, partitions, sink, files = prepared.plan, prepared.partitions, prepared.sketch.sink, prepared.files
     state: OutputState | None = None

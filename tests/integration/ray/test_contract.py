@@ -33,12 +33,17 @@ class TestRayData(_OnRay):
         return RayDataExecutor(config=config)
 
     def test_more_partitions_than_one_dataset_holds(
-        self, monkeypatch: pytest.MonkeyPatch, source: Path, tmp_path: Path, notes: Path
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        source: Path,
+        tmp_path: Path,
+        notes: Path,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         monkeypatch.setattr("gristmill.backends.ray_data.executor._PARTITIONS_AT_ONCE", 3)
         monkeypatch.setattr("gristmill.backends.ray_data.executor._PARTITIONS_PER_CPU", 0)
         monkeypatch.setattr("gristmill.backends.ray_data.executor._TIMES_MORE_IF_HELD", 1)
-        self.test_same_files_as_in_process(source, tmp_path, notes)
+        self.test_same_files_as_in_process(source, tmp_path, notes, capsys)
 
 
 class TestXenna(_OnRay):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import threading
+import time
 
 import pytest
 
@@ -157,3 +159,28 @@ def test_off_and_unknown() -> None:
     assert type(make_listener("off")) is Display
     with pytest.raises(UsageError, match="display='loud'"):
         make_listener("loud")  # type: ignore[arg-type]
+
+
+def test_lines_come_while_no_event_does() -> None:
+    """A task may take longer than the interval; afterwards nothing is written any more."""
+    stream = io.StringIO()
+    display = make_listener("lines", stream=stream, logging_interval=0.05)
+    display(started())
+    give_up = time.monotonic() + 60
+    while stream.getvalue().count("\n") < 3 and time.monotonic() < give_up:
+        time.sleep(0.01)
+    display(RunFinished("done"))
+    first, *between, last = stream.getvalue().splitlines()
+    assert first.startswith("clean: 3 stages")
+    assert len(between) >= 2
+    assert all("0/4 partitions" in line for line in between)
+    assert last.startswith("clean done")
+    assert not [thread for thread in threading.enumerate() if thread.name == "gristmill-progress"]
+
+
+def test_lines_stop_when_the_stream_is_gone() -> None:
+    display = make_listener("lines", stream=Broken(), logging_interval=0.05)
+    display(started())
+    display(Notice("x"))
+    display.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "gristmill-progress"]

@@ -29,6 +29,7 @@ from gristmill.observe.events import PartitionCommitted, RunFinished, RunStarted
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.function_decorators import processing_stage
+from gristmill.stages.resources import Resources
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.stages.text.modules import AddId
@@ -203,6 +204,27 @@ def test_batches_reach_process_batch_together(tmp_path: Path) -> None:
     assert [row["id"] for row in read_rows(tmp_path / "out")] == [0, 2, 3, 4, 5]
     assert result.report.stages[1].untracked == 0
     verify(str(tmp_path / "out")).raise_for_problems()
+
+
+# --- what is shown ---
+
+
+def test_a_script_without_a_terminal_sees_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Model(Longer):
+        name = "model"
+        resources = Resources(gpus=1)
+        runs_without_gpu = True
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    write_lines(tmp_path / "in" / "0.jsonl", [{"id": 1, "text": "xx"}])
+    _pipeline(tmp_path, Model(2)).run(executor=here())
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[1] == "No GPU found: model will run on the CPU."
+    assert shown[-1].split(":")[0].endswith(" done")
+    _pipeline(tmp_path, Model(2)).run(executor=here(), fresh=True, progress=False)
+    assert capsys.readouterr().err == ""
 
 
 # --- tasks by hand, other kinds of tasks, custom sources ---

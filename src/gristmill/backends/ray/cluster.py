@@ -38,6 +38,7 @@ class ClusterConfig:
             device on the nodes.
         runtime_env: The runtime environment of the workers.
         log_to_driver: Show what workers print.
+        logging_interval: Seconds between progress lines where there is no terminal.
     """
 
     address: str | None = None
@@ -47,6 +48,18 @@ class ClusterConfig:
     gpu_memory_gb: float | None = None
     runtime_env: dict[str, Any] | None = None
     log_to_driver: bool = False
+    logging_interval: float = 60.0
+
+    def check_above_zero(self, owner: str, *names: str) -> None:
+        """Refuse settings that are zero or less.
+
+        Raises:
+            UsageError: One of them is.
+        """
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"{owner}: {name}={value!r} must be above 0.", key=name, value=value)
 
     def check_least(self, owner: str, least: float, *names: str) -> None:
         """Refuse settings that are below `least`.
@@ -155,7 +168,7 @@ def capacity(config: ClusterConfig, *, ignore_head_node: bool = False) -> Capaci
             )
     if ignore_head_node:
         raise UsageError(
-            "ignore_head_node=True ends no node to work on: a cluster that is started here consists of its head. "
+            "ignore_head_node=True leaves no node to work on: a cluster that is started here consists of its head. "
             "Set RAY_ADDRESS to a cluster with more nodes."
         )
     cpus = float(cpu_count() if config.num_cpus is None else config.num_cpus)
@@ -277,7 +290,7 @@ def _look(*, ignore_head_node: bool, connected_before: bool) -> Cluster:
 
 
 def short_temp_dir() -> str:
-    """A folder for Ray's files whose path ends room for the names of its sockets (at most 107 bytes)."""
+    """A folder for Ray's files whose path leaves room for the names of its sockets (at most 107 bytes)."""
     folder = os.path.join(tempfile.gettempdir(), f"gristmill-ray-{os.getuid()}")
     return folder if len(folder) < 40 else f"/tmp/gristmill-ray-{os.getuid()}"  # noqa: S108
 

@@ -55,6 +55,7 @@ class RayDataConfig(clusters.ClusterConfig):
     def __post_init__(self) -> None:
         self.check_least("RayDataExecutor", 1, "max_workers_per_stage", "batches_per_call")
         self.check_least("RayDataExecutor", 0, "worker_max_lifetime_m")
+        self.check_above_zero("RayDataExecutor", "logging_interval", "gpu_memory_gb")
 
 
 class RayDataExecutor(BaseExecutor):

@@ -27,7 +27,6 @@ class XennaConfig(clusters.ClusterConfig):
         execution_mode: `streaming` keeps all stages active at once; `batch` runs one stage at a time over all data.
         cpu_allocation_percentage: The share of each node's processors to use, as a fraction.
         autoscale_interval_s: Seconds between two decisions about how many workers each stage gets.
-        logging_interval: Accepted for scripts that set it; progress is shown as on every executor.
         ignore_failures: Quarantine documents on which a stage raises.
         max_workers_per_stage: The most workers that a stage gets; None: as many as Xenna finds best.
         worker_max_lifetime_m: Minutes after which workers are replaced; None: only those that hold models; 0: none.
@@ -37,7 +36,6 @@ class XennaConfig(clusters.ClusterConfig):
     execution_mode: Literal["streaming", "batch"] = "streaming"
     cpu_allocation_percentage: float = 0.95
     autoscale_interval_s: float = 180.0
-    logging_interval: float = 60.0
     ignore_failures: bool = False
     max_workers_per_stage: int | None = None
     worker_max_lifetime_m: float | None = None
@@ -47,11 +45,9 @@ class XennaConfig(clusters.ClusterConfig):
         if not 0 < self.cpu_allocation_percentage <= 1:
             raise UsageError(
                 f"XennaExecutor: cpu_allocation_percentage={self.cpu_allocation_percentage!r} must be above 0 and at "
-                "most 1 (0.95 ends 5 % to the system)."
+                "most 1 (0.95 leaves 5 % to the system)."
             )
-        for name in ("autoscale_interval_s", "logging_interval"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"XennaExecutor: {name}={getattr(self, name)!r} must be above 0.", key=name)
+        self.check_above_zero("XennaExecutor", "autoscale_interval_s", "logging_interval", "gpu_memory_gb")
         self.check_least("XennaExecutor", 0, "worker_max_lifetime_m", "worker_restart_interval_m")
         self.check_least("XennaExecutor", 1, "max_workers_per_stage")
 

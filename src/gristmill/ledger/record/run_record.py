@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import math
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from itertools import starmap
@@ -33,6 +34,10 @@ from gristmill.storage.atomic import json_bytes
 
 RUNNING = "running"
 _MAX_NOTICES = 100
+_RENEW_S = 5.0
+"""Seconds between two states of the record while a run goes on."""
+_RENEW_REMOTE_S = 30.0
+"""The same on an object store, where writing takes some tenths of a second."""
 
 
 def read_run(folder: RunFolder) -> dict[str, Any] | None:
@@ -72,8 +77,10 @@ class AlarmLimits:
 class RunRecorder:
     """Listens to a run and keeps its record: add it to the `EventStream`, then read `record()`.
 
-    With a folder, `run.json` is written when the run starts and when it ends. Rows are those of all committed
-    partitions, also of earlier runs that this one resumed; times, bytes and memory are those of this run alone.
+    With a folder, `run.json` is written when the run starts and when it ends, and every few seconds in between, so that
+    the record of a run that was killed tells where it was. Rows are those of all committed partitions, also of earlier
+    runs that this one resumed (while it runs, those of its own tasks); times, bytes and memory are those of this run
+    alone.
 
     Attributes:
         folder: The output folder; None keeps the record in memory only.
@@ -103,9 +110,17 @@ class RunRecorder:
     _alive: dict[int, set[int]] = field(default_factory=dict, init=False)
     _most_workers: dict[int, int] = field(default_factory=dict, init=False)
     _deaths: dict[str, int] = field(default_factory=dict, init=False)
+    _sealed: dict[str, str] = field(default_factory=dict, init=False)
+    _written_at: float = field(default=0.0, init=False)
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
+        if isinstance(event, TaskFinished | Sample) and self.folder is not None:
+            # These come from the thread that counts, and often enough.
+            pause = _RENEW_S if self.folder.local else _RENEW_REMOTE_S
+            if time.monotonic() - self._written_at >= pause:
+                with contextlib.suppress(OSError):  # output that cannot be written either ends the run with its error
+                    self._write()
         if isinstance(event, TaskFinished):
             for stage, counts in event.counts.items():
                 self._counts.setdefault(stage, StageCount()).add(counts)
@@ -133,6 +148,7 @@ class RunRecorder:
                 self._notices.append({"level": event.level, "message": event.message})
         elif isinstance(event, RunStarted):
             self._started = event
+            self._sealed = {}
             if self.folder is not None and self.previous is None:
                 with contextlib.suppress(VerificationError):  # a damaged record is replaced now
                     self.previous = read_run(self.folder)
@@ -151,7 +167,10 @@ class RunRecorder:
     def _write(self) -> None:
         """Put the record as it stands at `run.json`, with the hashes of the files beside it and its own checksum."""
         if self.folder is not None:
-            record = {**self.record(), "sealed": file_hashes(self.folder)}
+            self._written_at = time.monotonic()
+            if not self._sealed or self._finished is not None:
+                self._sealed = file_hashes(self.folder)
+            record = {**self.record(), "sealed": self._sealed}
             record["seal"] = checksum(record)
             self.folder.write(self.folder.record_path("run"), json_bytes(record))
 
@@ -167,7 +186,7 @@ class RunRecorder:
         begin, end = started.at if started else None, finished.at if finished else None
         times = {
             name: None if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(timespec="milliseconds")
-            for name, at in (("started", begin), ("finished", end))
+            for name, at in (("started", begin), ("updated", end or time.time()), ("finished", end))
         }
         spans = {
             name: None if begin is None or at is None else round(max(0.0, at - begin), 3)

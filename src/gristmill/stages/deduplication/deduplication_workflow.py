@@ -175,7 +175,8 @@ class DeduplicationWorkflow(WorkflowBase):
             error_budget: As in `Pipeline.run`.
             salvage: As in `Pipeline.run`.
             listeners: Called with every event of every pipeline.
-            progress: Show progress on stderr; by default only on a terminal.
+            progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
+                written as they come, and a line of progress per `logging_interval` of the executor.
 
         Raises:
             InputChangedError: The input is not what an earlier step has read.

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from gristmill.ledger.record import run_record
+from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.run_record import AlarmLimits, RunRecorder, find_alarms, read_run
 from gristmill.ledger.record.trail import StageCount, StageTime
@@ -119,3 +124,32 @@ def test_stages_without_effect_or_with_too_much_are_alarms() -> None:
 def test_an_input_of_which_nothing_can_be_read_raises_an_alarm() -> None:
     stages = {"reader": StageCount(created=3, quarantined={"not_an_object": 2, "nul_byte": 1}), "writer": StageCount()}
     assert find_alarms(stages) == ["Stage 'reader' could read nothing: all 3 records are in quarantine."]
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_the_record_is_renewed_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """So that a run that was killed tells where it was; not with every event, and on an object store less often."""
+    folder = RunFolder(str(tmp_path) if place == "local" else f"memory://{tmp_path.name}")
+    mine, other = ("_RENEW_S", "_RENEW_REMOTE_S") if place == "local" else ("_RENEW_REMOTE_S", "_RENEW_S")
+    assert run_record._RENEW_REMOTE_S > run_record._RENEW_S >= 1
+    recorder = RunRecorder(folder)
+    recorder(_started(folder.path))
+    event = TaskFinished("part-1", 1, 0, 1, 0.5, make_trail().counts, {})
+    monkeypatch.setattr(run_record, other, 0.0)
+    recorder(event)
+    recorder(PartitionCommitted(1, "part-1", 7, 99, ("part-1.jsonl",), at=1002.0))
+    recorder(Sample(500, 10, (0, 0), (0, 0), (2, 1), (1, 0)))
+    assert _now(folder)["partitions_committed"] == 0, "written again too soon"
+    monkeypatch.setattr(run_record, mine, 0.0)
+    recorder(Sample(400, 10, (0, 0), (0, 0), (1, 1), (1, 0)))
+    run = _now(folder)
+    assert (run["status"], run["finished"], run["partitions"], run["partitions_committed"]) == ("running", None, 2, 1)
+    assert (run["rows_read"], run["rows_written"], run["rows_dropped"]) == (12, 7, 4)
+    assert run["updated"] > run["started"]
+    assert run["seal"] == run_record.checksum(run)
+
+
+def _now(folder: RunFolder) -> dict[str, Any]:
+    run = read_run(folder)
+    assert run is not None
+    return run

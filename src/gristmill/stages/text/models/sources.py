@@ -20,6 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import MissingExtraError, ModelLoadError, ModelNotFoundError, UsageError
+from gristmill.stages.text.models.hub_errors import (
+    check_format,
+    conversion,
+    is_refusal,
+    missing_files,
+    no_identifier,
+    not_on_hub,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +44,8 @@ TOKENIZER_FILES = (
     "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
 
+
+_ANSWER_S = 10.0
 
 # Of a large file these many pieces decide whether it is still the same.
 _PIECES = 64
@@ -111,7 +121,7 @@ def model_folder(identifier: str, *, cache_dir: str | None = None, files: Sequen
         return packaged
     if cached is not None:
         return cached
-    raise _missing(identifier, cache_dir, files)
+    raise missing_files(identifier, cache_dir, files)
 
 
 def fetch_model(
@@ -133,6 +143,7 @@ def fetch_model(
 
     Raises:
         ModelNotFoundError: The files are neither here nor can they be fetched.
+        ModelLoadError: The model is published in other formats than safetensors only.
     """
     local = _local_folder(identifier)
     if local is not None:
@@ -141,12 +152,9 @@ def fetch_model(
         return model_folder(identifier, cache_dir=cache_dir)
     try:
         import huggingface_hub
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-            OfflineModeIsEnabled,
-        )
+
+        # The last one is that of the library beneath, for what happens before the hub has answered.
+        from huggingface_hub.errors import HFValidationError, HTTPError
     except ImportError as error:
         raise missing_extra("huggingface_hub") from error
     try:
@@ -154,12 +162,18 @@ def fetch_model(
             repo_id=identifier, cache_dir=cache_dir, token=show(token), allow_patterns=list(files)
         )
     except HFValidationError as error:
-        raise _no_identifier(identifier) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, ConnectionError, OSError) as error:
+        raise no_identifier(identifier) from error
+    except (HTTPError, OSError) as error:
         try:
             return model_folder(identifier, cache_dir=cache_dir)
         except ModelNotFoundError:
-            raise _missing(identifier, cache_dir, advised or files, cause=error) from error
+            if is_refusal(error):
+                raise not_on_hub(identifier, error, with_token=bool(token)) from error
+            raise missing_files(identifier, cache_dir, advised or files, cause=error) from error
+    if "*.safetensors" in files and not any(Path(found).rglob("*.safetensors")):
+        with contextlib.suppress(HTTPError, OSError):  # without a connection, whoever loads it says what is missing
+            info = huggingface_hub.HfApi(token=show(token)).model_info(identifier, revision="main", timeout=_ANSWER_S)
+            check_format(identifier, [file.rfilename for file in info.siblings or ()])
     return Path(found)
 
 
@@ -211,8 +225,8 @@ def weight_files(folder: Path) -> list[Path]:
     if not found:
         raise ModelNotFoundError(
             f"{folder} has no *.safetensors file. It holds: {listing(folder)}. Weights in other formats are not "
-            "loaded, because reading them can run code: convert them, for instance with "
-            "transformers' model.save_pretrained(folder, safe_serialization=True).",
+            "loaded, because reading them can run code: convert them. For pytorch_model.bin:\n"
+            f"    {conversion(folder)}",
             identifier=str(folder),
             files=["*.safetensors"],
         )
@@ -351,40 +365,9 @@ def _cached(identifier: str, cache_dir: str | None) -> Path | None:
         )
         return Path(found)
     except HFValidationError as error:
-        raise _no_identifier(identifier) from error
+        raise no_identifier(identifier) from error
     except (LocalEntryNotFoundError, FileNotFoundError):
         return None
-
-
-def _no_identifier(identifier: str) -> ModelNotFoundError:
-    return ModelNotFoundError(
-        f"{identifier!r} is neither a folder on this machine (looked for {Path(identifier).absolute()}) nor can it be "
-        "the id of a model on the hub, which is 'organisation/name' or 'name', of letters, digits, '-', '_' and '.' "
-        "without spaces. Give one of these, a local folder, or 'package:NAME'.",
-        identifier=identifier,
-        searched=[str(Path(identifier).absolute())],
-    )
-
-
-def _missing(
-    identifier: str, cache_dir: str | None, files: Sequence[str], cause: BaseException | None = None
-) -> ModelNotFoundError:
-    from huggingface_hub import constants
-
-    place = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
-    option = f" --cache-dir {cache_dir}" if cache_dir else ""
-    wanted = "".join(f" --include '{pattern}'" for pattern in files)
-    why = f" Fetching them failed: {type(cause).__name__}." if cause is not None else ""
-    return ModelNotFoundError(
-        f"The files of model {identifier!r} ({', '.join(files)}) are not on this machine; they were looked for in "
-        f"{place / ('models--' + identifier.replace('/', '--'))}, and there is no folder "
-        f"{Path(identifier).absolute()}.{why} With a connection, fetch them once with\n"
-        f"    hf download {identifier}{wanted}{option}\n"
-        "or give the path of a local folder. A gated model also needs hf_token= or `hf auth login`.",
-        identifier=identifier,
-        files=list(files),
-        searched=[str(place)],
-    )
 
 
 def names_code(folder: Path) -> bool:

@@ -20,6 +20,7 @@ class LocalHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.models: dict[str, Path] = {}
         self.asked: list[str] = []
+        self.refusal: tuple[int, dict[str, str]] = (404, {"X-Error-Code": "RepoNotFound"})
 
     @property
     def address(self) -> str:
@@ -62,9 +63,11 @@ class _Answer(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.server.asked.append(path)
         data = self.server.answer(path)
-        self.send_response(404 if data is None else 200)
+        status, headers = self.server.refusal
+        self.send_response(status if data is None else 200)
         if data is None:
-            self.send_header("X-Error-Code", "RepoNotFound")
+            for name, value in headers.items():
+                self.send_header(name, value)
         else:
             self.send_header("ETag", f'"{hashlib.sha1(data).hexdigest()}"')
             self.send_header("X-Repo-Commit", _COMMIT)

@@ -326,6 +326,7 @@ def test_a_hub_model_is_downloaded_without_code_and_pickles(monkeypatch: pytest.
 
     def download(**options: Any) -> str:
         asked.update(options)
+        (tmp_path / "model.safetensors").touch()
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)

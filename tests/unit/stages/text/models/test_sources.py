@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from gristmill.errors import ModelLoadError, ModelNotFoundError
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.classifiers.deberta import Deberta
-from gristmill.stages.text.models.sources import CONFIG_FILES, fetch_model, model_folder
+from gristmill.stages.text.models import ModelStage
+from gristmill.stages.text.models.sources import CONFIG_FILES, fetch_model, hide, model_folder
 from tests.unit.stages.text.models.local_hub import LocalHub, local_hub
 from tests.unit.stages.text.models.tiny import batch_of, make_classifier, make_tokenizer, run, texts
 
@@ -73,8 +78,60 @@ def test_deberta_on_a_machine_without_files(hub: LocalHub, tmp_path: Path) -> No
     assert len(hub.asked) == asked
     shutil.rmtree(cache / "models--some-org--base")
     del hub.models["some-org/base"]
-    with pytest.raises(ModelNotFoundError, match="hf download some-org/base"):
+    with pytest.raises(ModelNotFoundError, match="has no model 'some-org/base'"):
         Deberta.from_pretrained("some-org/quality", cache_dir=cache)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (404, {"X-Error-Code": "RepoNotFound"}),
+        (401, {"X-Error-Message": "Invalid username or password."}),  # what the hub says without a token
+    ],
+)
+def test_a_wrong_name_is_not_called_a_missing_connection(hub: LocalHub, tmp_path: Path, refusal: Any) -> None:
+    hub.refusal = refusal
+    with pytest.raises(ModelNotFoundError) as caught:
+        fetch_model("some-org/qualty", cache_dir=str(tmp_path / "cache"))
+    said = str(caught.value)
+    assert f"The hub at {hub.address} has no model 'some-org/qualty' that it shows with no token" in said
+    assert "Check the spelling" in said
+    assert "onnection" not in said
+    assert "hf download" not in said
+
+
+def test_a_gated_model_is_told_from_a_missing_one(hub: LocalHub, tmp_path: Path) -> None:
+    hub.refusal = (403, {"X-Error-Code": "GatedRepo"})
+    with pytest.raises(
+        ModelNotFoundError, match=f"'some-org/secret' is gated. Ask for access at {hub.address}/some-org"
+    ):
+        fetch_model("some-org/secret", cache_dir=str(tmp_path / "cache"), token=hide("hf_x"))
+
+
+def test_a_hub_that_cannot_be_reached_is_a_missing_connection(hub: LocalHub, tmp_path: Path) -> None:
+    hub.refusal = (503, {})
+    with pytest.raises(ModelNotFoundError, match="With a connection, fetch them once with\n    hf download some-org/x"):
+        fetch_model("some-org/x", cache_dir=str(tmp_path / "cache"))
+
+
+def test_a_model_without_safetensors_is_refused_with_the_line_that_converts_it(hub: LocalHub, tmp_path: Path) -> None:
+    """The line is run as it is printed, and what it makes is loaded."""
+    folder = tmp_path / "quality"
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError) as caught:
+        ModelStage("some-org/quality", cache_dir=str(tmp_path / "cache")).setup_on_node()
+    said = str(caught.value)
+    assert "published without *.safetensors: its weights are in pytorch_model.bin." in said
+    fetch, convert = [line.strip() for line in said.splitlines() if line.startswith("    ")]
+    assert fetch == "hf download some-org/quality --local-dir quality"
+    subprocess.run(convert, shell=True, cwd=tmp_path, check=True)
+    made = load_file(folder / "model.safetensors")
+    assert made.keys() == weights.keys()
+    assert all(torch.equal(made[name], tensor) for name, tensor in weights.items())
+    classifier = DistributedDataClassifier(model_identifier=str(folder), cache_dir=str(tmp_path / "cache"))
+    assert run(classifier.decompose(), batch_of(texts(3))).num_items == 3
 
 
 @pytest.mark.parametrize("name", ["some-model-pkg", "some_model_pkg", "Some.Model-Pkg", "weights_of_some_model"])
