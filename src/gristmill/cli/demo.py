@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.main import common_options
+from gristmill.cli.main import common_options, program
 from gristmill.cli.run import Assignments, executor_options, make_ready, run_options
 
 RECIPE, BASIS = "demo", "english"
@@ -32,6 +32,7 @@ def command(
     workers: int | None,
     memory_budget: str | None,
     quiet: bool,
+    show_all: bool,
     as_json: bool,
     fresh: bool,
 ) -> None:
@@ -57,7 +58,7 @@ def command(
         report = pipeline.run(
             executor=engine, listeners=[display], progress=False, fresh=fresh, ignore_failures=False
         ).report
-    print_report(report, as_json=as_json, quiet=quiet)
+    print_report(report, as_json=as_json, quiet=quiet, show_all=show_all)
     if not as_json and not quiet:
         _print_kinds(Path(output))
         _print_next(sample, Path(output))
@@ -91,16 +92,21 @@ def _beginning(text: str) -> str:
 
 
 def _print_next(sample: Path, output: Path) -> None:
-    """Commands that work right now, with a document that was really dropped."""
+    """Commands that work where they are pasted, with a document that was really dropped."""
     folder = shlex.quote(str(output))
     dropped = first_dropped(sample, output)
-    click.echo("\nTry next:")
+    # A comment behind a command would be arguments to some shells, so the words come first.
+    commands = [
+        ("Prove that nothing was lost", f"verify {folder}"),
+        ("See the recipe, to copy and change it", f"recipes {RECIPE}"),
+        ("Train a classifier for your own labels", "classifier train --help"),
+    ]
     if dropped is not None:
-        click.echo(f"  gristmill why {folder} {shlex.quote(dropped)}   # why this document was dropped")
-    click.echo(f"  gristmill verify {folder}   # prove that nothing was lost")
-    click.echo(f"  gristmill recipes {RECIPE}   # the recipe, to copy and change")
-    click.echo(f"  gristmill run {BASIS} YOUR_FILES/ OUTPUT/   # the same filters on files of yours")
-    click.echo("  gristmill classifier train --help   # a classifier for labels of yours")
+        commands.insert(0, ("See why this document was dropped", f"why {folder} {shlex.quote(dropped)}"))
+    click.echo("\nTry next:")
+    for what, command in commands:
+        click.echo(f"  {what}:\n    {program()} {command}")
+    click.echo(f"The same filters on your own files: {program()} run {BASIS} INPUT OUTPUT")
 
 
 def first_dropped(sample: Path, output: Path) -> str | None:

@@ -9,6 +9,9 @@ import errno
 import gc
 import importlib
 import json
+import os
+import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Iterator
@@ -70,6 +73,17 @@ json_option = click.option(
 def print_json(value: Any) -> None:
     """Write `value` to stdout as one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def program() -> str:
+    """How to call this command from the current folder: as it was called, if the name alone would not find it."""
+    called = sys.argv[0]
+    if os.path.basename(called) == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m gristmill"
+    found = shutil.which("gristmill")
+    if os.path.basename(called) != "gristmill" or (found and os.path.realpath(found) == os.path.realpath(called)):
+        return "gristmill"
+    return shlex.quote(called)
 
 
 def marks_resumable() -> None:

@@ -7,7 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from gristmill.cli.main import DONE, FAILED, QUARANTINED, print_json
+from gristmill.cli.main import DONE, FAILED, QUARANTINED, print_json, program
 from gristmill.figures import duration, plural, share
 from gristmill.ledger.record.input_files import sentence
 
@@ -35,8 +35,18 @@ def exit_code(report: RunReport) -> int:
     return QUARANTINED if report.quarantined else DONE
 
 
-def print_report(report: RunReport, *, as_json: bool, quiet: bool, console: Console | None = None) -> None:
-    """As JSON, or unless `quiet` as a table of the stages (dashes where one dropped nothing) and the totals."""
+def print_report(
+    report: RunReport, *, as_json: bool, quiet: bool, show_all: bool = False, console: Console | None = None
+) -> None:
+    """As JSON, or unless `quiet` as a table of the stages that did something to a document, and the totals.
+
+    Args:
+        report: What the run did.
+        as_json: Print JSON and nothing else.
+        quiet: Print nothing but JSON.
+        show_all: Also show the stages that dropped and changed nothing, which one line counts otherwise.
+        console: Where to; stdout by default.
+    """
     if as_json:
         print_json(dataclasses.asdict(report))
     if as_json or quiet:
@@ -50,18 +60,25 @@ def print_report(report: RunReport, *, as_json: bool, quiet: bool, console: Cons
     for title in ("rows in", "kept", "dropped", "share"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
-    for stage in report.stages:
+    for place, stage in enumerate(report.stages):
         dropped = sum(stage.dropped.values())
         rows_in = stage.rows_in + stage.created
-        table.add_row(
-            Text(stage.name),
-            f"{rows_in:,}",
-            f"{stage.rows_out:,}",
-            f"{dropped:,}" if dropped else "–",
-            share(dropped / rows_in) if dropped and rows_in else "–",
-            Text(reasons(stage)),
-        )
-    console.print(table)
+        # Every first stage creates rows; another one that does has split documents.
+        if show_all or dropped or stage.quarantined or stage.changed or (stage.created and place):
+            table.add_row(
+                Text(stage.name),
+                f"{rows_in:,}",
+                f"{stage.rows_out:,}",
+                f"{dropped:,}" if dropped else "–",
+                share(dropped / rows_in) if dropped and rows_in else "–",
+                Text(reasons(stage)),
+            )
+    if table.row_count:
+        console.print(table)
+    idle = len(report.stages) - table.row_count
+    if idle:
+        more = "more " if table.row_count else ""
+        console.print(f"{idle:,} {more}{'stage' if idle == 1 else 'stages'} dropped nothing (--all shows them)")
     rows = f"{plural(report.rows_read, 'document')} in, {report.rows_written:,} kept"
     console.print(f"\n{rows}, {duration(report.seconds)}")
     if report.left_out:
@@ -70,9 +87,9 @@ def print_report(report: RunReport, *, as_json: bool, quiet: bool, console: Cons
         console.print(f"Note: {alarm}")
     if report.quarantined:
         bad, output = plural(report.quarantined, "record"), shlex.quote(report.output or "OUTPUT")
-        console.print(f"{bad} could not be processed; see: gristmill quarantine {output}")
+        console.print(f"{bad} could not be processed; see: {program()} quarantine {output}", soft_wrap=True)
     if report.output:
-        console.print(f"Files: {report.output}")
+        console.print(f"Files: {report.output}", soft_wrap=True)
 
 
 def reasons(stage: StageReport) -> str:

@@ -103,7 +103,8 @@ ledger_options = options(
 )
 run_options = options(
     click.option("--fresh", is_flag=True, help="Start over: do not take up what an earlier run left."),
-    click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the table at the end."),
+    click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the summary at the end."),
+    click.option("--all", "show_all", is_flag=True, help="Also list stages that dropped nothing in the summary."),
     json_option,
 )
 """The options of a run that `demo` has too."""
@@ -139,6 +140,7 @@ def command(
     workers: int | None,
     memory_budget: str | None,
     quiet: bool,
+    show_all: bool,
     as_json: bool,
     ignore_failures: bool,
     **run_with: Any,  # options that are called as those of `Pipeline.run`
@@ -167,7 +169,7 @@ def command(
         ).report
     from gristmill.cli.report_view import exit_code, print_report
 
-    print_report(report, as_json=as_json, quiet=quiet)
+    print_report(report, as_json=as_json, quiet=quiet, show_all=show_all)
     ctx.exit(exit_code(report))
 
 

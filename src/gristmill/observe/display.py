@@ -20,6 +20,7 @@ from gristmill.figures import duration, format_size, plural, rate, share
 from gristmill.ledger.record.trail import StageCount
 from gristmill.observe.events import (
     Event,
+    KernelCompiling,
     Notice,
     PartitionCommitted,
     RecordsQuarantined,
@@ -27,6 +28,7 @@ from gristmill.observe.events import (
     RunStarted,
     Sample,
     TaskFinished,
+    TaskStarted,
     WorkerStarted,
     WorkerStopped,
 )
@@ -40,6 +42,7 @@ Kind: TypeAlias = Literal["auto", "live", "lines", "off"]
 LOGGING_INTERVAL_S = 60.0
 REFRESH_S = 0.1
 """Ten pictures a second look alive; more would cost the run."""
+_BAR_WIDTH = 20
 RATE_WINDOW_S = 30.0
 """The rate is that of the last half minute: long enough to be steady, short enough to show a change."""
 
@@ -106,12 +109,16 @@ class Progress:
     memory_bytes: int = 0
     peak_memory_bytes: int = 0
     workers_lost: int = 0
+    kernels_compiled: int = 0
+    doing: str = "starting"
+    _open_rows: dict[int, int] = field(default_factory=dict)
+    _rows_done: int = 0
     _alive: set[int] = field(default_factory=set)
     _sampled: bool = False
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.started = self.now()
+        self.started = self.begun = self.now()
         self._recent.append((self.started, 0))
 
     def __call__(self, event: Event) -> None:
@@ -127,10 +134,19 @@ class Progress:
         elif isinstance(event, PartitionCommitted):
             self.partitions_done += 1
             self.rows_written += event.rows
+            self._rows_done += self._open_rows.pop(event.partition, 0)
+        elif isinstance(event, KernelCompiling):
+            self.kernels_compiled += 1
+            self.doing = f"compiling kernels ({self.kernels_compiled:,} so far)"
+            if not self.rows_read:  # the time that it takes tells nothing about what is to come
+                self.begun = self.now()
+                self._recent = deque([(self.begun, 0)])
         elif isinstance(event, RecordsQuarantined):
             self.quarantined += event.records
         elif isinstance(event, WorkerStarted | WorkerStopped):
             self._worker(event)
+        elif isinstance(event, TaskStarted):
+            self.doing = "reading the first documents"
         elif isinstance(event, RunStarted):
             self.pipeline, self.status, self.partitions = event.pipeline, "running", event.partitions
             self.partitions_done = self.partitions_done_before = event.partitions_done_before
@@ -151,12 +167,21 @@ class Progress:
         return (self.rows_read - rows) / seconds if seconds > 0 else 0.0
 
     @property
+    def share_done(self) -> float | None:
+        """How much of this run's work is done, by its partitions and the rows of those under way; None if unknown."""
+        done_now = self.partitions_done - self.partitions_done_before
+        to_do = self.partitions - self.partitions_done_before
+        if done_now <= 0 or to_do <= 0:
+            return None
+        expected = self._rows_done / done_now
+        under_way = sum(min(rows / expected, 1.0) for rows in self._open_rows.values()) if expected else 0.0
+        return min((done_now + under_way) / to_do, 1.0)
+
+    @property
     def seconds_left(self) -> float | None:
         """How long the rest will take at the speed so far; None while nothing tells."""
-        done_now = self.partitions_done - self.partitions_done_before
-        if done_now <= 0 or self.partitions <= 0:
-            return None
-        return self.elapsed_s / done_now * (self.partitions - self.partitions_done)
+        done = self.share_done
+        return None if done is None else (self.now() - self.begun) * (1 - done) / done
 
     def _task(self, event: TaskFinished) -> None:
         for name, count in event.counts.items():
@@ -164,6 +189,7 @@ class Progress:
             # A source takes in nothing and creates its rows.
             if count.created and not count.rows_in:
                 self.rows_read += count.created
+                self._open_rows[event.partition] = self._open_rows.get(event.partition, 0) + count.created
         moment = self.now()
         self._recent.append((moment, self.rows_read))
         while len(self._recent) > 2 and moment - self._recent[1][0] > RATE_WINDOW_S:
@@ -182,6 +208,8 @@ class Progress:
 def _line(progress: Progress) -> str:
     """How things stand now."""
     parts = _totals(progress, per_second=progress.rate)
+    if not progress.rows_read:
+        parts[1] = progress.doing
     if progress.workers:
         parts.append(f"{progress.busy:,}/{plural(progress.workers, 'worker')} busy")
     if progress.queued:
@@ -206,7 +234,7 @@ def _last_line(progress: Progress) -> str:
 def _totals(progress: Progress, *, per_second: float) -> list[str]:
     parts = [
         f"{progress.partitions_done:,}/{plural(progress.partitions, 'partition')}",
-        f"{plural(progress.rows_read, 'row')} read ({rate(per_second)})",
+        f"{plural(progress.rows_read, 'row')} read" + (f" ({rate(per_second)})" if progress.rows_read else ""),
         f"{progress.rows_written:,} written",
     ]
     if progress.quarantined:
@@ -311,7 +339,7 @@ class LineDisplay(Display):
 
 
 class LiveDisplay(Display):
-    """A table of the stages that renews itself, with totals below."""
+    """A table of the stages that have dropped something, and a bar with totals, rate and time left; renews itself."""
 
     _live: Live | None = None
     _console: Console | None = None
@@ -351,6 +379,7 @@ class LiveDisplay(Display):
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
+        from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
@@ -358,8 +387,9 @@ class LiveDisplay(Display):
         table.add_column("stage", overflow="ellipsis", no_wrap=True)
         for title in ("rows in", "kept", "dropped", "rate"):
             table.add_column(title, justify="right", no_wrap=True)
-        elapsed = self._progress.elapsed_s
-        stages = list(self._progress.stages.items())
+        progress = self._progress
+        elapsed = progress.now() - progress.begun
+        stages = [(name, count) for name, count in progress.stages.items() if count.dropped or count.quarantined]
         # The picture must fit the terminal, or it could not be drawn over.
         room = max(self._screen().height - 5, 1)
         for name, count in stages[:room]:
@@ -370,6 +400,13 @@ class LiveDisplay(Display):
                 share(sum(count.dropped.values()) / count.rows_in if count.rows_in else None),
                 rate(count.rows_in / elapsed if elapsed > 0 else 0.0),
             )
-        hidden = len(stages) - room
-        more = [Text(f"… and {plural(hidden, 'more stage')}", style="dim")] if hidden > 0 else []
-        return Group(table, *more, Text(_line(self._progress), style="bold"))
+        hidden, idle = len(stages) - room, len(progress.stages) - len(stages)
+        more = [f"… and {plural(hidden, 'more stage')}"] if hidden > 0 else []
+        if idle and progress.rows_read:
+            more.append(f"{plural(idle, 'stage')} {'has' if idle == 1 else 'have'} dropped nothing so far")
+        done = progress.share_done
+        bar = ProgressBar(total=None if done is None else 1.0, completed=done or 0.0, width=_BAR_WIDTH)
+        foot = Table.grid(padding=(0, 1))
+        foot.add_row(bar, Text("" if done is None else share(done)), Text(_line(progress), style="bold"))
+        tables = [table] if stages else []
+        return Group(*tables, *(Text(line, style="dim") for line in more), foot)

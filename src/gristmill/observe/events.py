@@ -128,6 +128,13 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCompiling:
+    """A kernel is about to be compiled, which takes seconds and happens once on a machine."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is over; `status` is `done`, `failed` or `interrupted`."""
 
@@ -146,6 +153,7 @@ Event: TypeAlias = (
     | WorkerStopped
     | Sample
     | Notice
+    | KernelCompiling
     | RunFinished
 )
 

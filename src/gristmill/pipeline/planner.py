@@ -110,11 +110,11 @@ def _misplaced_source(stages: Sequence[Stage], source: Stage) -> PlanningError:
     for before, stage in pairwise(stages):
         if any(isinstance(part, SourceStage) for part in expand([stage])):
             return PlanningError(
-                f"{type(stage).__name__} ({stage.name!r}) finds input files, so it must come first, but it stands "
-                f"behind {before.name!r}. Several places are read by one reader: file_paths=[…, …].",
+                f"A reader must be the first stage: {type(stage).__name__} ({stage.name!r}) was found after "
+                f"{before.name!r}. To read several places, give one reader file_paths=[…, …].",
                 stage=stage.name,
             )
-    return PlanningError(f"Stage {source.name!r} finds input files, so it must come first.", stage=source.name)
+    return PlanningError(f"A reader must be the first stage, but {source.name!r} is not.", stage=source.name)
 
 
 def _begins(stage: Stage) -> bool:

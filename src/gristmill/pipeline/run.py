@@ -20,7 +20,7 @@ from gristmill.ledger.record.input_files import sentence, totals
 from gristmill.ledger.record.plan_record import missing_scores_note
 from gristmill.ledger.record.run_record import AlarmLimits
 from gristmill.ledger.record.trail import StageCount, StageTime
-from gristmill.observe.events import EventStream, Listener, Notice, RunFinished, RunStarted
+from gristmill.observe.events import EventStream, KernelCompiling, Listener, Notice, RunFinished, RunStarted
 from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, keep_recorded_names, open_output, preview_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
@@ -385,6 +385,7 @@ def announced_compilation(events: EventStream) -> Iterator[None]:
         if not told:
             told.append(name)
             events.emit(Notice("Compiling kernels on their first use on this processor; this can take half a minute."))
+        events.emit(KernelCompiling(name))
 
     compile_listeners.append(tell)
     try:

@@ -147,9 +147,10 @@ def find_recipe(name_or_path: str) -> FilePath:
     if shipped.parent == _SHIPPED and shipped.is_file():
         return shipped
     names = sorted(file.stem for file in _SHIPPED.glob("*.yaml"))
+    beside = [str(file) for file in path.parent.glob("*.y*ml")]
     raise recipe_error(
         f"There is no recipe {name_or_path!r}: no such file, and the shipped recipes are "
-        f"{', '.join(names)}.{did_you_mean(name_or_path, names)}"
+        f"{', '.join(names)}.{did_you_mean(name_or_path, [*names, *beside])}"
     )
 
 
@@ -157,14 +158,15 @@ def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = N
     """The recipe in a file.
 
     Args:
-        path: The YAML file.
+        path: The YAML file, or as text also the name of a shipped recipe.
         variables: Values that take precedence over the recipe's defaults.
 
     Raises:
         RecipeError: The file is missing or is not a recipe; lists everything that is wrong.
     """
+    path = find_recipe(path) if isinstance(path, str) else path
     try:
-        text = FilePath(path).read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise recipe_error(f"Cannot read the recipe {str(path)!r}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gristmill.errors import UsageError
+from gristmill.errors import StageDefinitionError, UsageError
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.tasks.base import Task
@@ -42,12 +42,18 @@ class FunctionStage(ProcessingStage[Any, Any]):
 
 
 def processing_stage(
-    *, name: str, resources: Resources | Mapping[str, float] | None = None, batch_size: int | None = None
+    given: object = None,
+    /,
+    *,
+    name: str = "",
+    resources: Resources | Mapping[str, float] | None = None,
+    batch_size: int | None = None,
 ) -> Callable[[Callable[[Any], Any]], FunctionStage]:
     """Make a stage of a function that takes one task and gives a task, a list of tasks or None.
 
     Args:
-        name: The stage's name.
+        given: Nothing; the function, where the decorator is written without its parameters, which is an error.
+        name: The stage's name, which must be given.
         resources: What one worker needs, as `Resources` or as a dictionary of its fields.
         batch_size: How many tasks a worker gets per call.
 
@@ -59,6 +65,9 @@ def processing_stage(
         >>> shout.name
         'shout'
     """
+    if given is not None or not name:
+        called = getattr(given, "__name__", "my_stage")
+        raise StageDefinitionError(f"@processing_stage needs a name. Write: @processing_stage(name={called!r})")
 
     def decorate(function: Callable[[Any], Any]) -> FunctionStage:
         parameters = [

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from gristmill.cli.demo import first_dropped, labelled_documents
-from gristmill.cli.main import cli
+from gristmill.cli.main import cli, program
 from gristmill.recipes.loader import SAMPLE_FILE
 
 KINDS = {
@@ -25,7 +27,7 @@ def run(*arguments: object) -> Result:
 
 
 def test_demo(tmp_path: Path) -> None:
-    output = tmp_path / "out"
+    output = tmp_path / "out put"
     result = run("demo", output, "--workers", 0)
     assert result.exit_code == 0, result.output
     documents = gzip.decompress(SAMPLE_FILE.read_bytes()).splitlines()
@@ -42,16 +44,31 @@ def test_demo(tmp_path: Path) -> None:
     right = [KINDS[document["source"]] == document["kind"] for document in kept if document["source"] in KINDS]
     assert sum(right) / len(right) > 0.9
 
-    # What it tells the user to try works.
-    [command] = re.findall(r"gristmill why \S+ (\S+)", result.stdout)
-    why = run("why", output, command.strip("'"))
-    assert why.exit_code == 0
-    assert "dropped by stage" in why.stdout
-    assert run("verify", output).exit_code == 0
+    # What it tells the user to try works where it is pasted.
+    commands = re.findall(r"^    gristmill (.+)$", result.stdout.partition("Try next:")[2], re.MULTILINE)
+    answers = {shlex.split(command)[0]: run(*shlex.split(command)) for command in commands}
+    assert list(answers) == ["why", "verify", "recipes", "classifier"]
+    assert [answer.exit_code for answer in answers.values()] == [0, 0, 0, 0]
+    assert "dropped by stage" in answers["why"].stdout
 
     again = run("demo", output, "--workers", 0, "--json")
     assert again.exit_code == 0
     assert json.loads(again.stdout)["partitions_done_before"] == 1
+
+
+def test_commands_to_try_call_this_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not another one that the shell would find by the name, nor none where it is not on the path."""
+    script = tmp_path / "my tools" / "gristmill"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", [str(script), "demo"])
+    assert program() == f"'{script}'"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert program() == "gristmill"
+    monkeypatch.setattr("sys.argv", ["/lib/gristmill/__main__.py", "demo"])
+    monkeypatch.setattr("sys.executable", "/opt/my python")
+    assert program() == "'/opt/my python' -m gristmill"
 
 
 def test_first_dropped(tmp_path: Path) -> None:

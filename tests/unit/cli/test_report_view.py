@@ -33,10 +33,10 @@ def report(**changes: Any) -> RunReport:
     return RunReport(**{**values, **changes})
 
 
-def shown(made: RunReport) -> list[str]:
+def shown(made: RunReport, *, show_all: bool = False, width: int = 120) -> list[str]:
     stream = io.StringIO()
-    console = Console(file=stream, width=120, highlight=False, markup=False)
-    print_report(made, as_json=False, quiet=False, console=console)
+    console = Console(file=stream, width=width, highlight=False, markup=False)
+    print_report(made, as_json=False, quiet=False, show_all=show_all, console=console)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -45,13 +45,36 @@ def test_table_and_totals() -> None:
     assert lines[0].split() == ["stage", "rows", "in", "kept", "dropped", "share", "why"]
     assert lines[1].split(maxsplit=5) == ["read", "12", "10", "–", "–", "quarantined: not_json 2"]
     assert lines[2].split(maxsplit=6) == ["[red]words", "10", "6", "4", "40.0", "%", "too_many 3, too_few 1"]
-    assert lines[4:] == [
+    assert lines[3:] == [
+        "1 more stage dropped nothing (--all shows them)",
         "",
         "12 documents in, 6 kept, 1.50 s",
         "Note: words drops a lot",
         "2 records could not be processed; see: gristmill quarantine 'my out'",
         "Files: my out",
     ]
+
+
+def test_stages_that_dropped_nothing_are_one_line() -> None:
+    idle = [StageReport(f"idle{number}", rows_in=6, rows_out=6) for number in range(20)]
+    # One that only creates rows, by splitting documents, has done something; the reader has not.
+    splitter = StageReport("split", rows_in=6, rows_out=9, created=3)
+    _, words, writer = report(quarantined=0).stages
+    made = report(stages=(StageReport("read", rows_out=10, created=10), words, *idle, splitter, writer), quarantined=0)
+    lines = shown(made)
+    assert [line.split()[0] for line in lines[1:3]] == ["[red]words", "split"]
+    assert lines[3] == "22 more stages dropped nothing (--all shows them)"
+    assert len([line for line in shown(made, show_all=True) if line.startswith("idle")]) == 20
+    assert not any("--all" in line for line in shown(made, show_all=True))
+    nothing = shown(report(stages=(StageReport("read", rows_out=9, created=9), writer), quarantined=0))
+    assert nothing[0] == "2 stages dropped nothing (--all shows them)"
+
+
+def test_commands_and_paths_are_never_cut_into_lines() -> None:
+    output = "/a/long path/" + "x" * 90
+    lines = shown(report(output=output), width=50)
+    assert f"2 records could not be processed; see: gristmill quarantine '{output}'" in lines
+    assert f"Files: {output}" in lines
 
 
 def test_nothing_special() -> None:

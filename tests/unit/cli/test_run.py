@@ -144,7 +144,7 @@ def test_why(recipe: Path, source: Path, output: Path) -> None:
     assert "removed 21 characters in 'text'" in changed.stdout
     unknown = run("why", output, "c")
     assert unknown.exit_code == 1
-    assert "never seen" in unknown.stdout
+    assert "Not found: no input document has the id" in unknown.stdout
     answer = json.loads(run("why", output, "a", "--json").stdout)
     assert answer["status"] == "kept"
 

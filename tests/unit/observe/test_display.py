@@ -6,12 +6,14 @@ import io
 import re
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from gristmill.errors import UsageError
+from gristmill.ledger.record.trail import StageCount
 from gristmill.observe.display import Display, LineDisplay, LiveDisplay, make_listener
-from gristmill.observe.events import Event, Notice, RecordsQuarantined, RunFinished
+from gristmill.observe.events import Event, KernelCompiling, Notice, RecordsQuarantined, RunFinished, TaskStarted
 from tests.unit.observe.events_of_a_run import Clock, committed, sample, started, task
 
 
@@ -119,23 +121,44 @@ def live(events: list[Event], monkeypatch: pytest.MonkeyPatch, *, columns: int =
 
 
 def test_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = plain(live([started(), task(), sample(), committed()], monkeypatch))
-    assert re.search(r"words +0 +0 +– +0/s", shown)  # no row and no time yet
+    shown = plain(live([started(), task(), sample(), committed(), task(1)], monkeypatch))
     assert re.search(r"words +100 +60 +40\.0 % +\d+/s", shown)
+    assert "2 stages have dropped nothing so far" in shown
+    assert not re.search(r"^(read|write) ", shown, re.MULTILINE)
     assert "1/4 partitions" in shown
-    assert "3.00 s · 9.00 s left" in shown
+    assert re.search(r"━+ 25\.0 % +1/4 partitions .* 3\.00 s · 9\.00 s left", shown)
+    # A partition under way counts by its rows, at the size of those that are done.
+    assert re.search(r"━+ 50\.0 % +1/4 partitions .* 4\.00 s · 4\.00 s left", shown)
+
+
+def test_no_rate_is_shown_before_there_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Event] = [started(), KernelCompiling("words"), KernelCompiling("lines"), TaskStarted("0", 0, 0, 0)]
+    shown = plain(live(events, monkeypatch))
+    for doing in ("starting", "compiling kernels (1 so far)", "compiling kernels (2 so far)", "reading the first doc"):
+        assert f"0/4 partitions · {doing}" in shown
+    assert "0/s" not in shown
+    assert "dropped nothing" not in shown
+    # What compiling took tells nothing about the time that is left, nor about the rate.
+    shown = plain(live([*events, task(), committed()], monkeypatch))
+    assert "100 rows read (33/s)" in shown
+    assert "5.00 s · 9.00 s left" in shown
+    line = lines_of([started(), KernelCompiling("words"), KernelCompiling("lines")], interval=15)[-1]
+    assert line == "0/4 partitions · compiling kernels (2 so far) · 0 written · 20 s"
 
 
 def test_live_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     names = tuple(f"stage{number}" for number in range(30))
-    shown = plain(live([started(stages=names)], monkeypatch, rows=15))
+    counts = {name: StageCount(rows_in=9, rows_out=8, dropped={"x": 1}) for name in names}
+    shown = plain(live([started(stages=names), replace(task(), counts=counts)], monkeypatch, rows=15))
     assert "stage9" in shown
     assert "stage10" not in shown
     assert "and 20 more stages" in shown
 
 
 def test_names_from_users_are_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [started(stages=("[red]x[/red]", "[/]", ":smile:")), Notice("[bold]no[/bold] [/]")]
+    names = ("[red]x[/red]", "[/]", ":smile:")
+    counts = {name: StageCount(rows_in=9, rows_out=8, dropped={"x": 1}) for name in names}
+    events = [started(stages=names), replace(task(), counts=counts), Notice("[bold]no[/bold] [/]")]
     shown = plain(live(events, monkeypatch))
     for text in ("[red]x[/red]", "[/]", ":smile:", "[bold]no[/bold] [/]"):
         assert text in shown

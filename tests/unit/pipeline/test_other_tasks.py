@@ -69,7 +69,7 @@ def test_documents_that_become_another_kind_of_task_end_there_and_those_made_of_
     assert [row["n"] for row in read_rows(tmp_path / "out")] == list(range(19, -1, -1))
     decision = Ledger(str(tmp_path / "out")).why("d12").documents[0].decisions[0]
     assert (decision.stage, decision.reason) == ("put_away", "converted")
-    assert not any("rarely meant" in alarm for alarm in result.report.alarms)
+    assert not any("usually a mistake" in alarm for alarm in result.report.alarms)
 
 
 def test_a_task_of_the_users_own_kind_can_become_several_and_documents_again(tmp_path: Path) -> None:

@@ -156,9 +156,11 @@ def test_a_pipeline_without_a_reader_is_refused() -> None:
 
 def test_readers_come_first_and_writers_last(tmp_path: Path) -> None:
     reader, writer = JsonlReader(str(tmp_path)), JsonlWriter(str(tmp_path / "out"))
-    with pytest.raises(PlanningError, match=r"JsonlReader \('jsonl_reader'\).*must come first.*behind 'tag'"):
+    with pytest.raises(
+        PlanningError, match=r"A reader must be the first stage: JsonlReader \('jsonl_reader'\) was found after 'tag'"
+    ):
         draft([Tag(), reader], has_initial_tasks=True)
-    with pytest.raises(PlanningError, match=r"behind 'jsonl_reader'.*one reader: file_paths=\["):
+    with pytest.raises(PlanningError, match=r"after 'jsonl_reader'.*one reader file_paths=\["):
         draft([reader, reader], has_initial_tasks=False)
     with pytest.raises(PlanningError, match="must come last"):
         draft([reader, writer, Tag()], has_initial_tasks=False)

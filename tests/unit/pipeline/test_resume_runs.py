@@ -464,7 +464,7 @@ def test_the_share_that_may_be_dropped_is_a_parameter(tmp_path: Path) -> None:
     assert job.run(executor=here()).report.alarms == ()
     (alarm,) = job.run(executor=here(), fresh=True, alarm_share=0.4).report.alarms
     assert "'WordCountFilter' dropped 50.0% of 200 rows" in alarm
-    assert "more than 40% is rarely meant" in alarm
+    assert "dropping more than 40% is usually a mistake" in alarm
     assert job.run(executor=here(), fresh=True, alarm_share=None).report.alarms == ()
     with pytest.raises(UsageError, match=r"alarm_share=40: give a share in \[0, 1\]"):
         job.run(executor=here(), alarm_share=40)

@@ -141,11 +141,12 @@ class Why:
         if not self.documents:
             if not self.recorded:
                 return (
-                    f"{asked}: unknown. This run recorded neither ids nor URLs, because the documents had none in "
-                    "the fields it looked in; ask for a document as PARTITION#ROW."
+                    f"Not found: {asked}. This run recorded neither ids nor URLs, because the documents have none in "
+                    "the columns that it was told (--id-field, --url-field). Ask for a document as PARTITION#ROW."
                 )
             kinds = " or ".join({"ids": "id", "urls": "URL"}[kind] for kind in self.recorded)
-            return f"{asked}: never seen. No document of the input has this {kinds}."
+            quoted = repr(self.query) if len(self.query) <= _MAX_SHOWN else asked
+            return f"Not found: no input document has the {kinds} {quoted}."
         if len(self.documents) == 1:
             first, *rest = self.documents[0].lines()
             return "\n".join([f"{asked}: {first}", *(f"  {line}" for line in rest)])

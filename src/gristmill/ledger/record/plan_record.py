@@ -147,12 +147,18 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     before, after = _stages(old), _stages(new)
     names_before, names_after = list(before), list(after)
     found = _variables(old.get("variables") or {}, new.get("variables") or {})
-    found += [f"stage {name!r} was removed" for name in names_before if name not in after]
-    for name in names_after:
-        if name not in before:
-            place = names_after.index(name)
-            where = f"after {names_after[place - 1]!r}" if place else "at the beginning"
-            found.append(f"stage {name!r} was added {where}")
+    gone = [name for name in names_before if name not in after]
+    new_ones = [name for name in names_after if name not in before]
+    if len(gone) > _NAMED:
+        found.append(f"{len(gone)} stages were removed: {_listed(gone)}")
+    else:
+        found += [f"stage {name!r} was removed" for name in gone]
+    if len(new_ones) > _NAMED:
+        found.append(f"{len(new_ones)} stages were added: {_listed(new_ones)}")
+    for name in new_ones if len(new_ones) <= _NAMED else ():
+        place = names_after.index(name)
+        where = f"after {names_after[place - 1]!r}" if place else "at the beginning"
+        found.append(f"stage {name!r} was added {where}")
     found += _moved(names_before, names_after)
     found += _grouped({name: _stage_differences(before[name], after[name]) for name in names_after if name in before})
     for key in sorted({*old, *new}.difference(("stages", *_NO_EFFECT))):

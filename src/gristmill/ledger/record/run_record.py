@@ -38,6 +38,7 @@ _RENEW_S = 5.0
 """Seconds between two states of the record while a run goes on."""
 _RENEW_REMOTE_S = 30.0
 """The same on an object store, where writing takes some tenths of a second."""
+_NAMED = 3
 
 
 def read_run(folder: RunFolder) -> dict[str, Any] | None:
@@ -321,16 +322,24 @@ def find_alarms(
                 reason = max(count.dropped, key=lambda key: count.dropped[key])
                 found.append(
                     f"Stage {name!r} dropped {share:.1%} of {count.rows_in} rows, mostly as {reason!r} "
-                    f"({count.dropped[reason]}); more than {limits.max_dropped_share:.0%} is rarely meant."
+                    f"({count.dropped[reason]}); dropping more than {limits.max_dropped_share:.0%} is usually a "
+                    "mistake."
                 )
         ends = name in (names[0], names[-1]) or name in quiet_stages
         effect = gone or count.created or count.changed or count.touched or count.quarantined
         idle = not effect
         if limits.no_effect_rows is not None and not ends and idle and count.rows_in >= limits.no_effect_rows:
-            idle_stages.append(f"Stage {name!r} had no effect on {count.rows_in} rows")
+            idle_stages.append(name)
     if idle_stages:
         # One note for all: in a long cascade some filters rarely find anything.
-        found.append(", ".join(idle_stages).replace(", Stage", ", stage") + ". Check their fields and thresholds.")
+        least = min(stages[name].rows_in for name in idle_stages)
+        named = ", ".join(map(repr, idle_stages[:_NAMED]))
+        more = f" and {len(idle_stages) - _NAMED} more" if len(idle_stages) > _NAMED else ""
+        found.append(
+            f"Stage {named} had no effect on {least} rows. Check its fields and thresholds."
+            if len(idle_stages) == 1
+            else f"Stages {named}{more} had no effect on {least} rows or more. Check their fields and thresholds."
+        )
     for key, what in (("source_bytes", "bytes"), ("partitions", "partitions"), ("rows_read", "rows")):
         now, before = (run or {}).get(key), (previous or {}).get(key)
         if isinstance(now, int) and isinstance(before, int) and now < before:

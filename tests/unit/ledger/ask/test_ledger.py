@@ -65,7 +65,7 @@ def test_why_by_url_and_by_place(ledger: Ledger) -> None:
 def test_never_seen_is_told_from_dropped(ledger: Ledger, query: str) -> None:
     why = ledger.why(query)
     assert (why.status, why.kept, why.seen) == ("never seen", False, False)
-    assert "No document of the input has this id or URL" in str(why)
+    assert str(why) == f"Not found: no input document has the id or URL {query!r}."
 
 
 def test_several_documents_with_one_id_are_all_listed(tmp_path: Path) -> None:
@@ -272,4 +272,4 @@ def test_what_is_no_document_was_never_seen(tmp_path: Path, query: str) -> None:
     run_lines(tmp_path, [{"id": "1", "text": "word"}])
     answer = Ledger(tmp_path / "out").why(query)
     assert (answer.status, answer.documents) == ("never seen", [])
-    assert "never seen" in str(answer)
+    assert "Not found" in str(answer)

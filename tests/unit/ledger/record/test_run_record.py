@@ -114,9 +114,10 @@ def test_stages_without_effect_or_with_too_much_are_alarms() -> None:
     assert len(found) == 2
     assert found[0].startswith("Stage 'harsh' dropped 95.0% of 20000 rows, mostly as 'short' (18000)")
     assert found[1].startswith("Stage 'idle' had no effect on 20000 rows. Check")
-    assert find_alarms(stages)[1].startswith(
-        "Stage 'idle' had no effect on 20000 rows, stage 'adds' had no effect on 20000 rows. "
-    )
+    assert find_alarms(stages)[1].startswith("Stages 'idle', 'adds' had no effect on 20000 rows or more. Check their")
+    stages |= {f"idle_{number}": StageCount(rows_in=15_000, rows_out=15_000) for number in range(9)}
+    stages["last"] = StageCount(rows_in=100, rows_out=100)
+    assert "'idle', 'adds', 'idle_0' and 8 more had no effect on 15000 rows or more." in find_alarms(stages)[1]
     assert find_alarms(stages, limits=AlarmLimits(max_dropped_share=None, no_effect_rows=None)) == []
     assert len(find_alarms(stages, limits=AlarmLimits(max_dropped_share=0.0))) == 3
 

@@ -49,8 +49,15 @@ def _as_lists(value: Any, invert: bool | Sequence[bool], owner: str, parameter: 
         if isinstance(one, DocumentFilter) or (owner != "ScoreFilter" and callable(one)):
             continue
         wanted = "a DocumentFilter object" if owner == "ScoreFilter" else "a DocumentFilter or a function"
-        found = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
-        raise StageDefinitionError(f"{owner}: {parameter} must be {wanted}, not {found}.")
+        found, write = type(one).__name__, ""
+        if isinstance(one, type):
+            found, write = f"the class {one.__name__}", f" Write: {owner}({one.__name__}(…))"
+        elif callable(one):
+            found, write = (
+                "a function",
+                " To filter by a function of a column's value, write: Filter(…, filter_field=…)",
+            )
+        raise StageDefinitionError(f"{owner}: {parameter} must be {wanted}, not {found}.{write}")
     inversions = [invert] * len(values) if isinstance(invert, bool) else list(invert)
     if len(inversions) != len(values) or set(map(type, inversions)) != {bool}:
         raise UsageError(f"{owner}: invert={invert!r} must be True or False, or a list with one for each filter.")

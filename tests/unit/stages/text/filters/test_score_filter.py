@@ -103,8 +103,11 @@ def test_fields_that_cannot_work_are_refused(make: Callable[[], Any], words: str
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ScoreFilter(WordCountFilter), "not the class WordCountFilter"),  # type: ignore[arg-type]
-        (lambda: ScoreFilter(len), "not builtin_function"),  # type: ignore[arg-type]
+        (
+            lambda: ScoreFilter(WordCountFilter),
+            r"not the class WordCountFilter. Write: ScoreFilter\(WordCountFilter\(…\)\)",
+        ),  # type: ignore[arg-type]
+        (lambda: ScoreFilter(len), r"not a function\. To filter by a function .* write: Filter\("),  # type: ignore[arg-type]
         (lambda: Score(3, "n"), "a DocumentFilter or a function, not int"),  # type: ignore[arg-type]
         (lambda: Filter("x", "n"), "a DocumentFilter or a function, not str"),  # type: ignore[arg-type]
     ],
