@@ -105,6 +105,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     ),
     f"{_TEXT}.embedders": (STAGE, "EmbeddingCreatorStage"),
     f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
+    "gristmill.stages.deduplication": (STAGE, "ExactDeduplication FuzzyDeduplication SemanticDeduplication"),
 }
 """Module → what its classes are, and their names."""
 
