@@ -52,9 +52,7 @@ class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
             f"{type(self.workflow(output_path='unique/')).__name__}."
         )
 
-    def steps(
-        self, run: Run, executor: BaseExecutor, options: Options, listeners: Sequence[Listener]
-    ) -> PipelineSteps:
+    def steps(self, run: Run, executor: BaseExecutor, options: Options, listeners: Sequence[Listener]) -> PipelineSteps:
         """The steps that come before the last one of a run."""
         from gristmill.stages.deduplication.pipeline_steps import PipelineSteps
 

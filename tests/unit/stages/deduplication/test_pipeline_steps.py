@@ -111,7 +111,8 @@ def test_the_output_is_that_of_separate_runs(tmp_path: Path) -> None:
     assert stages["exact_deduplication"].dropped["exact_duplicate"] > 0
     assert stages["fuzzy_deduplication"].dropped["near_duplicate"] > 0
     assert result.report.rows_written == rows == sum(data.count(b"\n") for data in contents(tmp_path / "out").values())
-    assert stages["word_count"].calls > 0 and stages["fuzzy_deduplication"].busy_s > 0
+    assert stages["word_count"].calls > 0
+    assert stages["fuzzy_deduplication"].busy_s > 0
 
     assert verify(tmp_path / "out").ok
     assert steps_of(tmp_path / "out") == []
@@ -155,15 +156,14 @@ def test_documents_without_ids_are_called_by_their_place_in_the_input(tmp_path: 
 
 def test_a_deduplication_behind_the_reader_or_another_one_writes_no_documents_before(tmp_path: Path) -> None:
     source = write_input(tmp_path / "in")
-    run(
-        pipeline_of(source, tmp_path / "out", ExactDeduplication(), FuzzyDeduplication(), least(10)), keep_steps=True
-    )
+    run(pipeline_of(source, tmp_path / "out", ExactDeduplication(), FuzzyDeduplication(), least(10)), keep_steps=True)
     assert not [name for name in steps_of(tmp_path / "out") if "documents" in name]
     assert verify(tmp_path / "out").ok
     run(pipeline_of(source, tmp_path / "two", least(10), ExactDeduplication(), FuzzyDeduplication()), keep_steps=True)
     assert [name for name in steps_of(tmp_path / "two") if "documents" in name] == ["1-documents"]
     report = verify(tmp_path / "two")
-    assert report.ok and report.steps > 3
+    assert report.ok
+    assert report.steps > 3
 
 
 class FailsOnce(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -187,9 +187,7 @@ def test_a_run_that_stopped_in_any_step_is_resumed(tmp_path: Path, place: int) -
     first, second, third = (FailsOnce(f"s{number}", str(path)) for number, path in enumerate(switches))
 
     def whole(output: Path) -> Pipeline:
-        return pipeline_of(
-            source, output, least(10), first, ExactDeduplication(), second, FuzzyDeduplication(), third
-        )
+        return pipeline_of(source, output, least(10), first, ExactDeduplication(), second, FuzzyDeduplication(), third)
 
     run(whole(tmp_path / "expected"))
     switches[place].touch()
@@ -259,7 +257,8 @@ def test_what_stages_change_and_quarantine_in_any_step_is_recorded(tmp_path: Pat
     assert ledger.why("fails").status == "quarantined"
     assert verify(tmp_path / "out").ok
     scores = ledger.scores()
-    assert set(scores["stage"]) == {"word_count"} and len(scores) == 74
+    assert set(scores["stage"]) == {"word_count"}
+    assert len(scores) == 74
 
 
 def test_pieces_of_documents_are_compared_each_by_itself(tmp_path: Path) -> None:
@@ -272,7 +271,8 @@ def test_pieces_of_documents_are_compared_each_by_itself(tmp_path: Path) -> None
     result = run(whole)
     found = [json.loads(line)["text"] for line in contents(tmp_path / "out")["a.jsonl"].splitlines()]
     assert found == ["one two", "three four", "five six", "seven"]
-    assert result.report.rows_read == 3 and result.report.rows_written == 4
+    assert result.report.rows_read == 3
+    assert result.report.rows_written == 4
     assert Ledger(tmp_path / "out").why("d2").status == "duplicate"
     assert verify(tmp_path / "out").ok
 
