@@ -28,7 +28,7 @@ from gristmill.stages.deduplication.step_files import PipelineDocuments
 from gristmill.stages.source_sink import ReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
-from gristmill.storage.files import COMPRESSED_SUFFIXES
+from gristmill.storage.formats import codec_of
 from gristmill.tasks.base import Task
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class PipelineSteps:
     def _compression(self) -> str | None:
         """Compressed input is probably many times its size."""
         sources = self.run.work.source_files()
-        return "zstd" if any(path.lower().endswith(COMPRESSED_SUFFIXES) for path in sources) else None
+        return "zstd" if any(codec_of(path.lower()) != "none" for path in sources) else None
 
     # --- what all steps come to ---
 
