@@ -63,6 +63,8 @@ class RunSettings:
         staging: Where pieces of partitions lie until their commit; None when the pipeline has no writer.
         output: The output folder; None when the pipeline has no writer.
         plan_digest: What the manifest compares.
+        earlier: The folder of the step whose output this run reads; what is recorded there is carried on.
+        keeps_rows: Record which row each written document was, because a later step reads the output.
     """
 
     id_field: str | None = "id"
@@ -75,6 +77,8 @@ class RunSettings:
     storage_options: Mapping[str, Any] | None = None
     plan_digest: str = ""
     stage_names: tuple[str, ...] = ()
+    earlier: str | None = None
+    keeps_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gristmill.cli.main import before_the_run, common_options, json_option, print_json
+from gristmill.cli.run import code_option
 from gristmill.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -51,27 +53,38 @@ def recipes(name: str | None, as_json: bool) -> None:
 
 @click.command("stages")
 @click.argument("name", required=False)
+@code_option
 @json_option
 @common_options
-def stages(name: str | None, as_json: bool) -> None:
+def stages(name: str | None, allow_code: tuple[str, ...], as_json: bool) -> None:
     """List what recipes are made of, or document NAME.
 
-    Every stage, filter and modifier with its parameters, their types and their defaults.
+    Every stage, filter and modifier with its parameters, their types and their defaults; and the names that installed
+    packages declare. NAME may also be MODULE:Class of a module that --allow-code allows.
 
     \b
     gristmill stages WordCountFilter
     """
-    from gristmill.recipes.registry import all_registered, registered
+    from gristmill.cli.run import search_current_folder
+    from gristmill.recipes.registry import all_registered, own_module, registered
+    from gristmill.recipes.user_stages import declared_stages, package_of
 
     if name is None:
         found = list(all_registered())
+        declared = {
+            name: " and ".join(map(package_of, points))
+            + (" (cannot be used: a name of Gristmill)" if own_module(name) else "")
+            for name, points in declared_stages().items()
+        }
         if as_json:
-            print_json([description(entry) for entry in found])
+            others = [{"name": name, "kind": None, "package": package} for name, package in declared.items()]
+            print_json([*map(description, found), *others])
         else:
-            _print_list(found)
+            _print_list(found, declared)
         return
+    search_current_folder(allow_code)
     with before_the_run():
-        entry = registered(name)
+        entry = registered(name, allow_code=allow_code)
     if as_json:
         print_json(description(entry))
     else:
@@ -98,7 +111,7 @@ def description(entry: Registered) -> dict[str, Any]:
     }
 
 
-def _print_list(found: list[Registered]) -> None:
+def _print_list(found: list[Registered], declared: Mapping[str, str]) -> None:
     width = max(len(entry.name) for entry in found)
     heading = ""
     for entry in found:
@@ -110,6 +123,10 @@ def _print_list(found: list[Registered]) -> None:
         except MissingExtraError as error:
             first = f"(not available: {error.message})"
         click.echo(f"  {entry.name:<{width}}  {first}".rstrip())
+    if declared:
+        click.echo("\nDeclared by installed packages")
+        for name, package in declared.items():
+            click.echo(f"  {name:<{width}}  {package}")
     click.echo("\n'gristmill stages NAME' shows the parameters of one.")
 
 

@@ -6,14 +6,12 @@ local files: whether the run uses workers is decided by the executor, which take
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.local.config import SMALL_INPUT
-from gristmill.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from gristmill.recipes import Recipe
@@ -40,14 +38,10 @@ def start_for_files(paths: object, modules: Sequence[str]) -> bool:
 
 
 def _modules(recipe: Recipe) -> list[str]:
-    """Where the recipe's stages come from; unknown names are reported when the pipeline is built."""
-    from gristmill.recipes.registry import registered
+    """Where the recipe's stages come from, as far as they are ours; others are loaded when the pipeline is built."""
+    from gristmill.recipes.registry import own_module
 
-    found = []
-    for entry in recipe.stages:
-        with contextlib.suppress(UnknownNameError):
-            found.append(f"{registered(entry.name).module}:{entry.name}")
-    return found
+    return [f"{module}:{entry.name}" for entry in recipe.stages if (module := own_module(entry.name)) is not None]
 
 
 def _is_large(paths: object) -> bool:

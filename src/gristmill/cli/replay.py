@@ -8,25 +8,33 @@ from typing import Any
 import click
 
 from gristmill.cli.main import common_options, json_option, print_json
+from gristmill.cli.run import code_option
 
 
 @click.command("replay")
 @click.argument("output")
 @click.option("--recipe", metavar="FILE", help="The recipe with the fix; by default the one that was run.")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Set a variable of --recipe. Repeatable.")
+@code_option
 @click.option("--cause", metavar="CAUSE", help="Only partitions with a record of this cause.")
 @json_option
 @common_options
 @click.pass_context
 def command(
-    ctx: click.Context, output: str, recipe: str | None, settings: tuple[str, ...], cause: str | None, as_json: bool
+    ctx: click.Context,
+    output: str,
+    recipe: str | None,
+    settings: tuple[str, ...],
+    allow_code: tuple[str, ...],
+    cause: str | None,
+    as_json: bool,
 ) -> None:
     """Process the quarantined records again.
 
     The partitions of OUTPUT that hold them are read from the input again and replaced. A record that fails once more
     stays in quarantine. For runs of recipes; a pipeline in Python has a method replay().
     """
-    report = replay_recipe(output, recipe, cause, settings)
+    report = replay_recipe(output, recipe, cause, settings, allow_code)
     if as_json:
         print_json({"output": output, **asdict(report)})
     else:
@@ -36,9 +44,15 @@ def command(
     ctx.exit(3 if report.still_quarantined else 0)
 
 
-def replay_recipe(output: str, recipe: str | None, cause: str | None, settings: tuple[str, ...] = ()) -> Any:
+def replay_recipe(
+    output: str,
+    recipe: str | None,
+    cause: str | None,
+    settings: tuple[str, ...] = (),
+    allow_code: tuple[str, ...] = (),
+) -> Any:
     """Replay with the recipe kept beside the output, or with another one."""
-    from gristmill.cli.run import read_recipe, read_settings
+    from gristmill.cli.run import read_recipe, read_settings, search_current_folder
     from gristmill.errors import ResumeError
     from gristmill.ledger.record.layout import RunFolder
     from gristmill.recipes import parse_recipe
@@ -58,4 +72,5 @@ def replay_recipe(output: str, recipe: str | None, cause: str | None, settings: 
             "Python, or name a recipe with --recipe.",
             path=output,
         )
-    return loaded.pipeline().replay(cause=cause)
+    search_current_folder(allow_code)
+    return loaded.pipeline(allow_code=allow_code).replay(cause=cause)

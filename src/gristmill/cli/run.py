@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -63,6 +65,14 @@ recipe_arguments = options(
         "The value is read as YAML: 3 is a number, '3' is text. May be repeated.",
     ),
 )
+code_option = click.option(
+    "--allow-code",
+    "allow_code",
+    multiple=True,
+    metavar="MODULE",
+    help="Allow the recipe to use stages of this Python module, as '- MODULE:Class: {…}'. The module is imported, from "
+    "the current folder or from the installed ones. May be repeated.",
+)
 executor_options = options(
     click.option(
         "--executor", metavar="NAME", help=f"Where to run: {', '.join(sorted(executor_names()))} [default: local]."
@@ -112,6 +122,7 @@ run_options = options(
 
 @click.command("run")
 @recipe_arguments
+@code_option
 @executor_options
 @run_options
 @error_budget_option
@@ -127,6 +138,7 @@ run_options = options(
     show_default=True,
     help="Raise an alarm for a stage that drops more than this share; 1 for none.",
 )
+@click.option("--keep-steps", is_flag=True, help="Keep the intermediate files of a recipe with deduplications.")
 @common_options
 @click.pass_context
 def command(
@@ -136,6 +148,7 @@ def command(
     input_path: str | None,
     output_path: str | None,
     settings: tuple[str, ...],
+    allow_code: tuple[str, ...],
     executor: str | None,
     workers: int | None,
     memory_budget: str | None,
@@ -156,7 +169,13 @@ def command(
     """
     assignments = read_settings(settings, input_path, output_path)
     pipeline, engine, display = make_ready(
-        recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget, show=not quiet
+        recipe,
+        assignments,
+        executor=executor,
+        workers=workers,
+        memory_budget=memory_budget,
+        show=not quiet,
+        allow_code=allow_code,
     )
     with closing(display):
         report = pipeline.run(
@@ -175,6 +194,7 @@ def command(
 
 @click.command("plan")
 @recipe_arguments
+@code_option
 @executor_options
 @ledger_options
 @common_options
@@ -183,6 +203,7 @@ def plan(
     input_path: str | None,
     output_path: str | None,
     settings: tuple[str, ...],
+    allow_code: tuple[str, ...],
     executor: str | None,
     workers: int | None,
     memory_budget: str | None,
@@ -199,7 +220,8 @@ def plan(
     """
     assignments = read_settings(settings, input_path, output_path)
     read = read_recipe(recipe, assignments)
-    pipeline = read.pipeline()
+    search_current_folder(allow_code)
+    pipeline = read.pipeline(allow_code=allow_code)
     engine = choose_executor(read, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
     click.echo(pipeline.explain(engine, **explained_with))
 
@@ -282,6 +304,13 @@ def choose_executor(
         return get_executor(name, config)
 
 
+def search_current_folder(allow_code: Sequence[str]) -> None:
+    """Let modules that are allowed be found in the current folder, here and in workers; behind all installed ones."""
+    folder = os.getcwd()
+    if allow_code and folder not in sys.path:
+        sys.path.append(folder)
+
+
 def make_ready(
     name: str,
     assignments: Assignments,
@@ -290,6 +319,7 @@ def make_ready(
     workers: int | None,
     memory_budget: str | None,
     show: bool,
+    allow_code: Sequence[str] = (),
 ) -> tuple[Pipeline, BaseExecutor, Display]:
     """What a run of a recipe needs: the pipeline, the executor and what shows the progress.
 
@@ -300,6 +330,8 @@ def make_ready(
     from gristmill.execution.late_imports import defer_imports
 
     recipe = read_recipe(name, assignments)
+    if allow_code:
+        search_current_folder(allow_code)
     if workers != 0:
         from gristmill.cli.early_start import start_early
 
@@ -308,7 +340,7 @@ def make_ready(
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
     from gristmill.recipes.yaml_source import recipe_error
 
-    pipeline = recipe.pipeline()
+    pipeline = recipe.pipeline(allow_code=allow_code)
     if not any(entry.name in WRITERS for entry in recipe.stages):
         raise recipe_error(
             f"{recipe.source.origin}: the recipe has no writer, so that nothing would be kept. "

@@ -186,6 +186,14 @@ class Work:
                 size += part.size if to_its_end else part.end - part.start
         return size
 
+    def source_files(self) -> Iterator[str]:
+        """The files that are left to read, some of them several times."""
+        return (part.path for partition in self._left.values() for part in partition.ranges)
+
+    def go_on_with(self, plan: ExecutionPlan, root: Callable[[Partition], Task[Any]]) -> None:
+        """Do what is left by another plan, because earlier steps have done the rest."""
+        self.plan, self._root = plan, root
+
     def tasks(self) -> Iterator[Task[Any]]:
         """The root tasks of all partitions that are left, in source order, ready to run."""
         for number in list(self._left):

@@ -14,7 +14,7 @@ from gristmill.backends.plan import RunSettings
 from gristmill.ledger.record.commit import commit_partition
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
-from gristmill.ledger.record.trail import Trail, join_sources
+from gristmill.ledger.record.trail import Trail, Written, join_sources
 from gristmill.stages.source_sink import PartFile, SinkStage
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
@@ -66,6 +66,9 @@ class PartitionOutput:
         payload = self._sink.encode(batch)
         self._file.append(payload, rows=batch.num_items)
         self._rows += batch.num_items
+        if self._settings.keeps_rows:
+            lineage = lineage_of(batch)
+            lineage.trail.written.append(Written(lineage.order, batch.rows))
         return int(payload.nbytes)
 
     def commit(self, partition: Partition) -> TaskEnd:
@@ -99,6 +102,8 @@ def write_piece(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) ->
         part.abort()
         raise
     lineage.trail.output_rows += batch.num_items
+    if settings.keeps_rows:
+        lineage.trail.written.append(Written(lineage.order, batch.rows))
     return written
 
 
@@ -123,4 +128,6 @@ def commit(settings: RunSettings, partition: Partition, files: Sequence[WrittenF
         trail=trail,
         plan_digest=settings.plan_digest,
         stage_order=settings.stage_names,
+        read_from=None if settings.earlier is None else RunFolder(settings.earlier, settings.storage_options),
+        keeps_rows=settings.keeps_rows,
     )

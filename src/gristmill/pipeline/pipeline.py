@@ -116,6 +116,7 @@ class Pipeline:
         alarm_share: float | None = 0.9,
         listeners: Sequence[Listener] = (),
         progress: bool | None = None,
+        keep_steps: bool = False,
     ) -> RunResult:
         """Run the pipeline.
 
@@ -139,9 +140,10 @@ class Pipeline:
             listeners: Called with every event of the run.
             progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
                 written as they come, and a line of progress per `logging_interval` of the executor.
+            keep_steps: Keep the intermediate files of a pipeline with deduplications, which are removed at its end.
         """
         from gristmill.backends.registry import as_executor
-        from gristmill.pipeline.run import Options, begun_run
+        from gristmill.pipeline.run import NEEDS_ALL, Options, begun_run
 
         chosen = as_executor(executor)
         options = Options(
@@ -155,12 +157,20 @@ class Pipeline:
             alarm_share=alarm_share,
         )
         try:
+            comparing: Any = next(filter(NEEDS_ALL, self.stages), None)
+            steps = None
             with begun_run(self, chosen, initial_tasks, options, list(listeners), progress=progress) as run:
+                if comparing is not None:
+                    steps = comparing.steps(run, chosen, options, listeners)
                 if len(run.work):
-                    chosen.execute(run.plan, run.work)
+                    if steps is not None:
+                        steps.run_earlier(initial_tasks)
+                    chosen.execute(run.work.plan, run.work)
                 run.work.finish()
                 if run.state is not None:
                     run.state.check_own()
+            if steps is not None:
+                steps.finish(keep=keep_steps)
             return run.result()
         except StageFailedError as error:
             # Its message has the traceback of the stage; the way through the engine would only stand before it.

@@ -26,7 +26,7 @@ from gristmill.ledger.record.run_record import RUNNING, RunRecorder, read_run
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
 from gristmill.pipeline.planner import draft
-from gristmill.pipeline.run import Options, Prepared, announced_compilation, prepare
+from gristmill.pipeline.run import NEEDS_ALL, Options, Prepared, announced_compilation, prepare
 from gristmill.stages.source_sink import ReaderStage
 from gristmill.storage.partitions import Partition
 
@@ -98,6 +98,12 @@ def replay(
             changed or is gone.
     """
     chosen = as_executor(executor)
+    comparing = next(filter(NEEDS_ALL, pipeline.stages), None)
+    if comparing is not None:
+        raise ResumeError(
+            f"Stage {comparing.name!r} compares all documents, so quarantined ones cannot be processed by themselves: "
+            "they may be duplicates of others. Start over with the fix: run with --fresh (fresh=True)."
+        )
     sink = draft(pipeline.stages, has_initial_tasks=False).sink
     if sink is None:
         raise ResumeError("The pipeline has no writer, so it has no output whose quarantine could be replayed.")

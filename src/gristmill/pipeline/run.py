@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.base import BaseExecutor
@@ -34,6 +35,9 @@ from gristmill.tracking.accounting import settled
 
 if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline
+
+
+NEEDS_ALL = attrgetter("needs_all_documents")
 
 
 # --- what a run gives back ---
@@ -161,6 +165,11 @@ def prepare(
     sink = sketch.sink
     if sink is not None and not options.fresh and sink.mode != "overwrite":
         keep_recorded_names(sink, sketch.stages)
+    if sink is None and any(map(NEEDS_ALL, sketch.stages)):
+        raise PlanningError(
+            "A pipeline with a deduplication runs in steps, with files between them beside its output. Add a writer, "
+            "such as JsonlWriter, as its last stage."
+        )
     description = describe_plan(
         sketch.stages,
         variables=pipeline.config.get("variables"),
@@ -183,6 +192,8 @@ def prepare(
         salvage=options.salvage,
         output=None if sink is None else sink.path,
         storage_options=None if sink is None else sink.storage_options,
+        earlier=pipeline.config.get("earlier"),
+        keeps_rows=pipeline.config.get("keeps_rows", False),
     )
     plan = finish(
         pipeline.name,
@@ -231,6 +242,7 @@ class Run:
     perf: PartitionPerf
     begun: float
     left_out: Mapping[str, Mapping[str, Any]]
+    started: RunStarted
 
     def result(self) -> RunResult:
         """What came of it, once it is done."""
@@ -321,24 +333,26 @@ def begun_run(
     if state is not None:
         work.budget.records, work.budget.quarantined = state.rows_read, state.quarantined
     done_before = 0 if state is None else len(state.done)
-    events.emit(
-        RunStarted(
-            pipeline=pipeline.name,
-            executor=executor.name,
-            stages=plan.stage_names,
-            segments=tuple(map(Segment.describe, plan.segments)),
-            partitions=len(work) + done_before,
-            partitions_done_before=done_before,
-            input_bytes=work.input_bytes,
-            output=plan.settings.output,
-        )
+    started = RunStarted(
+        pipeline=pipeline.name,
+        executor=executor.name,
+        stages=plan.stage_names,
+        segments=tuple(map(Segment.describe, plan.segments)),
+        partitions=len(work) + done_before,
+        partitions_done_before=done_before,
+        input_bytes=work.input_bytes,
+        output=plan.settings.output,
     )
+    if len(work) and state is not None and any(map(NEEDS_ALL, pipeline.stages)):
+        state.recorder(started)  # the others are told when the last step begins; until then they see the earlier ones
+    else:
+        events.emit(started)
     for note in plan.notes:
         events.emit(Notice(note))
     status, error = "failed", None
     try:
         with announced_compilation(events):
-            yield Run(pipeline, plan, work, state, perf, begun, left_out)
+            yield Run(pipeline, plan, work, state, perf, begun, left_out, started)
         status = "done"
     except KeyboardInterrupt:
         status, error = "interrupted", "interrupted"
@@ -415,7 +429,13 @@ def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
         lines.extend(_segment_lines(segment))
     if plan.settings.output is not None:
         lines.append(f"Output: {plan.settings.output}")
-        if plan.whole_partitions:
+        comparing = [stage.name for stage in prepared.sketch.stages if stage.needs_all_documents]
+        if comparing:
+            lines.append(
+                f"Runs in steps, because {' and '.join(comparing)} must compare all documents before any goes on. "
+                "Intermediate files lie beside the record of the output and are removed at the end."
+            )
+        elif plan.whole_partitions:
             lines.append("One worker takes a partition from reading to commit; no document crosses a process border.")
         lines.extend(_standing(prepared))
     lines.extend(f"Note: {note}" for note in plan.notes)

@@ -58,8 +58,12 @@ class Recipe:
     variables: Mapping[str, Any] = field(default_factory=dict)
     source: Source = field(default_factory=lambda: Source(None, "recipe"), compare=False, repr=False)
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self, *, allow_code: Collection[str] = ()) -> Pipeline:
         """The pipeline, ready to run.
+
+        Args:
+            allow_code: The modules of user code that the recipe may name stages of (`mymodule:MyStage`), and that are
+                imported for it.
 
         Raises:
             RecipeError: A name or a parameter is wrong; lists everything that is.
@@ -72,7 +76,8 @@ class Recipe:
         for place, entry in enumerate(self.stages):
             problems.inside = (("stages", place, entry.name), f"{entry.name}: ")
             try:
-                stage = build_stage(registered(entry.name), entry.parameters, report=problems.add)
+                found = registered(entry.name, allow_code=allow_code)
+                stage = build_stage(found, entry.parameters, report=problems.add)
             except UnknownNameError as error:
                 problems.add((), error.message)
                 continue

@@ -1,6 +1,7 @@
 """The names a recipe may use, and how an entry of a recipe becomes a stage.
 
-A name leads to a class of this package by the table here alone, never by an import path. Importing this module loads no
+A name leads to a class of this package by the table here alone; what is not in it is looked for among the stages of
+others (see `user_stages`). Importing this module loads no
 stage, so that a command can start its workers before it loads them. Values are checked against the signature and type
 hints of what they are for, before anything is built.
 """
@@ -13,8 +14,9 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
@@ -41,27 +43,31 @@ _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a n
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """One name of the table: a stage, a filter (used through `ScoreFilter`) or a modifier (through `Modify`)."""
+    """What a name stands for: a stage, a filter (used through `ScoreFilter`) or a modifier (through `Modify`).
+
+    `attribute` is what the module calls it, where that is not `name`.
+    """
 
     name: str
     module: str
     kind: str
+    attribute: str = ""
 
-    def load(self) -> type[Any]:
-        """The class itself; imports its module.
+    def load(self) -> Any:
+        """The class itself (of user code, maybe a stage that a decorator has made); imports its module.
 
         Raises:
             MissingExtraError: The class needs a package that is not installed.
         """
-        found: type[Any] = getattr(importlib.import_module(self.module), self.name)
-        return found
+        module = importlib.import_module(self.module)
+        return attrgetter(self.attribute)(module) if self.attribute else getattr(module, self.name)
 
     def documentation(self) -> str:
         """The docstring of the class, of its constructor when the class has none."""
         cls = self.load()
         own = cls.__dict__.get("__doc__") or ""
         # A dataclass without a docstring gets its signature as one, which the table of parameters shows better.
-        if not own or own.startswith(f"{cls.__name__}("):
+        if isinstance(cls, type) and (not own or own.startswith(f"{cls.__name__}(")):
             own = getattr(cls.__dict__.get("__init__"), "__doc__", None) or ""
         return inspect.cleandoc(own)
 
@@ -105,6 +111,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     ),
     f"{_TEXT}.embedders": (STAGE, "EmbeddingCreatorStage"),
     f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
+    "gristmill.stages.deduplication": (STAGE, "ExactDeduplication FuzzyDeduplication SemanticDeduplication"),
 }
 """Module → what its classes are, and their names."""
 
@@ -122,15 +129,24 @@ _WRAPPERS = {
 _NAMES = {name: Registered(name, module, kind) for module, (kind, names) in _TABLE.items() for name in names.split()}
 
 
-def registered(name: str) -> Registered:
+def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
     """The entry of `name`.
 
+    Args:
+        name: One of the table, one that an installed package declares, or an import path.
+        allow_code: The modules that import paths may lead into.
+
     Raises:
-        UnknownNameError: There is no such name.
+        UnknownNameError: There is no such name, or its code is not allowed.
     """
     if name in _WRAPPERS:
         raise UnknownNameError(f"There is no {name!r} in recipes; {_WRAPPERS[name]}", name=name)
     if name not in _NAMES:
+        from gristmill.recipes.user_stages import user_stage
+
+        found = user_stage(name, allow_code)
+        if found is not None:
+            return found
         now = next((one for one in _NAMES if earlier_name(one) == name), None)  # as a report of an earlier version says
         near = f" Did you mean {now!r}?" if now else did_you_mean(name, _NAMES)
         raise UnknownNameError(
@@ -138,6 +154,11 @@ def registered(name: str) -> Registered:
             name=name,
         )
     return _NAMES[name]
+
+
+def own_module(name: str) -> str | None:
+    """The module of this package that has what `name` stands for; None for names that are not of the table."""
+    return _NAMES[name].module if name in _NAMES else None
 
 
 def all_registered() -> Iterable[Registered]:
@@ -181,7 +202,8 @@ OPTIONS: Mapping[str, Callable[..., None]] = {FILTER: filter_options, MODIFIER: 
 
 def recipe_parameters(entry: Registered) -> dict[str, Parameter]:
     """Everything that `entry` takes in a recipe: its own parameters, then those of what wraps it."""
-    own = parameters_of(entry.load())
+    made = entry.load()
+    own = parameters_of(made) if isinstance(made, type) else {}
     options = parameters_of(OPTIONS[entry.kind]) if entry.kind in OPTIONS else {}
     return {**own, **options, **own}  # own ones come first, and prevail over options of the same name
 
@@ -206,10 +228,10 @@ def build_stage(
     if problems or of_settings:
         return None
     cls = entry.load()
-    own = inspect.signature(cls).parameters
+    own = inspect.signature(cls).parameters if isinstance(cls, type) else {}
     options = {name: value for name, value in accepted.items() if name not in own}
     try:
-        made: Any = cls(**{name: value for name, value in accepted.items() if name in own})
+        made = cls(**{name: value for name, value in accepted.items() if name in own}) if isinstance(cls, type) else cls
         if entry.kind == FILTER:
             from gristmill.stages.text.filters import ScoreFilter
 

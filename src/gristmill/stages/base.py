@@ -79,6 +79,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
         fills_text: Whether columns that it adds may hold text. Scores, labels and ids are none: planning refuses to let
             them replace a text.
         never_drops: Whether every document that comes in goes out. Not inherited, as `notes_changes`.
+        needs_all_documents: The stage can decide on no document before it has seen all of them. A pipeline with such a
+            stage runs in steps, which the stage gives (see `stages.deduplication`).
         role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`.
         fork_safe: The stage's code may be loaded and run outside a worker: importing its module starts no thread, and
             no document ends the process. The local engine imports it before it forks workers, and runs it on small
@@ -107,6 +109,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     text_parameter: str | None = None
     fills_text = True
     never_drops = False
+    needs_all_documents = False
     role: Literal["", "score_filter"] = ""
     notes_changes = False
     fork_safe = False

@@ -29,9 +29,7 @@ def test_a_name_leads_to_its_class() -> None:
     assert find_by_class(dict) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["JsonReader", "jsonlreader", "os.system", "gristmill.stages.base.ProcessingStage", ""]
-)
+@pytest.mark.parametrize("name", ["JsonReader", "jsonlreader", "os system", "os.", "..", ""])
 def test_anything_else_is_unknown(name: str) -> None:
     with pytest.raises(UnknownNameError, match="'gristmill stages' lists all of them"):
         registered(name)

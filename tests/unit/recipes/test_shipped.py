@@ -16,6 +16,7 @@ NEEDED = {
     "non_english": {"input_path", "output_path"},
     "code": {"input_path", "output_path", "path_to_tokenizer"},
     "web": {"input_path", "output_path"},
+    "web_dedup": {"input_path", "output_path"},
 }
 
 
@@ -77,7 +78,7 @@ def test_a_path_never_means_a_shipped_recipe(path: str) -> None:
 
 
 def test_unknown() -> None:
-    with pytest.raises(RecipeError, match=r"code, demo, english, non_english, web\. Did you mean 'english'"):
+    with pytest.raises(RecipeError, match=r"code, demo, english, non_english, web, web_dedup\. Did you mean 'english'"):
         find_recipe("englisch")
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
@@ -24,6 +25,9 @@ from gristmill.ledger.record.trail import QUARANTINED, StageCount, Trail
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.partitions import Partition
 
+if TYPE_CHECKING:
+    from gristmill.ledger.record.step_record import EarlierStep
+
 
 def commit_partition(
     folder: RunFolder,
@@ -33,6 +37,8 @@ def commit_partition(
     trail: Trail,
     plan_digest: str,
     stage_order: Sequence[str],
+    read_from: RunFolder | None = None,
+    keeps_rows: bool = False,
 ) -> ManifestEntry:
     """Make the output of a partition final.
 
@@ -44,21 +50,29 @@ def commit_partition(
         trail: Everything recorded about the partition, merged.
         plan_digest: The digest of the plan that ran.
         stage_order: The stages that documents pass, from the reader to the writer.
+        read_from: The step whose output was read: the entry and the record go on where its own end.
+        keeps_rows: Record which row each written document was.
 
     Raises:
         ConservationError: The rows do not add up; nothing was written.
         OutputError: A file could not be written or moved; the partition is not committed.
     """
+    step: EarlierStep | None = None
+    if read_from is not None:
+        from gristmill.ledger.record.step_record import EarlierStep
+
+        step = EarlierStep(read_from, partition.id)
+        step.number_rows(trail)
     counts = {stage: trail.counts.get(stage, StageCount()) for stage in stage_order}
     rows_dropped = check_conservation(partition.id, trail, counts, staged_files)
     rows_read = row_numbers = source_rows(counts)
     for identity in trail.identities:
         row_numbers = max(row_numbers, int(identity.rows.max(initial=-1)) + 1)
     contents = _record_contents(trail, stage_order, row_numbers)
-    records: dict[str, FileEntry] = {}
-    for kind, (data, rows) in contents.items():
-        place = folder.relative(folder.record_path(kind, partition.id))
-        records[kind] = FileEntry(place, len(data), "xxh3:" + xxhash.xxh3_128_hexdigest(data), rows)
+    if keeps_rows:
+        written = sorted(trail.written, key=attrgetter("order"))
+        rows = np.concatenate([np.zeros(0, np.int64), *(block.rows for block in written)])
+        contents["rows"] = (rows.astype("<i8", copy=False).tobytes(), None)
     committed = ManifestEntry(
         partition=partition.id,
         index=partition.index,
@@ -66,7 +80,6 @@ def commit_partition(
         fingerprint=partition.fingerprint(),
         plan=plan_digest,
         files=_data_files(folder, partition.id, staged_files),
-        records=records,
         stages=counts,
         rows_read=rows_read,
         rows_written=trail.output_rows,
@@ -75,6 +88,13 @@ def commit_partition(
         row_numbers=row_numbers,
         damaged=_damaged_files(partition, trail) if trail.quarantine else None,
     )
+    if step is not None:
+        committed, contents = step.carried_on(committed, contents)
+    records: dict[str, FileEntry] = {}
+    for kind, (data, length) in contents.items():
+        place = folder.relative(folder.record_path(kind, partition.id))
+        records[kind] = FileEntry(place, len(data), "xxh3:" + xxhash.xxh3_128_hexdigest(data), length)
+    committed = replace(committed, records=records)
     manifest = Manifest(folder)
     earlier = manifest.get(partition.id)
     leftovers: list[FileEntry] = []
@@ -90,7 +110,7 @@ def commit_partition(
         leftovers = [file for file in earlier.all_files if file.path not in paths]
     # From here on an entry names every file that may lie around, and nothing counts until it says committed.
     manifest.add(replace(committed, state=PENDING, files=(*committed.files, *leftovers)))
-    for kind in PARTITION_FILES:
+    for kind in {**PARTITION_FILES, **contents}:
         path = folder.record_path(kind, partition.id)
         if kind in contents:
             folder.write(path, contents[kind][0])

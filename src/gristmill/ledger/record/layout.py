@@ -45,7 +45,13 @@ PARTITION_FILES = {
 STEPS_FOLDER = "steps"
 """The folder in the record folder where a workflow keeps the runs of its earlier steps, each with its own record."""
 
-_PLACES = {**RECORD_FILES, **PARTITION_FILES, "manifest": "manifest/{}.json", "staging": "staging/{}"}
+_PLACES = {
+    **RECORD_FILES,
+    **PARTITION_FILES,
+    "rows": "index/{}.rows",  # only in the steps of a longer run
+    "manifest": "manifest/{}.json",
+    "staging": "staging/{}",
+}
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _MAX_NAME_BYTES = 230  # leaves room for the endings above within the 255 of most file systems
 _STAGING = re.compile(r"(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]+")

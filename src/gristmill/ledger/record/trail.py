@@ -106,6 +106,17 @@ class Scores:
 
 
 @dataclass(slots=True)
+class Written:
+    """Which rows were written, in the order of the file; only recorded for files that a later step goes on with.
+
+    `order` is the place of the batch within the partition.
+    """
+
+    order: tuple[int, ...]
+    rows: Rows
+
+
+@dataclass(slots=True)
 class QuarantinedRecord:
     """A record that could not be processed, with all that is needed to look at it and to process it again.
 
@@ -171,6 +182,7 @@ class Trail:
     identities: list[Identity] = field(default_factory=list)
     times: defaultdict[str, StageTime] = field(default_factory=partial(defaultdict, StageTime))
     output_rows: int = 0
+    written: list[Written] = field(default_factory=list)
 
     def merge(self, other: Trail) -> None:
         """Take over everything that `other` holds."""
@@ -184,6 +196,7 @@ class Trail:
         self.quarantine.extend(other.quarantine)
         self.identities.extend(other.identities)
         self.output_rows += other.output_rows
+        self.written.extend(other.written)
 
 
 def join_sources(trails: Mapping[tuple[int, ...] | None, Trail]) -> Trail:
@@ -203,12 +216,13 @@ def join_sources(trails: Mapping[tuple[int, ...] | None, Trail]) -> Trail:
     return whole
 
 
-def _blocks(trail: Trail) -> list[Decisions | Changes | Scores | Identity]:
-    return [*trail.decisions, *trail.changes, *trail.scores, *trail.identities]
+def row_blocks(trail: Trail) -> list[Decisions | Changes | Scores | Identity | Written]:
+    """Everything in a trail that has row numbers as a column."""
+    return [*trail.decisions, *trail.changes, *trail.scores, *trail.identities, *trail.written]
 
 
 def _row_numbers(trail: Trail) -> int:
-    blocks = _blocks(trail)
+    blocks = row_blocks(trail)
     highest = [int(block.rows.max()) for block in blocks if len(block.rows)]
     return max((-1, *highest, *(record.row for record in trail.quarantine))) + 1
 
@@ -216,7 +230,7 @@ def _row_numbers(trail: Trail) -> int:
 def _move_rows(trail: Trail, by: int) -> None:
     if not by:
         return
-    for block in _blocks(trail):
+    for block in row_blocks(trail):
         block.rows = np.where(block.rows >= 0, block.rows + by, block.rows)
     for record in trail.quarantine:
         if record.row >= 0:

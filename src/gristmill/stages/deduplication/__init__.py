@@ -12,10 +12,14 @@ if TYPE_CHECKING:
     from gristmill.stages.deduplication.removal_workflow import TextDuplicatesRemovalWorkflow
     from gristmill.stages.deduplication.semantic.text_workflow import TextSemanticDeduplicationWorkflow
     from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
+    from gristmill.stages.deduplication.stages import ExactDeduplication, FuzzyDeduplication, SemanticDeduplication
 
 __all__ = [
+    "ExactDeduplication",
     "ExactDeduplicationWorkflow",
+    "FuzzyDeduplication",
     "FuzzyDeduplicationWorkflow",
+    "SemanticDeduplication",
     "SemanticDeduplicationWorkflow",
     "TextDuplicatesRemovalWorkflow",
     "TextSemanticDeduplicationWorkflow",
@@ -29,5 +33,6 @@ __getattr__, __dir__ = lazy_names(
         "removal_workflow": ["TextDuplicatesRemovalWorkflow"],
         "semantic.text_workflow": ["TextSemanticDeduplicationWorkflow"],
         "semantic.workflow": ["SemanticDeduplicationWorkflow"],
+        "stages": ["ExactDeduplication", "FuzzyDeduplication", "SemanticDeduplication"],
     },
 )

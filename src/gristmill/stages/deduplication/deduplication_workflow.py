@@ -24,6 +24,7 @@ from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, 
 from gristmill.stages.deduplication.removal import DuplicateRemoval
 from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, count_distinct
 from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, find_filetype
+from gristmill.stages.deduplication.step_files import PipelineDocuments
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule, numbers_of
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
@@ -43,6 +44,9 @@ class DeduplicationWorkflow(WorkflowBase):
     first_step = "signatures"
     run_bytes = RUN_BYTES
     """How much of its rows a partition of a step sorts at once."""
+
+    step_prefix = ""
+    """What the names of the steps' folders begin with, where they lie beside those of others."""
 
     without_effect: tuple[str, ...] = ()
     """The options that are accepted for other engines; a run says so where one is given."""
@@ -211,6 +215,42 @@ class DeduplicationWorkflow(WorkflowBase):
             files=(self.id_generator_file,),
         )
         return result
+
+    def search(
+        self,
+        documents: PipelineDocuments,
+        executor: BaseExecutor,
+        *,
+        name: str,
+        error_budget: float | int | None,
+        listeners: Sequence[Listener],
+    ) -> DuplicateRemoval:
+        """Find the duplicates among documents of a pipeline; gives the stage `name` that removes them.
+
+        Raises:
+            InputChangedError: The documents are not what an earlier step of the search has read.
+        """
+        if self.rule.survivor == "priority" and not documents.has_one_file_each():
+            raise UsageError(
+                f"Stage {name!r} prefers documents by their source files (survivor='priority'), but several files are "
+                "read as one partition, and after other stages it cannot be told which. Leave files_per_partition and "
+                "blocksize of the reader out, or put the deduplication directly after the reader."
+            )
+        options = {"error_budget": error_budget, "listeners": listeners, "progress": False, "url_field": None}
+        steps = Steps(self, executor, documents, fresh=False, options=options)
+        notes = [*self._notes(), *check_named_columns(self, documents)]
+        for listener in listeners:
+            for note in notes:
+                listener(Notice(f"{name}: {note}"))
+        steps.check_begun()
+        removals = self._find(steps)
+        assert removals is not None
+        steps.check_input()
+        removal = DuplicateRemoval(
+            removals, steps.partition_ids, reason=self.reason, step=documents.step, storage_options=self.storage_options
+        )
+        removal.name = name
+        return removal
 
     def _write(self, steps: Steps, removals: RunFiles) -> None:
         """Write the documents that stay, or the list of those to remove."""

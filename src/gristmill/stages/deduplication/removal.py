@@ -8,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.ledger.record.trail import DUPLICATE
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.step_record import EarlierStep
+from gristmill.ledger.record.trail import DUPLICATE, Rows
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, sorted_by_key
 from gristmill.stages.deduplication.source import Keys, first_key, make_keys, partitions_of, rows_of
+from gristmill.storage.files import StorageOptions
 from gristmill.tasks.document import DocumentBatch
 
 REMOVALS = pa.schema(
@@ -33,14 +36,26 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         removals: The sorted lists of the step before.
         partition_ids: The ids of the partitions by number, as survivors without an id are called by them.
         reason: What the ledger says.
+        step: The folder of the step whose files were compared; rows are called as in the input of the whole run.
+        storage_options: Options of the file system of that folder.
     """
 
     notes_changes = True
     name = "duplicate_removal"
     fork_safe = True
 
-    def __init__(self, removals: RunFiles, partition_ids: Sequence[str], *, reason: str) -> None:
+    def __init__(
+        self,
+        removals: RunFiles,
+        partition_ids: Sequence[str],
+        *,
+        reason: str,
+        step: str | None = None,
+        storage_options: StorageOptions = None,
+    ) -> None:
         self._removals = removals
+        self._step = None if step is None else RunFolder(step, storage_options)
+        self._numbers: dict[int, Rows] = {}
         self._partition_ids = tuple(partition_ids)
         self.removals = removals.digest
         self.reason = reason
@@ -65,7 +80,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         if not len(found):
             return task
         chosen = gone.take(pa.array(found))
-        names = survivor_names(chosen, self._partition_ids)
+        names = survivor_names(self._numbered(chosen), self._partition_ids)
         survivors = [""] * task.num_items
         similarity = np.full(task.num_items, np.nan)
         similarity[mask] = column(chosen, "similarity")
@@ -81,6 +96,20 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
             similarity=similarity,
             clusters=clusters,
         )
+
+    def _numbered(self, removals: pa.Table) -> pa.Table:
+        """The removals with survivors that have no id by their row in the input, instead of that in a step's files."""
+        if self._step is None or not removals.column("survivor_id").null_count:
+            return removals
+        keys = column(removals, "survivor").copy()
+        partitions, rows = partitions_of(keys), rows_of(keys)
+        for partition in np.unique(partitions).tolist():
+            if partition not in self._numbers:
+                self._numbers[partition] = EarlierStep(self._step, self._partition_ids[partition]).rows()
+            mine = partitions == partition
+            keys[mine] = make_keys(partition, self._numbers[partition][rows[mine]])
+        place = removals.schema.get_field_index("survivor")
+        return removals.set_column(place, "survivor", pa.array(keys))
 
     def _removals_of(self, partition: int) -> pa.Table:
         if partition != self._partition or self._list is None:

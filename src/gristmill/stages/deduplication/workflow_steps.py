@@ -52,7 +52,7 @@ class Steps:
 
     def path(self, step: str) -> str:
         """The folder of a step."""
-        return f"{self._root}/{step}"
+        return f"{self._root}/{self.workflow.step_prefix}{step}"
 
     def folder(self, step: str) -> RunFolder:
         """The record of a step."""
@@ -69,13 +69,21 @@ class Steps:
         if self.workflow.perform_removal:  # said now, and not after the whole search
             writer = self.workflow._writer(self.source)
             output.check_strangers(writer.mode, writer.extension, self.partitions)
-        plans = [name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
         if self.fresh:
-            for step in plans:
+            for step in self._begun(root):
                 root.remove_tree(root.join(step))
             return
-        first = self.workflow.first_step
-        check_unchanged(self.partitions, self.folder(first), complete=any(step != first for step in plans))
+        self.check_begun()
+
+    def check_begun(self) -> None:
+        """Refuse to go on with an input that is not what the first step has read, as far as it has read."""
+        first = self.path(self.workflow.first_step).rpartition("/")[2]
+        begun = self._begun(RunFolder(self._root, storage_options=self.workflow.storage_options))
+        complete = any(step != first for step in begun if step.startswith(self.workflow.step_prefix))
+        check_unchanged(self.partitions, self.folder(self.workflow.first_step), complete=complete)
+
+    def _begun(self, root: RunFolder) -> list[str]:
+        return [name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
 
     def check_apart(self) -> None:
         """Refuse an output that is mixed up with the input, before anything is written there."""

@@ -158,8 +158,10 @@ def _forget_search(steps: Steps) -> None:
     """
     root = RunFolder(steps.path("members").rpartition("/")[0], storage_options=steps.workflow.storage_options)
     files = list(root.walk())
-    chosen = sorted({name.split("/", 1)[0] for name in files if name.startswith(("chains-", "survivors-"))})
-    for step in (*chosen, "pairs", "neighbours", "members"):
+    prefix = steps.workflow.step_prefix
+    chosen = (f"{prefix}chains-", f"{prefix}survivors-")
+    found = sorted({name.split("/", 1)[0] for name in files if name.startswith(chosen)})
+    for step in (*found, *(prefix + name for name in ("pairs", "neighbours", "members"))):
         plan = f"{step}/{RECORD_FOLDER}/plan.json"
         for name in files:
             if name.startswith(f"{step}/") and name != plan:

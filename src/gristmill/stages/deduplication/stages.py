@@ -1,0 +1,288 @@
+"""Deduplication as a stage of a pipeline, anywhere in it: one document of every group of duplicates goes on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from gristmill.errors import StageDefinitionError
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
+from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
+from gristmill.stages.deduplication.fuzzy.workflow import DEFAULT_THRESHOLD, Device, FuzzyDeduplicationWorkflow, Verify
+from gristmill.stages.deduplication.semantic.text_workflow import DEFAULT_MODEL, TextSemanticDeduplicationWorkflow
+from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
+from gristmill.stages.deduplication.survivor_rule import Survivor
+from gristmill.tasks.document import DocumentBatch
+
+if TYPE_CHECKING:
+    from gristmill.backends.base import BaseExecutor
+    from gristmill.observe.events import Listener
+    from gristmill.pipeline.run import Options, Run
+    from gristmill.stages.deduplication.pipeline_steps import PipelineSteps
+
+
+class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """The base of deduplications in pipelines: all documents are compared before any goes on.
+
+    So a pipeline with such stages runs in steps, with intermediate files beside the record of its output; they are
+    removed at the end of the run. There is one record for all steps.
+    """
+
+    needs_all_documents = True
+    text_field: str
+    score_field: str | None
+
+    @abstractmethod
+    def workflow(self, *, output_path: str, **places: Any) -> DeduplicationWorkflow:
+        """What finds the duplicates; `places` are options about where, which this stage does not have."""
+
+    def inputs(self) -> Spec:
+        return ["data"], [self.text_field, *([self.score_field] if self.score_field is not None else [])]
+
+    def outputs(self) -> Spec:
+        return ["data"], []
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        """Never called: what is found is removed by a stage that takes the place of this one."""
+        raise StageDefinitionError(
+            f"{type(self).__name__} compares all documents, so it must be a stage of a Pipeline itself and not a part "
+            "of another stage. Without a pipeline, use the workflow: "
+            f"{type(self.workflow(output_path='unique/')).__name__}."
+        )
+
+    def steps(self, run: Run, executor: BaseExecutor, options: Options, listeners: Sequence[Listener]) -> PipelineSteps:
+        """The steps that come before the last one of a run."""
+        from gristmill.stages.deduplication.pipeline_steps import PipelineSteps
+
+        return PipelineSteps(run, executor, options, listeners)
+
+
+class ExactDeduplication(Deduplication):
+    """Keeps one document of every group of equal texts.
+
+    Args:
+        text_field: The column with the text.
+        survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
+            by "priority" of sources.
+        score_field: The column of numbers for survivor="best"; the highest stays.
+        source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
+        merge_empty: Whether empty and missing texts count as duplicates of each other.
+
+    Example:
+        >>> pipeline.add_stage(ExactDeduplication(survivor="longest"))
+    """
+
+    name = "exact_deduplication"
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        *,
+        survivor: Survivor = "first",
+        score_field: str | None = None,
+        source_priority: Sequence[str] | None = None,
+        merge_empty: bool = False,
+    ) -> None:
+        self.text_field = text_field
+        self.survivor = survivor
+        self.score_field = score_field
+        self.source_priority = None if source_priority is None else list(source_priority)
+        self.merge_empty = merge_empty
+        self.workflow(output_path="unique/")  # refuses what cannot work
+
+    def workflow(self, *, output_path: str, **places: Any) -> ExactDeduplicationWorkflow:
+        return ExactDeduplicationWorkflow(
+            output_path,
+            text_field=self.text_field,
+            survivor=self.survivor,
+            score_field=self.score_field,
+            source_priority=self.source_priority,
+            merge_empty=self.merge_empty,
+            **places,
+        )
+
+
+class FuzzyDeduplication(Deduplication):
+    """Keeps one document of every group of near-duplicates: texts that share most of their word sequences.
+
+    Args:
+        text_field: The column with the text.
+        threshold: The least Jaccard similarity of duplicates.
+        verify: How candidates are verified: "pairs" compares every pair exactly; "cluster" also keeps documents apart
+            that are connected only through others; "signature" compares signatures, which takes less disk and errs by
+            about 0.025; None takes every candidate for a duplicate.
+        word_ngrams: How many words make a shingle.
+        char_ngrams: Use runs of so many characters as shingles, instead of words.
+        num_bands: Bands of a signature; derived from the threshold when not given.
+        minhashes_per_band: Hashes of a band; derived from the threshold when not given.
+        seed: Chooses the hash functions.
+        survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
+            by "priority" of sources.
+        score_field: The column of numbers for survivor="best"; the highest stays.
+        source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
+        merge_empty: Whether empty and missing texts count as duplicates of each other.
+        device: Where signatures are made: "cpu", "cuda", or "auto", which takes GPUs where there are some.
+
+    Example:
+        >>> pipeline.add_stage(FuzzyDeduplication(threshold=0.75))
+    """
+
+    name = "fuzzy_deduplication"
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        *,
+        threshold: float = DEFAULT_THRESHOLD,
+        verify: Verify | None = "pairs",
+        word_ngrams: int = 5,
+        char_ngrams: int | None = None,
+        num_bands: int | None = None,
+        minhashes_per_band: int | None = None,
+        seed: int = 42,
+        survivor: Survivor = "first",
+        score_field: str | None = None,
+        source_priority: Sequence[str] | None = None,
+        merge_empty: bool = False,
+        device: Device = "auto",
+    ) -> None:
+        self.text_field = text_field
+        self.threshold = threshold
+        self.verify: Verify | None = verify
+        self.word_ngrams = word_ngrams
+        self.char_ngrams = char_ngrams
+        self.num_bands = num_bands
+        self.minhashes_per_band = minhashes_per_band
+        self.seed = seed
+        self.survivor = survivor
+        self.score_field = score_field
+        self.source_priority = None if source_priority is None else list(source_priority)
+        self.merge_empty = merge_empty
+        self.device: Device = device
+        self.workflow(output_path="unique/")
+
+    def workflow(self, *, output_path: str, **places: Any) -> FuzzyDeduplicationWorkflow:
+        return FuzzyDeduplicationWorkflow(
+            output_path=output_path,
+            text_field=self.text_field,
+            threshold=self.threshold,
+            verify=self.verify,
+            word_ngrams=self.word_ngrams,
+            char_ngrams=self.char_ngrams,
+            num_bands=self.num_bands,
+            minhashes_per_band=self.minhashes_per_band,
+            seed=self.seed,
+            survivor=self.survivor,
+            score_field=self.score_field,
+            source_priority=self.source_priority,
+            merge_empty=self.merge_empty,
+            device=self.device,
+            **places,
+        )
+
+
+class SemanticDeduplication(Deduplication):
+    """Keeps one of the documents that mean nearly the same, told by embeddings.
+
+    The embeddings come from a sentence model (by default all-MiniLM-L6-v2 of the extra `semantic`), or from a column.
+
+    Args:
+        text_field: The column with the text.
+        eps: How far apart duplicates may be, as 1 - cosine.
+        which_to_keep: Which one of near documents stays: "hard" (farthest from its centroid), "easy" (nearest) or
+            "random".
+        n_clusters: How many clusters; by default the square root of the number of documents.
+        model_identifier: A sentence model: a hub id, a local folder, or `package:NAME`.
+        embedding_field: Take embeddings from this column instead of a model.
+        embedding_max_chars: How many characters of a text are embedded at the most.
+        model_inference_batch_size: The most documents per forward pass.
+        model_cache_dir: Where downloads are kept; None for the default of the hub.
+        hf_token: An access token for gated models; it is never shown.
+        cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
+        random_state: Chooses the vectors k-means begins with, and the order for which_to_keep="random".
+        survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" by `score_field`, or by
+            "priority" of sources.
+        score_field: The column of numbers for survivor="best"; the highest stays.
+        source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
+
+    Example:
+        >>> pipeline.add_stage(SemanticDeduplication(eps=0.05))
+    """
+
+    name = "semantic_deduplication"
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        *,
+        eps: float = 0.01,
+        which_to_keep: Literal["hard", "easy", "random"] = "hard",
+        n_clusters: int | None = None,
+        model_identifier: str = DEFAULT_MODEL,
+        embedding_field: str | None = None,
+        embedding_max_chars: int | None = None,
+        model_inference_batch_size: int = 1024,
+        model_cache_dir: str | None = None,
+        hf_token: str | None = None,
+        cpu_backend: Literal["torch", "torch-int8"] = "torch",
+        random_state: int = 42,
+        survivor: Survivor | None = None,
+        score_field: str | None = None,
+        source_priority: Sequence[str] | None = None,
+    ) -> None:
+        self.text_field = text_field
+        self.eps = eps
+        self.which_to_keep = which_to_keep
+        self.n_clusters = n_clusters
+        self.model_identifier = model_identifier
+        self.embedding_field = embedding_field
+        self.embedding_max_chars = embedding_max_chars
+        self.model_inference_batch_size = model_inference_batch_size
+        self.model_cache_dir = model_cache_dir
+        self.hf_token = hf_token
+        self.cpu_backend = cpu_backend
+        self.random_state = random_state
+        self.survivor = survivor
+        self.score_field = score_field
+        self.source_priority = None if source_priority is None else list(source_priority)
+        self.workflow(output_path="unique/")
+
+    def inputs(self) -> Spec:
+        score = [] if self.score_field is None else [self.score_field]
+        return ["data"], [self.text_field if self.embedding_field is None else self.embedding_field, *score]
+
+    def check_columns(self, columns: Collection[str]) -> None:
+        """Refuse to run where the packages for a model are missing."""
+        self.workflow(output_path="unique/")._first_stages()
+
+    def workflow(self, *, output_path: str, **places: Any) -> SemanticDeduplicationWorkflow:
+        shared: dict[str, Any] = {
+            "text_field": self.text_field,
+            "eps": self.eps,
+            "which_to_keep": self.which_to_keep,
+            "n_clusters": self.n_clusters,
+            "survivor": self.survivor,
+            "score_field": self.score_field,
+            "source_priority": self.source_priority,
+            **places,
+        }
+        if self.embedding_field is not None:
+            shared["id_field"] = shared.get("id_field") or "id"
+            return SemanticDeduplicationWorkflow(
+                None, output_path, embedding_field=self.embedding_field, random_state=self.random_state, **shared
+            )
+        return TextSemanticDeduplicationWorkflow(
+            None,
+            output_path,
+            perform_removal=False,
+            model_identifier=self.model_identifier,
+            embedding_max_chars=self.embedding_max_chars,
+            model_inference_batch_size=self.model_inference_batch_size,
+            model_cache_dir=self.model_cache_dir,
+            hf_token=self.hf_token,
+            cpu_backend=self.cpu_backend,
+            kmeans_random_state=self.random_state,
+            **shared,
+        )
