@@ -56,6 +56,7 @@ def run(kind: str, source: str, folder: Path, *, budget: str = "", memory: bool 
     """Seconds or peak of one run, and what came of it."""
     output, facts = folder / "output", folder / "facts.json"
     shutil.rmtree(output, ignore_errors=True)
+    shutil.rmtree(f"{output}.gristmill", ignore_errors=True)
     found = measure([sys.executable, "-c", RUN, kind, source, str(output), budget, str(facts)], memory=memory)
     return {**{key: round(value, 2) for key, value in found.items()}, **json.loads(facts.read_text())}
 
@@ -170,7 +171,7 @@ def signatures(corpus: Path, folder: Path, options: Any) -> dict[str, Any]:
     rates = []
     for _ in range(3):
         run("fuzzy", pattern, folder)
-        record = json.loads((folder / "output/_gristmill/steps/signatures/_gristmill/run.json").read_text())
+        record = json.loads((folder / "output.gristmill/steps/signatures/_gristmill/run.json").read_text())
         (busy,) = (stage["busy_seconds"] for stage in record["stages"] if stage["stage"] == "minhashes")
         rates.append(size / 1e6 / busy)
     return {

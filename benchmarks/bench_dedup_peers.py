@@ -119,7 +119,7 @@ def timed(command: list[str]) -> float:
 
 def count(folder: Path) -> int:
     """How many documents a side has kept."""
-    paths = [path for path in folder.rglob("*.jsonl") if "_gristmill" not in path.parts]
+    paths = [path for path in folder.rglob("*.jsonl") if not any(part.endswith(".gristmill") for part in path.parts)]
     return sum(path.read_bytes().count(b"\n") for path in paths)
 
 

@@ -51,7 +51,7 @@ def jaccard(one: set[Any], other: set[Any]) -> float:
 def clusters_of(output: Path) -> dict[str, str]:
     """Document id → id of the survivor, out of the ledger."""
     found: dict[str, str] = {}
-    for path in sorted((output / "_gristmill" / "ledger").glob("*.parquet")):
+    for path in sorted(Path(f"{output}.gristmill", "ledger").glob("*.parquet")):
         table = pq.read_table(path, columns=["id", "outcome", "survivor"])
         for row in table.to_pylist():
             if row["outcome"] == "duplicate":

@@ -146,7 +146,7 @@ def recall(source: Path, output: Path, count: int, queries: int, seed: int) -> d
             others.append(rows + start + at)
     one, other = np.concatenate(ones), np.concatenate(others)
     one, other = one[one != other], other[one != other]
-    steps = output / "_gristmill" / "steps"
+    steps = Path(f"{output}.gristmill", "steps")
     home, visits = np.full(count, -1), set()
     for path in sorted((steps / "members").glob("*.arrow")):
         with pa.memory_map(str(path)) as file:
@@ -192,9 +192,10 @@ def main() -> None:
         if not source.exists():
             write_vectors(source, options.vectors, options.dimensions, options.topics, options.spectrum, options.seed)
         shutil.rmtree(output, ignore_errors=True)
+        shutil.rmtree(f"{output}.gristmill", ignore_errors=True)
         facts, cost = run(source, output, options.memory_budget)
         steps = {name.removesuffix("_time"): round(value, 1) for name, value in facts.items() if name.endswith("_time")}
-        disk = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) / 1e9
+        disk = sum(path.stat().st_size for path in Path(f"{output}.gristmill").rglob("*") if path.is_file()) / 1e9
         result = {
             "vectors": options.vectors,
             "dimensions": options.dimensions,

@@ -110,6 +110,7 @@ def measure_all(source: str, folder: Path, rounds: int, budget: str) -> dict[str
     def ours(kind: str) -> Any:
         def command() -> list[str]:
             shutil.rmtree(folder / kind, ignore_errors=True)
+            shutil.rmtree(f"{folder / kind}.gristmill", ignore_errors=True)
             return [sys.executable, "-c", _OURS, kind, source, str(folder / kind), budget]
 
         return command

@@ -46,6 +46,7 @@ def main() -> None:
 
         def ours(source: str = "in") -> None:
             shutil.rmtree(folder / "out", ignore_errors=True)
+            shutil.rmtree(folder / "out.gristmill", ignore_errors=True)
             stages = [JsonlReader(str(folder / source), blocksize="32MB"), JsonlWriter(str(folder / "out"))]
             Pipeline("read_write", stages=stages).run(executor=LocalExecutor(config={"num_cpus": 2}))
 

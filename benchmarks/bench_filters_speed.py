@@ -60,6 +60,7 @@ def measure(recipe: str, options: Any, folder: str, size: int, peer: str, python
 
     def ours() -> float:
         shutil.rmtree(f"{folder}/ours", ignore_errors=True)
+        shutil.rmtree(f"{folder}/ours.gristmill", ignore_errors=True)
         return timed([sys.executable, "-m", "gristmill", "run", recipe, options.files, f"{folder}/ours", "-q"])
 
     ours()
@@ -94,7 +95,8 @@ def compare(ours: str, theirs: str) -> dict[str, int]:
     import orjson
 
     def texts(folder: str) -> dict[str, str]:
-        paths = [path for path in Path(folder).rglob("*.jsonl") if "_gristmill" not in path.parts]
+        found = Path(folder).rglob("*.jsonl")
+        paths = [path for path in found if not any(part.endswith(".gristmill") for part in path.parts)]
         records = (orjson.loads(line) for path in paths for line in path.read_bytes().splitlines())
         return {record["id"]: record["text"] for record in records}
 

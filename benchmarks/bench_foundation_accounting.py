@@ -95,6 +95,7 @@ def main() -> None:
 
             def pipeline() -> None:
                 shutil.rmtree(folder / "out", ignore_errors=True)
+                shutil.rmtree(folder / "out.gristmill", ignore_errors=True)
                 every = [JsonlReader(str(folder / "in")), *stages, JsonlWriter(str(folder / "out"))]
                 Pipeline("accounting", stages=every).run(executor=LocalExecutor(config={"num_cpus": 0}))
 

@@ -106,7 +106,7 @@ def main() -> None:
         for work in works:
             work()
         timed = best_of(options.repeat, *works)
-        record = json.loads((folder / "out" / "_gristmill" / "run.json").read_text())
+        record = json.loads((folder / "out.gristmill" / "run.json").read_text())
         kept = sum(len(path.read_bytes().splitlines()) for path in (folder / "peer" / "data").glob("*"))
     result = {
         "documents": record["rows_read"],

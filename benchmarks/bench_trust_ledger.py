@@ -140,7 +140,9 @@ def time_and_bytes(corpus: Path, folder: Path, *, repeats: int) -> dict[str, Any
     entries = list(ledger.entries().values())
     sizes = {kind: sum(e.records[kind].size for e in entries if kind in e.records) for kind in ("ledger", "ids")}
     read, dropped = sum(e.rows_read for e in entries), sum(e.rows_dropped for e in entries)
-    manifest = sum(path.stat().st_size for path in (output / "_gristmill" / "manifest").iterdir())
+    manifest = sum(
+        path.stat().st_size for path in (output.with_name(f"{output.name}.gristmill") / "manifest").iterdir()
+    )
     found["documents"] = read
     found["dropped"] = dropped
     found["bytes_per_kept"] = round(sizes["ids"] / read, 2)

@@ -131,10 +131,12 @@ def main() -> None:
 
         def cascade(name: str, tree: Path) -> dict[str, float]:
             shutil.rmtree(folder / f"cascade-{name}", ignore_errors=True)
+            shutil.rmtree(folder / f"cascade-{name}.gristmill", ignore_errors=True)
             return timed(tree, ["-m", "gristmill", "run", "english", f"{folder}/in", f"{folder}/cascade-{name}", "-q"])
 
         def copy(name: str, tree: Path) -> dict[str, float]:
             shutil.rmtree(folder / f"copy-{name}", ignore_errors=True)
+            shutil.rmtree(folder / f"copy-{name}.gristmill", ignore_errors=True)
             return timed(tree, [str(folder / "read_and_write.py"), f"{folder}/in", f"{folder}/copy-{name}"])
 
         def start(name: str, tree: Path) -> dict[str, float]:

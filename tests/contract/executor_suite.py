@@ -34,6 +34,7 @@ from gristmill.stages.resources import Resources
 from gristmill.stages.text.io.reader import JsonlReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from tests.contract import stages
+from tests.outputs import contents_of
 
 FILES, ROWS = 4, 40
 
@@ -68,12 +69,8 @@ def make_input(folder: Path, *, files: int = FILES, rows: int = ROWS) -> Path:
 
 def contents(output: Path) -> dict[str, bytes]:
     """Every file that must be the same on every executor: data, ledger, index and quarantine."""
-    kept = {}
-    for path in sorted(output.rglob("*")):
-        name = path.relative_to(output).as_posix()
-        if path.is_file() and name.split("/")[-1] not in ("run.json", "report.html") and "/manifest/" not in f"/{name}":
-            kept[name] = path.read_bytes()
-    return kept
+    found = contents_of(output, without=("run.json", "report.html"))
+    return {name: data for name, data in found.items() if not name.startswith("record/manifest/")}
 
 
 class ExecutorSuite:
@@ -151,7 +148,7 @@ class ExecutorSuite:
         assert shown[-1].startswith("contract done: 4/4 partitions"), shown
         expected, found = contents(here), contents(there)
         # The plan names the folder that the stage writes its notes to.
-        expected.pop("_gristmill/plan.json"), found.pop("_gristmill/plan.json")
+        expected.pop("record/plan.json"), found.pop("record/plan.json")
         assert expected == found
         assert any(name.endswith(".jsonl") for name in found)
         report = verify(str(there))

@@ -18,6 +18,7 @@ from gristmill.stages.text.filters import MeanWordLengthFilter, ScoreFilter, Wor
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
 from tests.contract import equality_stages as mine
+from tests.outputs import contents_of
 from tests.unit.pipeline.jobs import write_lines
 
 FILES, ROWS = 5, 30
@@ -78,14 +79,6 @@ def _run(kind: str, job: str, source: Path, output: Path, config: dict[str, Any]
     return report
 
 
-def _contents(output: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(output).as_posix(): path.read_bytes()
-        for path in sorted(output.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
-
-
 def _counts(report: Any) -> list[Any]:
     return [
         (s.name, s.rows_in, s.rows_out, s.created, dict(s.dropped), dict(s.quarantined), s.untracked, s.changed)
@@ -103,7 +96,7 @@ CASES = [(kind, job) for job in JOBS for kind in (KINDS if job == "modifiers" el
 def test_equality(kind: str, job: str, lines: Path, tables: Path, tmp_path: Path) -> None:
     source = lines if kind.startswith("jsonl") else tables
     first = _run(kind, job, source, tmp_path / "here", {"num_cpus": 0})
-    expected = _contents(tmp_path / "here")
+    expected = contents_of(tmp_path / "here")
     assert len(Manifest(str(tmp_path / "here")).load()) == len(list(source.iterdir()))
     # Fast ones everywhere; all of them where pieces of partitions cross between workers.
     engines = ENGINES if kind == "jsonl-jsonl" else ENGINES[2:]
@@ -111,7 +104,7 @@ def test_equality(kind: str, job: str, lines: Path, tables: Path, tmp_path: Path
     for workers, mode in ALL_ENGINES if everywhere else engines:
         output = tmp_path / f"{mode}-{workers}"
         report = _run(kind, job, source, output, {"num_cpus": workers, "execution_mode": mode})
-        found = _contents(output)
+        found = contents_of(output)
         assert sorted(found) == sorted(expected), (workers, mode)
         for name, data in expected.items():
             assert found[name] == data, (workers, mode, name)
@@ -138,11 +131,11 @@ def test_equality_of_replays(kind: str, lines: Path, tables: Path, tmp_path: Pat
         assert report.quarantined > 5
     mended.touch()
     job(tmp_path / "whole").run(executor=LocalExecutor(config={"num_cpus": 0}), **options)
-    expected = _contents(tmp_path / "whole")
+    expected = contents_of(tmp_path / "whole")
     for name, config in executors.items():
         replayed = job(tmp_path / name).replay(LocalExecutor(config=config))
         assert replayed.still_quarantined == (2 if kind == "jsonl-jsonl" else 0)
-        found = _contents(tmp_path / name)
+        found = contents_of(tmp_path / name)
         assert sorted(found) == sorted(expected), name
         assert [file for file in expected if found[file] != expected[file]] == [], name
         checked = verify(str(tmp_path / name))

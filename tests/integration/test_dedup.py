@@ -17,6 +17,7 @@ import pytest
 from gristmill.backends.local import LocalExecutor
 from gristmill.ledger.prove.verify import verify
 from gristmill.stages.deduplication import ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow
+from tests.outputs import contents_of, record_of
 
 KINDS = {"exact": ExactDeduplicationWorkflow, "fuzzy": FuzzyDeduplicationWorkflow}
 STEPS = {"exact": 3, "fuzzy": 6}
@@ -50,7 +51,7 @@ def kept(output: Path) -> list[str]:
 def removals(output: Path) -> dict[str, str]:
     """Removed document → survivor."""
     found = {}
-    for path in sorted((output / "_gristmill" / "ledger").glob("*.parquet")):
+    for path in sorted((record_of(output) / "ledger").glob("*.parquet")):
         for row in pq.read_table(path).to_pylist():
             assert row["outcome"] == "duplicate"
             found[row["id"]] = row["survivor"]
@@ -59,8 +60,8 @@ def removals(output: Path) -> dict[str, str]:
 
 def contents(output: Path) -> dict[str, bytes]:
     """Everything that must not depend on how a run went: output and ledger."""
-    places = [*output.glob("*.jsonl"), *(output / "_gristmill" / "ledger").glob("*")]
-    return {str(path.relative_to(output)): path.read_bytes() for path in places}
+    found = contents_of(output)
+    return {name: data for name, data in found.items() if name.startswith("record/ledger/") or "/" not in name}
 
 
 @pytest.fixture(scope="module", params=["exact", "fuzzy"])

@@ -42,6 +42,7 @@ from gristmill.stages.resources import Resources
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.tasks import DocumentBatch
+from tests.outputs import record_of
 from tests.pace import slowness
 
 # Workers cannot import this file; its stages are sent by value.
@@ -951,7 +952,7 @@ def test_a_killed_driver_takes_its_workers_along_and_the_next_run_goes_on(
     assert whole.wait(PATIENCE_S) == 0
     out = tmp_path / "out"
     made = program(source, out, seconds=0.05, hold="3-", mode=mode)
-    staging = out / "_gristmill" / "staging"
+    staging = record_of(out) / "staging"
     record = RunFolder(str(out))
     if mode == "streaming":
         wait_until(lambda: (read_run(record) or {"partitions_committed": 0})["partitions_committed"] >= 2)

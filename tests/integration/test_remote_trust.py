@@ -17,6 +17,7 @@ from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from tests.integration.shelf import Borrower
 from tests.integration.trust_job import make_input
+from tests.outputs import contents_of
 
 FILES = 5
 
@@ -46,14 +47,6 @@ def _run(job: Pipeline, workers: int) -> Any:
     return job.run(executor=executor, error_budget=None, progress=False).report
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
-
-
 def _sound(root: Path, output: str) -> None:
     report = verify(f"shelf://{output}", storage_options={"root": str(root)})
     assert report.ok, report
@@ -77,7 +70,7 @@ def test_a_file_that_is_lost_during_the_run(root: Path, workers: int) -> None:
     report = _run(_job(root, "out"), workers)
     assert report.partitions_done_before > 0
     _sound(root, "out")
-    assert _contents(root / "out") == _contents(root / "whole")
+    assert contents_of(root / "out") == contents_of(root / "whole")
     options = {"root": str(root)}
     assert Ledger("shelf://out", storage_options=options).why("1-3").status == "kept"
     assert _run(_job(root, "out"), workers).partitions_done_before == FILES
@@ -89,7 +82,7 @@ def test_a_connection_that_breaks_at_any_operation(root: Path, tmp_path: Path, w
     count, trouble = tmp_path / "trouble.count", tmp_path / "trouble"
     _run(_job(root, "whole", trouble=trouble), workers)
     operations = count.stat().st_size
-    expected = _contents(root / "whole")
+    expected = contents_of(root / "whole")
     assert operations > 20
     messages = []
     for number in range(1, operations + 1, step):
@@ -103,6 +96,6 @@ def test_a_connection_that_breaks_at_any_operation(root: Path, tmp_path: Path, w
         trouble.unlink()
         _run(_job(root, output, trouble=trouble), workers)
         _sound(root, output)
-        assert _contents(root / output) == expected, number
+        assert contents_of(root / output) == expected, number
     assert len(messages) > operations // step // 2
     assert all("Connection reset" in message for message in messages), messages

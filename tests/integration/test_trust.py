@@ -27,6 +27,7 @@ from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from tests.integration.trust_host import Host
 from tests.integration.trust_job import Deadly, make_input
+from tests.outputs import contents_of, record_of
 
 FILES = 12
 PATIENCE_S = 600.0
@@ -50,17 +51,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_input(tmp_path_factory.mktemp("many") / "in", files=FILES)
 
 
-def contents(output: Path) -> dict[str, bytes]:
-    """Every file of an output but the record of the run, which holds times."""
-    return {
-        path.relative_to(output).as_posix(): path.read_bytes()
-        for path in sorted(output.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
-
-
 def assert_same(output: Path, expected: dict[str, bytes], where: object) -> None:
-    found = contents(output)
+    found = contents_of(output)
     assert sorted(found) == sorted(expected), where
     for name, data in expected.items():
         assert found[name] == data, (where, name)
@@ -77,7 +69,7 @@ def test_death_at_file_operations(host: Host, few: Path, tmp_path: Path, format:
     whole = tmp_path / "whole"
     told = host.run(few, whole, format=format)
     assert told["code"] == 0, told
-    expected = contents(whole)
+    expected = contents_of(whole)
     assert {name.split("/")[1] for name in expected if "/" in name} >= {"ledger", "index", "manifest", "quarantine"}
     dice = random.Random(17)
     points = [(at, how) for at in range(1, told["operations"] + 1) for how in ("before", "after")]
@@ -97,7 +89,7 @@ def test_death_at_file_operations(host: Host, few: Path, tmp_path: Path, format:
 
 
 def _committed(output: Path) -> int:
-    manifest = output / "_gristmill" / "manifest"
+    manifest = record_of(output) / "manifest"
     return sum(name.endswith(".json") for name in os.listdir(manifest)) if manifest.is_dir() else 0
 
 
@@ -124,7 +116,7 @@ def test_killed_drivers_and_workers(host: Host, many: Path, tmp_path: Path, segm
     """Every run is killed several times, the driver as a whole or all workers at once, and taken up again."""
     whole = tmp_path / "whole"
     assert host.run(many, whole, segments=segments)["code"] == 0
-    expected = contents(whole)
+    expected = contents_of(whole)
     dice = random.Random(segments)
     output = tmp_path / "out"
     worker_deaths = 0
@@ -158,7 +150,7 @@ def test_random_moments(host: Host, many: Path, tmp_path: Path) -> None:
     begun = time.monotonic()
     assert host.run(many, whole)["code"] == 0
     seconds = time.monotonic() - begun
-    expected = contents(whole)
+    expected = contents_of(whole)
     dice = random.Random(5)
     for number in range(4):
         output = tmp_path / f"out-{number}"
@@ -197,7 +189,7 @@ def test_a_document_that_kills_can_be_replayed(few: Path, tmp_path: Path) -> Non
     report = job("out").replay(engine, cause=killed[0].record.cause)
     # A record that cannot be read is in the same partition, which is redone as a whole.
     assert (report.records, report.written, report.still_quarantined) == (2, 1, 2)
-    assert_same(tmp_path / "out", contents(tmp_path / "whole"), report)
+    assert_same(tmp_path / "out", contents_of(tmp_path / "whole"), report)
 
 
 # --- several processes, one folder ---
@@ -213,7 +205,7 @@ def test_two_processes_in_one_folder(host: Host, many: Path, tmp_path: Path) -> 
             told = driver.wait()
             assert told["code"] == 0, told
             assert told["counts"]["WordCountFilter"][0] == FILES * 29
-        assert_same(output, contents(whole), workers)
+        assert_same(output, contents_of(whole), workers)
 
 
 # --- the plan in another process ---
@@ -271,14 +263,14 @@ def test_no_room_for_a_file(host: Host, tmp_path: Path, workers: int) -> None:
     told = host.run(source, output, workers=workers)
     assert told["code"] == 0, told
     assert told["done_before"] > 0
-    assert_same(output, contents(tmp_path / "whole"), "more allowed")
+    assert_same(output, contents_of(tmp_path / "whole"), "more allowed")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_full_disk(host: Host, many: Path, tmp_path: Path, small_disk: Path, workers: int) -> None:
     whole = tmp_path / "whole"
     assert host.run(many, whole)["code"] == 0
-    expected = contents(whole)
+    expected = contents_of(whole)
     needed = sum(-(-len(data) // 4096) * 4096 for data in expected.values())
     assert needed < 380_000
     ballast = small_disk / "ballast"
@@ -288,7 +280,7 @@ def test_full_disk(host: Host, many: Path, tmp_path: Path, small_disk: Path, wor
     assert told["code"] == 1, told
     assert "disk is full" in told["error"], told
     assert "again" in told["error"], told
-    found = contents(output)
+    found = contents_of(output)
     entries = [name for name in found if "/manifest/" in name and b'"committed"' in found[name]]
     assert 0 < len(entries) < FILES
     for name in entries:

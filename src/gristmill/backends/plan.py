@@ -61,7 +61,8 @@ class RunSettings:
         ignore_failures: Quarantine documents on which a stage raises, instead of failing the run.
         salvage: Keep what can be read of damaged input files.
         staging: Where pieces of partitions lie until their commit; None when the pipeline has no writer.
-        output: The output folder; None when the pipeline has no writer.
+        output: The output; None when the pipeline has no writer.
+        record: The folder with its record.
         plan_digest: What the manifest compares.
         earlier: The folder of the step whose output this run reads; what is recorded there is carried on.
         keeps_rows: Record which row each written document was, because a later step reads the output.
@@ -74,6 +75,7 @@ class RunSettings:
     salvage: bool = False
     staging: str | None = None
     output: str | None = None
+    record: str | None = None
     storage_options: Mapping[str, Any] | None = None
     plan_digest: str = ""
     stage_names: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from gristmill.cli.main import (
     json_option,
     marks_resumable,
     print_json,
+    record_option,
 )
 from gristmill.cli.run import error_budget_option, executor_options, salvage_option
 from gristmill.errors import UsageError
@@ -52,7 +53,8 @@ STEPS = {
     "--input-filetype", type=click.Choice(["jsonl", "parquet"]), help="What to read [default: what is there]."
 )
 @click.option("--output-filetype", type=click.Choice(["jsonl", "parquet"]), help="What to write [default: as read].")
-@click.option("--cache", "cache_path", metavar="FOLDER", help="Where intermediate files go [default: in OUTPUT].")
+@click.option("--cache", "cache_path", metavar="FOLDER", help="Where intermediate files go [default: the record].")
+@record_option
 @click.option(
     "--keep",
     "survivor",

@@ -15,13 +15,23 @@ from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_
 @click.option(
     "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Show at most so many documents."
 )
+@click.option("--record-a", metavar="FOLDER", help="Where the record of RUN_A is [default: RUN_A.gristmill].")
+@click.option("--record-b", metavar="FOLDER", help="Where the record of RUN_B is [default: RUN_B.gristmill].")
 @json_option
 @common_options
 @click.pass_context
-def command(ctx: click.Context, before: str, after: str, limit: int, as_json: bool) -> None:
+def command(
+    ctx: click.Context,
+    before: str,
+    after: str,
+    limit: int,
+    record_a: str | None,
+    record_b: str | None,
+    as_json: bool,
+) -> None:
     """Compare two runs document by document.
 
-    From the ledgers in the two output folders alone: which documents entered the output, left it, or were dropped for
+    From the ledgers of the two outputs alone: which documents entered the output, left it, or were dropped for
     another reason. Exits with 1 if any document fared differently.
 
     \b
@@ -29,7 +39,7 @@ def command(ctx: click.Context, before: str, after: str, limit: int, as_json: bo
     """
     from gristmill.ledger.ask.ledger import Ledger
 
-    found = Ledger(before).diff(after)
+    found = Ledger(before, record_path=record_a).diff(Ledger(after, record_path=record_b))
     rows = found.frame.head(limit).to_dicts()
     if as_json:
         counts = {"same": found.same, "changes": found.counts(), "untracked": found.untracked}

@@ -70,6 +70,12 @@ json_option = click.option(
 """`--json` for commands that can answer in JSON."""
 
 
+record_option = click.option(
+    "--record", "record_path", metavar="FOLDER", help="Where the record of the run is [default: OUTPUT.gristmill]."
+)
+"""`--record` for commands that take the output of a run."""
+
+
 def print_json(value: Any) -> None:
     """Write `value` to stdout as one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False, default=str))

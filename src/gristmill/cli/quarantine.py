@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.main import common_options, json_option, print_json
+from gristmill.cli.main import common_options, json_option, print_json, record_option
 
 if TYPE_CHECKING:
     from gristmill.ledger.record.quarantine import QuarantineEntry
@@ -21,20 +21,22 @@ EXCERPT_CHARS = 100
 @click.argument("output")
 @click.option("--cause", metavar="CAUSE", help="Only records with this cause, one by one.")
 @click.option("--stage", metavar="STAGE", help="Only records of this stage, one by one.")
+@record_option
 @json_option
 @common_options
-def command(output: str, cause: str | None, stage: str | None, as_json: bool) -> None:
+def command(output: str, cause: str | None, stage: str | None, record_path: str | None, as_json: bool) -> None:
     """List the records that failed.
 
-    They could not be processed and were set aside below OUTPUT. By cause and stage; with --cause or --stage one by one,
-    each with its file, place and first characters.
+    They could not be processed and were set aside in the record of OUTPUT. By cause and stage; with --cause or --stage
+    one by one, each with its file, place and first characters.
     """
     from gristmill.ledger.record.quarantine import list_quarantine, read_quarantine
 
     if cause is not None or stage is not None:
-        _print_records(output, read_quarantine(output, cause=cause, stage=stage), as_json=as_json)
+        found = read_quarantine(output, cause=cause, stage=stage, record_path=record_path)
+        _print_records(output, found, as_json=as_json)
         return
-    groups = list_quarantine(output).to_dicts()
+    groups = list_quarantine(output, record_path=record_path).to_dicts()
     if as_json:
         print_json({"output": output, "records": sum(group["records"] for group in groups), "causes": groups})
         return

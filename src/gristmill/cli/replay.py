@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.main import common_options, json_option, print_json
+from gristmill.cli.main import common_options, json_option, print_json, record_option
 from gristmill.cli.run import code_option
 
 
@@ -17,6 +17,7 @@ from gristmill.cli.run import code_option
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Set a variable of --recipe. Repeatable.")
 @code_option
 @click.option("--cause", metavar="CAUSE", help="Only partitions with a record of this cause.")
+@record_option
 @json_option
 @common_options
 @click.pass_context
@@ -27,6 +28,7 @@ def command(
     settings: tuple[str, ...],
     allow_code: tuple[str, ...],
     cause: str | None,
+    record_path: str | None,
     as_json: bool,
 ) -> None:
     """Process the quarantined records again.
@@ -34,7 +36,7 @@ def command(
     The partitions of OUTPUT that hold them are read from the input again and replaced. A record that fails once more
     stays in quarantine. For runs of recipes; a pipeline in Python has a method replay().
     """
-    report = replay_recipe(output, recipe, cause, settings, allow_code)
+    report = replay_recipe(output, recipe, cause, settings, allow_code, record_path)
     if as_json:
         print_json({"output": output, **asdict(report)})
     else:
@@ -50,6 +52,7 @@ def replay_recipe(
     cause: str | None,
     settings: tuple[str, ...] = (),
     allow_code: tuple[str, ...] = (),
+    record_path: str | None = None,
 ) -> Any:
     """Replay with the recipe kept beside the output, or with another one."""
     from gristmill.cli.run import read_recipe, read_settings, search_current_folder
@@ -58,7 +61,7 @@ def replay_recipe(
     from gristmill.recipes import parse_recipe
     from gristmill.recipes.loader import find_recipe
 
-    folder = RunFolder(output)
+    folder = RunFolder(output, record_path=record_path)
     folder.require_run()
     if recipe is not None:
         text = find_recipe(recipe).read_text(encoding="utf-8-sig")
@@ -73,4 +76,4 @@ def replay_recipe(
             path=output,
         )
     search_current_folder(allow_code)
-    return loaded.pipeline(allow_code=allow_code).replay(cause=cause)
+    return loaded.pipeline(allow_code=allow_code).replay(cause=cause, record_path=record_path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gristmill.backends.registry import executor_names
-from gristmill.cli.main import before_the_run, common_options, json_option, marks_resumable
+from gristmill.cli.main import before_the_run, common_options, json_option, marks_resumable, record_option
 from gristmill.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ run_options = options(
     help="Raise an alarm for a stage that drops more than this share; 1 for none.",
 )
 @click.option("--keep-steps", is_flag=True, help="Keep the intermediate files of a recipe with deduplications.")
+@record_option
 @common_options
 @click.pass_context
 def command(
@@ -161,7 +162,9 @@ def command(
     """Run a recipe.
 
     RECIPE is a YAML file, or the name of a shipped one (see 'gristmill recipes'). INPUT and OUTPUT set its variables
-    input_path and output_path. Interrupt a run at any time: the same command takes it up where it stopped.
+    input_path and output_path. OUTPUT is a folder that will hold data only; for one input file also a file, such as
+    clean.jsonl. The record of the run goes beside it. Interrupt a run at any time: the same command takes it up where
+    it stopped.
 
     \b
     gristmill run english crawl/ clean/
@@ -197,6 +200,7 @@ def command(
 @code_option
 @executor_options
 @ledger_options
+@record_option
 @common_options
 def plan(
     recipe: str,

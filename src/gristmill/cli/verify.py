@@ -6,23 +6,24 @@ import dataclasses
 
 import click
 
-from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json
+from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json, record_option
 
 
 @click.command("verify")
 @click.argument("output")
+@record_option
 @json_option
 @common_options
 @click.pass_context
-def command(ctx: click.Context, output: str, as_json: bool) -> None:
+def command(ctx: click.Context, output: str, record_path: str | None, as_json: bool) -> None:
     """Prove that an output is complete.
 
-    From the files in OUTPUT alone: hashes and row counts agree, every input row is accounted for, and nothing else
-    lies there. Exits with 1 and says what is wrong if anything is.
+    From the files of OUTPUT and its record alone: hashes and row counts agree, every input row is accounted for, and
+    nothing else lies there. Exits with 1 and says what is wrong if anything is.
     """
     from gristmill.ledger.prove.verify import verify
 
-    found = verify(output)
+    found = verify(output, record_path=record_path)
     if as_json:
         print_json({"ok": found.ok, **dataclasses.asdict(found)})
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json
+from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json, record_option
 
 DUPLICATE = "duplicate"
 
@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     help="Show what differs: a duplicate and its survivor (by default), or a changed document before and after.",
 )
 @click.option("--text-field", default="text", show_default=True, help="The field with the text, for --diff.")
+@record_option
 @json_option
 @common_options
 @click.pass_context
 def command(
-    ctx: click.Context, output: str, document: str, with_diff: bool | None, text_field: str, as_json: bool
+    ctx: click.Context,
+    output: str,
+    document: str,
+    with_diff: bool | None,
+    text_field: str,
+    record_path: str | None,
+    as_json: bool,
 ) -> None:
     """Tell what became of a document.
 
@@ -44,7 +51,7 @@ def command(
     """
     from gristmill.ledger.ask.ledger import Ledger
 
-    ledger = Ledger(output)
+    ledger = Ledger(output, record_path=record_path)
     answer = ledger.why(document)
     diffs: list[TextDiff | None] = []
     if with_diff is not False:

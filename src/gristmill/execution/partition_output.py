@@ -12,7 +12,7 @@ from typing import Any
 
 from gristmill.backends.plan import RunSettings
 from gristmill.ledger.record.commit import commit_partition
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import RunFolder, step_folder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.trail import Trail, Written, join_sources
 from gristmill.stages.source_sink import PartFile, SinkStage
@@ -120,7 +120,7 @@ def join_pieces(
 def commit(settings: RunSettings, partition: Partition, files: Sequence[WrittenFile], trail: Trail) -> ManifestEntry:
     """Make the staged files the partition's output."""
     assert settings.output is not None
-    folder = RunFolder(settings.output, storage_options=settings.storage_options)
+    folder = RunFolder(settings.output, settings.storage_options, record_path=settings.record)
     return commit_partition(
         folder,
         partition,
@@ -128,6 +128,6 @@ def commit(settings: RunSettings, partition: Partition, files: Sequence[WrittenF
         trail=trail,
         plan_digest=settings.plan_digest,
         stage_order=settings.stage_names,
-        read_from=None if settings.earlier is None else RunFolder(settings.earlier, settings.storage_options),
+        read_from=None if settings.earlier is None else step_folder(settings.earlier, settings.storage_options),
         keeps_rows=settings.keeps_rows,
     )

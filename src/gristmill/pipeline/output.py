@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Sequence
 from copy import copy
@@ -10,12 +11,12 @@ from operator import itemgetter
 from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
-from gristmill.errors import GristmillError, OutputExistsError, ResumeError, VerificationError
+from gristmill.errors import GristmillError, OutputError, OutputExistsError, ResumeError, VerificationError
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.earlier_names import earlier_name
 from gristmill.ledger.record.input_files import record_files
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import RECORD_FOLDER, RECORD_NAMES, RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.plan_record import (
     UNCOMPARED_CODE,
@@ -29,7 +30,8 @@ from gristmill.ledger.record.resume import Resume, adopt_plan, decide, preview
 from gristmill.ledger.record.run_record import AlarmLimits, RunRecorder, read_run
 from gristmill.observe.events import Event, TaskFinished
 from gristmill.stages.source_sink import SinkStage
-from gristmill.storage.files import SourceFiles
+from gristmill.storage.atomic import output_error
+from gristmill.storage.files import RECORD_SUFFIX, SourceFiles, is_local, skip_reason
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.file_group import FileGroupTask
@@ -128,6 +130,7 @@ class OutputState:
 
 
 def open_output(
+    folder: RunFolder,
     sink: SinkStage,
     plan: ExecutionPlan,
     partitions: Sequence[Partition],
@@ -137,9 +140,10 @@ def open_output(
     searched: Sequence[str] = (),
     files: SourceFiles | None = None,
 ) -> OutputState:
-    """Make the output folder ready and find out which partitions are already there.
+    """Make the output ready and find out which partitions are already there.
 
     Args:
+        folder: The output.
         sink: The writer.
         plan: The plan.
         partitions: All partitions of the input.
@@ -149,17 +153,17 @@ def open_output(
         files: What became of the files of the input.
 
     Raises:
-        OutputError: The folder cannot be written, or must be empty and is not.
+        OutputError: The output cannot be written, or must be empty and is not.
         ResumeError: What lies there was made by another plan or from other inputs.
     """
-    folder, begun = _checked(sink, partitions, searched, write=True, fresh=fresh)
+    begun, absent = _checked(folder, sink, partitions, searched, write=True, fresh=fresh)
     manifest = Manifest(folder)
     try:
         previous = read_run(folder)  # also when this run starts over: its input can be compared
     except VerificationError:
         previous = None
     resume = Resume()
-    if fresh or sink.mode == "overwrite":
+    if fresh or absent or sink.mode == "overwrite":
         for name in [*[entry.partition for entry in manifest.scan()], *manifest.pending]:
             remove_partition(folder, name)
         for kind in ("plan", "run"):
@@ -192,10 +196,10 @@ def open_output(
     )
 
 
-def keep_recorded_names(sink: SinkStage, stages: Sequence[Any]) -> None:
+def keep_recorded_names(folder: RunFolder, stages: Sequence[Any]) -> None:
     """Call filters as an output of an earlier version calls them: its record keeps one name for each."""
     try:
-        plan = read_plan(RunFolder(sink.path, storage_options=sink.storage_options))
+        plan = read_plan(folder)
     except (GristmillError, OSError):
         return  # opening the output says what is wrong with it
     recorded = {} if plan is None else {str(stage.get("name")): stage for stage in plan.get("stages") or ()}
@@ -216,33 +220,181 @@ def keep_recorded_names(sink: SinkStage, stages: Sequence[Any]) -> None:
 
 
 def preview_output(
-    sink: SinkStage, plan: ExecutionPlan, partitions: Sequence[Partition], *, searched: Sequence[str] = ()
+    folder: RunFolder,
+    sink: SinkStage,
+    plan: ExecutionPlan,
+    partitions: Sequence[Partition],
+    *,
+    searched: Sequence[str] = (),
 ) -> Resume:
-    """What `open_output` would find, without writing anything; that the folder can be written is not tried.
+    """What `open_output` would find, without writing anything; that the output can be written is not tried.
 
     Raises:
         OutputError: As `open_output` does.
         ResumeError: As `open_output` does.
     """
-    folder, begun = _checked(sink, partitions, searched, write=False)
-    if not begun or sink.mode == "overwrite":
+    begun, absent = _checked(folder, sink, partitions, searched, write=False)
+    if not begun or absent or sink.mode == "overwrite":
         return Resume()
     return preview(folder, partitions, plan.description, salvage=plan.settings.salvage)
 
 
+# --- what may be there ---
+
+
 def _checked(
-    sink: SinkStage, partitions: Sequence[Partition], searched: Sequence[str], *, write: bool, fresh: bool = False
-) -> tuple[RunFolder, bool]:
-    """The output folder, once it is clear that it may be written to, and whether it holds committed partitions."""
-    folder = RunFolder(sink.path, storage_options=sink.storage_options)
-    folder.check_apart(partitions, searched)
-    folder.check_usable(write=write)
-    folder.check_strangers(sink.mode, sink.extension, partitions)
+    folder: RunFolder,
+    sink: SinkStage,
+    partitions: Sequence[Partition],
+    searched: Sequence[str],
+    *,
+    write: bool,
+    fresh: bool = False,
+) -> tuple[bool, bool]:
+    """Whether partitions are committed, once it is clear that an output may be written to; and whether it is deleted.
+
+    Where only its record is left, a run starts over.
+    """
+    there = os.path.lexists(folder.path) if is_local(folder.path) else bool(folder.walk(folder.path))
+    check_apart(folder, partitions, searched)
+    check_usable(folder, write=write)
+    check_strangers(folder, sink.mode, sink.extension, partitions)
     begun = next(Manifest(folder).scan(), None) is not None
-    if begun and sink.mode == "error" and not fresh:
+    absent = begun and not there
+    if absent and (folder.ending is not None or not is_local(folder.path)):  # such a one without documents is not there
+        absent = any(entry.files for entry in Manifest(folder).scan())
+    if begun and sink.mode == "error" and not fresh and not absent:
         raise OutputExistsError(
             f"{sink.path} already holds the output of a run, and the writer has mode='error'. Write to another folder, "
             "or use mode='ignore' to go on with it or mode='overwrite' to replace it.",
             path=sink.path,
         )
-    return folder, begun
+    return begun, absent
+
+
+def check_usable(folder: RunFolder, *, write: bool = True) -> None:
+    """Fail now, and not after the first partition, if the output or its record cannot be written.
+
+    Args:
+        folder: The output.
+        write: Also try to write a file.
+
+    Raises:
+        OutputError: A path is a file or goes through one, or nothing can be written.
+    """
+    elsewhere = " The record of the run goes there: name another place for it with --record (record_path=…)."
+    for path, what, advice in ((folder.data_folder, "output", ""), (folder.record, "record", elsewhere)):
+        place = path
+        while is_local(path) and not os.path.lexists(place) and os.path.dirname(place) != place:
+            place = os.path.dirname(place)
+        if is_local(path) and not os.path.isdir(place):
+            raise OutputError(
+                f"The {what} folder {path} cannot be made: {place} is a file. Check the output path.{advice}",
+                path=path,
+            )
+        if write:
+            probe = f"{path}/.gristmill-probe"
+            try:
+                folder.write(probe, b"")
+                folder.remove(probe)
+            except OSError as error:
+                cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+                raise OutputError(f"{output_error(path, cause)}{advice}", path=path, errno=error.errno) from error
+
+
+def check_apart(folder: RunFolder, partitions: Sequence[Partition], searched: Sequence[str]) -> None:
+    """Make sure that an output, its record and its input are not mixed up.
+
+    Args:
+        folder: The output.
+        partitions: The input.
+        searched: The folders in which input files are looked for.
+
+    Raises:
+        OutputError: The output holds files of the input, which it could replace, or lies where input files are
+            looked for, so that the next run would take it for input; or the record does not lie apart from it.
+    """
+    root, record = folder.path, folder.record
+    outside = "Name a place for the record with --record (record_path=…)"
+    if f"{root}/".startswith(f"{record}/") or (record.startswith(f"{root}/") and record != f"{root}/{RECORD_FOLDER}"):
+        raise OutputError(
+            f"The output {root} and its record {record} overlap. {outside} outside the output.", path=root
+        )
+    if not is_local(record) and record.partition("://")[0] != root.partition("://")[0]:
+        raise OutputError(
+            f"The output {root} and its record {record} are in different stores. {outside} in the store of the output "
+            "or on this machine.",
+            path=root,
+        )
+    if root.endswith(RECORD_SUFFIX):
+        raise OutputError(
+            f"The output {root} is named like the record of a run, which readers skip. Choose another name.", path=root
+        )
+    for partition in partitions:
+        for piece in partition.ranges:
+            if piece.path == root:
+                raise OutputError(f"The output {root} is the input file. Write to another one.", path=root)
+            if _is_read_below(piece.path, root):
+                raise OutputError(
+                    f"The output folder {root} holds the input file {piece.path}. Write to another folder.",
+                    path=root,
+                )
+    for path in searched:
+        if _is_read_below(root, path.rstrip("/")):
+            raise OutputError(
+                f"The output {root} lies inside the input folder {path}, so that the next run would read it as input. "
+                "Write beside the input, or name the input files by a pattern that leaves the output out.",
+                path=root,
+            )
+
+
+def check_strangers(folder: RunFolder, mode: str, extension: str, partitions: Sequence[Partition]) -> None:
+    """Refuse to replace files that no run has written, unless the writer is told to.
+
+    Args:
+        folder: The output.
+        mode: That of the writer.
+        extension: The end of its file names.
+        partitions: What will be written.
+
+    Raises:
+        OutputExistsError: There are some.
+    """
+    if folder.has_run():
+        return
+    there = []
+    for name in folder.walk():
+        first, *rest = name.split("/")
+        if first != RECORD_FOLDER or not rest:
+            there.append(name)
+        elif rest[0] not in RECORD_NAMES and rest[0][0] != "." and not folder.exists(folder.record_path("workflow")):
+            raise OutputExistsError(
+                f"{folder.record} holds {rest[0]!r}, which is not part of the record of a run. Name another place for "
+                "the record with --record (record_path=…).",
+                path=folder.record,
+            )
+    # Asked again: another process may have begun meanwhile, and it notes its plan before it writes anything.
+    if mode == "overwrite" or not there or folder.has_run():
+        return
+    if mode == "error":
+        raise OutputExistsError(
+            f"The output folder {folder.path} is not empty (it holds {there[0]!r}), and the writer has mode='error'. "
+            "Write to another folder, or use mode='ignore' to write beside what is there.",
+            path=folder.path,
+        )
+    ours = {folder.relative(folder.data_path(partition.id, extension)) for partition in partitions}
+    replaced = sorted(ours.intersection(there))
+    if replaced:
+        more = f" and {len(replaced) - 1} more" if len(replaced) > 1 else ""
+        held = f"folder {folder.path} holds {replaced[0]!r}{more}," if folder.ending is None else f"{folder.path} was"
+        raise OutputExistsError(
+            f"The output {held} written by no run, and the output would replace it. Write to another place, move it "
+            "away, or use the writer's mode='overwrite'.",
+            path=folder.path,
+        )
+
+
+def _is_read_below(path: str, folder: str) -> bool:
+    """Whether a reader of `folder` would read `path`: it lies there, and no name on the way is one that it skips."""
+    below = path.removeprefix(f"{folder}/")
+    return below != path and not any(skip_reason(name, folder=True) for name in below.split("/"))

@@ -89,16 +89,18 @@ class Pipeline:
         id_field: str | None = "id",
         url_field: str | None = "url",
         scores: str = "decisive",
+        record_path: str | None = None,
     ) -> str:
         """What a run would do: partitions, segments, workers, resources, and what of the output is there already.
 
         Reads only listings, a few records and the manifest of the output. The options are those of `run` that make
-        output another one.
+        output another one, and the place of the record.
         """
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import Options, explain
 
-        return explain(self, as_executor(executor), Options(id_field=id_field, url_field=url_field, scores=scores))
+        options = Options(id_field=id_field, url_field=url_field, scores=scores, record_path=record_path)
+        return explain(self, as_executor(executor), options)
 
     def run(
         self,
@@ -114,6 +116,7 @@ class Pipeline:
         url_field: str | None = "url",
         scores: str = "decisive",
         alarm_share: float | None = 0.9,
+        record_path: str | None = None,
         listeners: Sequence[Listener] = (),
         progress: bool | None = None,
         keep_steps: bool = False,
@@ -125,7 +128,7 @@ class Pipeline:
         Args:
             executor: Where to run: an executor, or a name (`local`, `ray_data`, `xenna`); the local one by default.
             initial_tasks: Tasks to begin with, for a pipeline without a reader.
-            checkpoint_path: Accepted for scripts that give one; the output folder itself holds what resuming needs.
+            checkpoint_path: Accepted for scripts that give one; the record beside the output holds what resuming needs.
             fresh: Remove what an earlier run of this output left, and start over.
             error_budget: How many records may be quarantined: a float in [0, 1] is a share of all records (never
                 fewer than 10, but for 0.0), an int a number, None no limit. Beyond it the run fails.
@@ -137,6 +140,8 @@ class Pipeline:
             url_field: The column that holds their URLs, for the ledger.
             scores: `decisive` records the score that decided; `all` every score of every document.
             alarm_share: The report has an alarm for a stage that drops more than this share; None for none.
+            record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`; later
+                questions about the run have to name the same place.
             listeners: Called with every event of the run.
             progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
                 written as they come, and a line of progress per `logging_interval` of the executor.
@@ -155,6 +160,7 @@ class Pipeline:
             url_field=url_field,
             scores=scores,
             alarm_share=alarm_share,
+            record_path=record_path,
         )
         try:
             comparing: Any = next(filter(NEEDS_ALL, self.stages), None)

@@ -81,6 +81,7 @@ def replay(
     executor: BaseExecutor | str | None = None,
     *,
     cause: str | None = None,
+    record_path: str | None = None,
     listeners: Sequence[Listener] = (),
 ) -> ReplayReport:
     """Redo the partitions of the pipeline's output that hold quarantined records.
@@ -91,6 +92,7 @@ def replay(
         pipeline: The pipeline as it is now, with the fix; its stages must have the names they had.
         executor: Where to run.
         cause: Only partitions with a record that was quarantined for this cause.
+        record_path: Where the record of the run is, if not beside the output.
         listeners: Called with every event.
 
     Raises:
@@ -107,7 +109,7 @@ def replay(
     sink = draft(pipeline.stages, has_initial_tasks=False).sink
     if sink is None:
         raise ResumeError("The pipeline has no writer, so it has no output whose quarantine could be replayed.")
-    folder = RunFolder(sink.path, storage_options=sink.storage_options)
+    folder = RunFolder(sink.path, sink.storage_options, record_path=record_path)
     folder.require_run()
     recorded = (read_plan(folder) or {}).get("settings") or {}
     same = {key: recorded[key] for key in ("id_field", "url_field", "scores") if key in recorded}
@@ -116,7 +118,7 @@ def replay(
     entries = manifest.load()
     # What can be read of damaged files stays in the output if the run has put it there.
     salvage = any(file.salvaged is not None for entry in entries.values() for file in entry.damaged or ())
-    options = Options(ignore_failures=True, error_budget=None, salvage=salvage, **same)
+    options = Options(ignore_failures=True, error_budget=None, salvage=salvage, record_path=folder.record, **same)
     prepared = prepare(pipeline, chosen, None, options)
     description = prepared.plan.description
     report = ReplayReport(plan_changes=_plan_changes(folder, description))

@@ -18,6 +18,7 @@ from gristmill.execution.driver import ErrorBudget, Work
 from gristmill.figures import format_size, plural
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.input_files import sentence, totals
+from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.plan_record import missing_scores_note
 from gristmill.ledger.record.run_record import AlarmLimits
 from gristmill.ledger.record.trail import StageCount, StageTime
@@ -126,6 +127,7 @@ class Options:
     url_field: str | None = "url"
     scores: str = "decisive"
     alarm_share: float | None = 0.9
+    record_path: str | None = None
 
     def check(self) -> None:
         """Refuse values that cannot work."""
@@ -150,6 +152,7 @@ class Prepared:
     """A pipeline that is checked and ready to be run or explained; `root` gives the task of a partition."""
 
     sketch: Draft
+    folder: RunFolder | None
     partitions: list[Partition]
     root: Callable[[Partition], Task[Any]]
     plan: ExecutionPlan
@@ -163,8 +166,9 @@ def prepare(
     options.check()
     sketch = draft(pipeline.stages, has_initial_tasks=bool(initial_tasks))
     sink = sketch.sink
-    if sink is not None and not options.fresh and sink.mode != "overwrite":
-        keep_recorded_names(sink, sketch.stages)
+    folder = None if sink is None else RunFolder(sink.path, sink.storage_options, record_path=options.record_path)
+    if sink is not None and folder is not None and not options.fresh and sink.mode != "overwrite":
+        keep_recorded_names(folder, sketch.stages)
     if sink is None and any(map(NEEDS_ALL, sketch.stages)):
         raise PlanningError(
             "A pipeline with a deduplication runs in steps, with files between them beside its output. Add a writer, "
@@ -191,6 +195,7 @@ def prepare(
         else options.ignore_failures,
         salvage=options.salvage,
         output=None if sink is None else sink.path,
+        record=None if folder is None else folder.record,
         storage_options=None if sink is None else sink.storage_options,
         earlier=pipeline.config.get("earlier"),
         keeps_rows=pipeline.config.get("keeps_rows", False),
@@ -206,7 +211,7 @@ def prepare(
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
     notes = (*plan.notes, *unseen, *([note] if note else []))
     files = None if sketch.source is None else sketch.source.files()
-    return Prepared(sketch, partitions, root, replace(plan, notes=notes, description=description), files)
+    return Prepared(sketch, folder, partitions, root, replace(plan, notes=notes, description=description), files)
 
 
 def _roots(
@@ -312,8 +317,9 @@ def begun_run(
     plan, partitions, sink, files = prepared.plan, prepared.partitions, prepared.sketch.sink, prepared.files
     state: OutputState | None = None
     perf = PartitionPerf(len(partitions))
-    if sink is not None:
+    if sink is not None and prepared.folder is not None:
         state = open_output(
+            prepared.folder,
             sink,
             plan,
             partitions,
@@ -429,11 +435,12 @@ def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
         lines.extend(_segment_lines(segment))
     if plan.settings.output is not None:
         lines.append(f"Output: {plan.settings.output}")
+        lines.append(f"Record: {plan.settings.record}")
         comparing = [stage.name for stage in prepared.sketch.stages if stage.needs_all_documents]
         if comparing:
             lines.append(
                 f"Runs in steps, because {' and '.join(comparing)} must compare all documents before any goes on. "
-                "Intermediate files lie beside the record of the output and are removed at the end."
+                "Intermediate files lie in the record and are removed at the end."
             )
         elif plan.whole_partitions:
             lines.append("One worker takes a partition from reading to commit; no document crosses a process border.")
@@ -446,9 +453,10 @@ def _standing(prepared: Prepared) -> list[str]:
     """How much of the output is there already, or why a run would not begin."""
     sink, source = prepared.sketch.sink, prepared.sketch.source
     assert sink is not None
+    assert prepared.folder is not None
     searched = [] if source is None else source.searched_folders()
     try:
-        found = preview_output(sink, prepared.plan, prepared.partitions, searched=searched)
+        found = preview_output(prepared.folder, sink, prepared.plan, prepared.partitions, searched=searched)
     except (GristmillError, OSError) as error:
         return [f"A run would refuse: {error}"]
     done, again = len(found.done), [*found.changed, *found.damaged]

@@ -21,6 +21,8 @@ from gristmill.storage.missing_input import missing_error
 StorageOptions = Mapping[str, Any] | None
 Reason = Literal["extension", "hidden", "record", "empty", "other_format", "limit"]
 
+RECORD_SUFFIX = ".gristmill"
+"""The end of the name of a folder that holds the record of a run; it lies beside the output."""
 _HIDDEN = ("_", ".")
 _LOCAL_PREFIXES = ("file://", "local://")
 _STAMP_KEYS = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "crc32c", "content_md5", "generation")
@@ -149,7 +151,7 @@ def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
 
 def skip_reason(name: str, *, folder: bool) -> Reason | None:
     """Why a file or folder with this name is skipped where nobody asked for it by name; None if it is not."""
-    if folder and (name == "_gristmill" or name.endswith(".gristmill")):
+    if folder and (name == "_gristmill" or name.endswith(RECORD_SUFFIX)):
         return "record"
     return "hidden" if name.startswith(_HIDDEN) else None
 
@@ -250,7 +252,7 @@ def _skipped_below(inner: str, root: str, pattern: str = "") -> Reason | None:
     names = inner[len(root) :].lstrip("/").split("/")
     for at, name in enumerate(filter(None, names), 1):
         reason = skip_reason(name, folder=at < len(names))
-        if reason is not None and not (name[0] in asked if name.startswith(_HIDDEN) else ".gristmill" in pattern):
+        if reason is not None and not (name[0] in asked if name.startswith(_HIDDEN) else RECORD_SUFFIX in pattern):
             return reason
     return None
 

@@ -191,5 +191,5 @@ def test_a_wrong_token_is_explained(ray_cluster: str, tmp_path: Path) -> None:
 def _same(one: Path, other: Path) -> bool:
     """Whether all files are the same, besides the plan, which names folders and seconds."""
     first, second = contents(one), contents(other)
-    first.pop("_gristmill/plan.json"), second.pop("_gristmill/plan.json")
+    first.pop("record/plan.json"), second.pop("record/plan.json")
     return first == second

@@ -43,5 +43,5 @@ def _run(source: Path, output: Path, executor: str) -> dict[str, bytes]:
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     found = contents(output)
-    found.pop("_gristmill/recipe.yaml")
+    found.pop("record/recipe.yaml")
     return found

@@ -181,7 +181,11 @@ def test_an_output_that_cannot_be_made_is_explained_once(tmp_path: Path) -> None
     planned = run("plan", "english", tmp_path / "in.jsonl", tmp_path / "file" / "out", "--workers", 0)
     assert planned.output.endswith(result.output.replace("Error:", "A run would refuse:"))
     for command in (["verify", tmp_path / "file"], ["why", tmp_path / "file", "x"]):
-        assert f"{tmp_path / 'file'} is a file. Pass the output folder of a run" in run(*command).output
+        told = run(*command).output
+        assert (
+            f"{tmp_path / 'file'} is not the output of a run: there is no record in {tmp_path}/file.gristmill" in told
+        )
+        assert "Pass the output of a run, and --record" in told
 
 
 def test_json_that_is_not_jsonl_is_recognised(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_a_file_that_would_be_replaced_is_found_before_the_search(tmp_path: Path
     result = dedup(tmp_path, "fuzzy")
     assert result.exit_code == 1
     assert "holds 'a.jsonl', written by no run" in result.output
-    assert not (tmp_path / "out" / "_gristmill" / "steps").exists()
+    assert not (tmp_path / "out.gristmill" / "steps").exists()
     assert dedup(tmp_path, "fuzzy", "--list-only").exit_code == 0
     assert (tmp_path / "out" / "a.jsonl").read_text() == "precious\n"
 

@@ -10,6 +10,7 @@ from typing import Any
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from tests.other_engine import plain_executor
+from tests.outputs import record_of
 
 
 def here() -> Any:
@@ -44,5 +45,5 @@ def run_lines(folder: Path, lines: Iterable[str | dict[str, Any]], stages: Seque
 
 def run_json(folder: Path) -> dict[str, Any]:
     """The record of the run in an output folder."""
-    record: dict[str, Any] = json.loads((folder / "_gristmill" / "run.json").read_text())
+    record: dict[str, Any] = json.loads((record_of(folder) / "run.json").read_text())
     return record

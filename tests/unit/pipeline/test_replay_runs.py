@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from gristmill.stages.text.filters.statistics import TextStatistics
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
+from tests.outputs import contents_of, copy_output
 from tests.unit.pipeline.jobs import here, read_rows, run_json, write_lines
 
 
@@ -97,14 +97,6 @@ def _short() -> WordCountFilter:
 
 def _trouble(folder: Path, **words: str) -> None:
     (folder / "trouble").write_text(json.dumps(words))
-
-
-def _contents(output: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(output).as_posix(): path.read_bytes()
-        for path in sorted(output.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
 
 
 def _blocks(output: Path, kind: str) -> int:
@@ -179,7 +171,7 @@ def test_a_replay_gives_what_a_run_without_failure_gives(tmp_path: Path, kind: s
     assert report.dropped == 2
     assert report.plan_changes == []
     _job(tmp_path, kind, out="whole", small=small).run(**options)
-    found, expected = _contents(tmp_path / "out"), _contents(tmp_path / "whole")
+    found, expected = contents_of(tmp_path / "out"), contents_of(tmp_path / "whole")
     assert sorted(found) == sorted(expected)
     for name, data in expected.items():
         assert found[name] == data, name
@@ -232,7 +224,7 @@ def test_a_replay_behind_a_stage_that_makes_several(tmp_path: Path, kind: str, t
     (tmp_path / "trouble").unlink()
     assert job("out").replay(here()).written == 2
     job("whole").run(executor=here(), ignore_failures=True)
-    assert _contents(tmp_path / "out") == _contents(tmp_path / "whole")
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
     verify(str(tmp_path / "out")).raise_for_problems()
 
 
@@ -269,17 +261,17 @@ def test_a_replay_that_dies_anywhere_can_be_done_again(
     _fail_then_replay(tmp_path, "jsonl")
     if not fixed:
         (tmp_path / "trouble").unlink()
-    shutil.copytree(tmp_path / "out", tmp_path / "whole")
+    copy_output(tmp_path / "out", tmp_path / "whole")
     steps = replay("whole")
     assert steps > 8
-    expected = _contents(tmp_path / "whole")
+    expected = contents_of(tmp_path / "whole")
     for last in range(steps):
         out = f"out-{last}"
-        shutil.copytree(tmp_path / "out", tmp_path / out)
+        copy_output(tmp_path / "out", tmp_path / out)
         with pytest.raises(Death):
             replay(out, last)
         replay(out)
-        assert _contents(tmp_path / out) == expected, last
+        assert contents_of(tmp_path / out) == expected, last
         verify(str(tmp_path / out)).raise_for_problems()
         assert job(out).run(executor=here(), ignore_failures=True).report.partitions_done_before == 2
 
@@ -331,7 +323,7 @@ def test_a_document_that_fails_in_a_shared_pass_goes_through_all_of_it(tmp_path:
     report = job("out").replay(here())
     assert (report.written, report.dropped) == (1, 1)
     job("whole").run(executor=here(), ignore_failures=True, scores="all")
-    found, expected = _contents(tmp_path / "out"), _contents(tmp_path / "whole")
+    found, expected = contents_of(tmp_path / "out"), contents_of(tmp_path / "whole")
     assert [name for name in expected if found.get(name) != expected[name]] == []
     assert sorted(found) == sorted(expected)
     verify(str(tmp_path / "out")).raise_for_problems()
@@ -349,7 +341,7 @@ def test_what_still_fails_stays_in_quarantine(tmp_path: Path) -> None:
     (tmp_path / "trouble").unlink()
     assert _job(tmp_path, "jsonl").replay(here()).still_quarantined == 0
     _job(tmp_path, "jsonl", out="whole").run(executor=here(), ignore_failures=True)
-    assert _contents(tmp_path / "out") == _contents(tmp_path / "whole")
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
 
 
 def test_only_partitions_with_one_cause(tmp_path: Path) -> None:
@@ -374,7 +366,7 @@ def test_only_partitions_with_one_cause(tmp_path: Path) -> None:
 def test_a_replay_needs_the_input_as_it_was(tmp_path: Path, change: str) -> None:
     _fail_then_replay(tmp_path, "jsonl")
     (tmp_path / "trouble").unlink()
-    before = _contents(tmp_path / "out")
+    before = contents_of(tmp_path / "out")
     source = tmp_path / "in" / "1.jsonl"
     whole = source.read_bytes()
     if change == "longer":
@@ -385,7 +377,7 @@ def test_a_replay_needs_the_input_as_it_was(tmp_path: Path, change: str) -> None
         words = r"input files no longer exist \(.*1\.jsonl\)"
     with pytest.raises(ResumeError, match=words):
         _job(tmp_path, "jsonl").replay(here())
-    assert _contents(tmp_path / "out") == before
+    assert contents_of(tmp_path / "out") == before
     if change == "longer":  # the advice in the message works
         _job(tmp_path, "jsonl").run(executor=here(), ignore_failures=True)
         assert _job(tmp_path, "jsonl").replay(here()).still_quarantined == 0
@@ -406,10 +398,10 @@ def test_an_added_file_is_left_to_the_run(tmp_path: Path) -> None:
 def test_nothing_to_replay(tmp_path: Path) -> None:
     _input(tmp_path, "jsonl")
     _job(tmp_path, "jsonl").run(executor=here())
-    before = _contents(tmp_path / "out")
+    before = contents_of(tmp_path / "out")
     report = _job(tmp_path, "jsonl").replay(here())
     assert (report.records, report.partitions) == (0, 0)
-    assert _contents(tmp_path / "out") == before
+    assert contents_of(tmp_path / "out") == before
     verify(str(tmp_path / "out")).raise_for_problems()
 
 

@@ -29,6 +29,7 @@ from gristmill.stages.text.modifiers import Modify, UrlRemover
 from gristmill.storage.atomic import AtomicFile
 from gristmill.tasks import DocumentBatch
 from tests.other_engine import only_in_one_process
+from tests.outputs import files_of
 from tests.unit.pipeline.jobs import here, read_lines, read_rows, run_json, write_lines
 
 
@@ -68,10 +69,10 @@ def test_the_plan_tells_what_is_done_and_changes_nothing(tmp_path: Path) -> None
     assert "2 of 2 partitions are done already; a run has nothing to do." in _job(tmp_path).explain(here())
     for name in ("2", "3"):
         write_lines(tmp_path / "in" / f"{name}.jsonl", [{"id": name, "text": "three words here"}])
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out").values()}
     shown = _job(tmp_path).explain(here()).splitlines()
     assert shown[-1] == "2 of 4 partitions are done already; a run goes on with 2."
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out").values()} == before
     os.utime(tmp_path / "in" / "0.jsonl", (0, 0))
     (tmp_path / "out" / "1.jsonl").unlink()
     shown = _job(tmp_path).explain(here()).splitlines()
@@ -141,7 +142,7 @@ def test_a_damaged_output_is_done_again(tmp_path: Path) -> None:
     _committed(_job(tmp_path))
     expected = (tmp_path / "out" / "1.jsonl").read_bytes()
     (tmp_path / "out" / "1.jsonl").write_bytes(expected[:-4])
-    (tmp_path / "out" / "_gristmill" / "index" / "2.ids").unlink()
+    (tmp_path / "out.gristmill" / "index" / "2.ids").unlink()
     assert sorted(_committed(_job(tmp_path))) == ["1", "2"]
     assert (tmp_path / "out" / "1.jsonl").read_bytes() == expected
     verify(str(tmp_path / "out")).raise_for_problems()
@@ -276,7 +277,7 @@ def test_the_english_cascade_of_version_0_1_is_resumed(tmp_path: Path, changed: 
         filters["repeating_top_3grams"]["_statistic"][3] = "jieba"
     if changed == "ratio":
         filters["numbers_ratio"]["upper"] = 0.2
-    (tmp_path / "out" / "_gristmill" / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "out.gristmill" / "plan.json").write_text(json.dumps(plan))
     for entry in Manifest(str(tmp_path / "out")).ordered():
         Manifest(str(tmp_path / "out")).add(replace(entry, plan=plan_digest(plan)))
     if changed is None:
@@ -400,7 +401,8 @@ def test_the_name_of_a_pipeline_may_change(tmp_path: Path) -> None:
 def test_a_moved_output_goes_on(tmp_path: Path) -> None:
     _input(tmp_path)
     _committed(_job(tmp_path, limit=2))
-    (tmp_path / "out").rename(tmp_path / "moved")
+    for name in ("out", "out.gristmill"):
+        (tmp_path / name).rename(tmp_path / name.replace("out", "moved"))
     pipeline = Pipeline("job", stages=[*_job(tmp_path).stages[:-1], JsonlWriter(str(tmp_path / "moved"))])
     assert _committed(pipeline) == ["2"]
 
@@ -408,7 +410,7 @@ def test_a_moved_output_goes_on(tmp_path: Path) -> None:
 def test_an_unreadable_plan_is_not_trusted(tmp_path: Path) -> None:
     _input(tmp_path)
     _committed(_job(tmp_path))
-    (tmp_path / "out" / "_gristmill" / "plan.json").write_text("{")
+    (tmp_path / "out.gristmill" / "plan.json").write_text("{")
     with pytest.raises(Exception, match=r"plan\.json is damaged.*--fresh"):
         _job(tmp_path).run(executor=here())
 

@@ -335,7 +335,7 @@ def test_a_second_run_does_nothing_and_a_lost_entry_is_redone(tmp_path: Path) ->
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.jsonl")}
     assert pipeline.run(executor=here()).report.partitions_done_before == 3
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.jsonl")} == before
-    next((tmp_path / "out" / "_gristmill" / "manifest").glob("1*")).unlink()
+    next((tmp_path / "out.gristmill" / "manifest").glob("1*")).unlink()
     third = pipeline.run(executor=here())
     assert third.report.partitions_done_before == 2
     assert third.report.rows_written == first.report.rows_written == 2

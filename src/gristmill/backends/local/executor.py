@@ -215,11 +215,9 @@ def _spill_base(plan: ExecutionPlan) -> Any:
     import tempfile
     from pathlib import Path
 
-    from gristmill.ledger.record.layout import RunFolder
-
-    output = plan.settings.output
-    if output is not None and "://" not in output:
-        spill = Path(RunFolder(output).record_path("staging"))
+    record = plan.settings.record
+    if record is not None and "://" not in record:
+        spill = Path(record, "staging")
         spill.mkdir(parents=True, exist_ok=True)
         return spill
     return Path(tempfile.gettempdir())

@@ -19,7 +19,7 @@ from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
-from gristmill.storage.files import StorageOptions
+from gristmill.storage.files import StorageOptions, is_local
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,8 +36,9 @@ class Ledger:
     """Answers questions about a finished (or still running) run from the record beside its output.
 
     Args:
-        path: The output folder of the run.
+        path: The output of the run.
         storage_options: Handed to fsspec for URLs.
+        record_path: Where the record of the run is, if not beside the output.
 
     Raises:
         InputNotFoundError: No run has written there.
@@ -47,8 +48,16 @@ class Ledger:
         doc-17: dropped by stage 'WordCountFilter': too_few_words (score 12, threshold 50)
     """
 
-    def __init__(self, path: str | os.PathLike[str] | RunFolder, *, storage_options: StorageOptions = None) -> None:
-        self.folder = path if isinstance(path, RunFolder) else RunFolder(path, storage_options)
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | RunFolder,
+        *,
+        storage_options: StorageOptions = None,
+        record_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not isinstance(path, RunFolder):
+            path = RunFolder(path, storage_options, record_path=record_path)
+        self.folder = path
         self.folder.require_run()
         self._manifest = Manifest(self.folder)
 
@@ -99,7 +108,7 @@ class Ledger:
     def _hashes(self, name: str) -> Hashes:
         path = f"{self.folder.record_path('ids')}/{name}"
         try:
-            if self.folder.local:
+            if is_local(path):
                 return np.fromfile(path, "<u8")
             return np.frombuffer(self.folder.read(path), "<u8")
         except (FileNotFoundError, ValueError):
@@ -119,7 +128,7 @@ class Ledger:
                 row=row,
                 id=next((item["id"] for item in found if item["id"] is not None), None),
                 sources=list(dict.fromkeys(part["path"] for part in entry.source)),
-                files=[] if found else [file.path for file in entry.files],
+                files=[] if found else [self.folder.shown(file.path) for file in entry.files],
                 decisions=[
                     # Records of earlier versions have no clusters.
                     Decision(**{key: whole_number(item[key]) for key in Decision.__slots__ if key in item})

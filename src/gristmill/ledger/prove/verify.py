@@ -90,17 +90,23 @@ class VerifyReport:
             raise VerificationError(str(self), problems=[*self.problems, *self.damaged], path=self.output)
 
 
-def verify(output: str | os.PathLike[str] | RunFolder, *, storage_options: StorageOptions = None) -> VerifyReport:
+def verify(
+    output: str | os.PathLike[str] | RunFolder,
+    *,
+    storage_options: StorageOptions = None,
+    record_path: str | os.PathLike[str] | None = None,
+) -> VerifyReport:
     """Hold every file of an output against the manifest, the ledger and the record of the run.
 
     Args:
-        output: The output folder of a run.
+        output: The output of a run.
         storage_options: Handed to fsspec for URLs.
+        record_path: Where the record of the run is, if not beside the output.
 
     Raises:
         InputNotFoundError: No run has written there.
     """
-    folder = output if isinstance(output, RunFolder) else RunFolder(output, storage_options)
+    folder = output if isinstance(output, RunFolder) else RunFolder(output, storage_options, record_path=record_path)
     report = VerifyReport(folder.path)
     if is_list_only(folder):
         return verify_list(folder, report, verify)
@@ -166,7 +172,7 @@ def _check_file(
     folder: RunFolder, entry: ManifestEntry, file: FileEntry, kind: str, listing: Mapping[str, int]
 ) -> tuple[list[str], bytes | None]:
     """Size, hash and rows of one file; the content of records is handed back."""
-    who = f"{file.path} of partition {entry.partition}"
+    who = f"{folder.shown(file.path)} of partition {entry.partition}"
     if file.path not in listing:
         return [f"{who} is missing."], None
     path = folder.join(file.path)
@@ -329,24 +335,23 @@ def _check_entries(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> l
     """Entries are written in one way only, so that even another space in one has been put there by somebody else."""
     paths = {folder.record_path("manifest", key): entry for key, entry in entries.items()}
     return [
-        f"{folder.relative(path)} says the same as the entry that was written, but not in the same bytes."
+        f"{folder.shown(folder.relative(path))} says the same as the entry that was written, but not in the same bytes."
         for path, data in folder.read_many(list(paths)).items()
         if data != paths[path].to_bytes()
     ]
 
 
 def _check_plan(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
+    name = folder.shown(f"{RECORD_FOLDER}/plan.json")
     try:
         plan = read_plan(folder)
     except VerificationError as error:
         return [str(error)]
     if plan is None:
-        return [f"{RECORD_FOLDER}/plan.json is missing, so it cannot be told which plan made this output."]
+        return [f"{name} is missing, so it cannot be told which plan made this output."]
     other = [key for key, entry in entries.items() if entry.plan != plan_digest(plan)]
     if other:
-        return [
-            f"{len(other)} partitions, {other[0]} the first, were not made by the plan in {RECORD_FOLDER}/plan.json."
-        ]
+        return [f"{len(other)} partitions, {other[0]} the first, were not made by the plan in {name}."]
     return []
 
 
@@ -355,7 +360,7 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
         run = read_run(folder)
     except VerificationError as error:
         return [str(error)]
-    name = f"{RECORD_FOLDER}/run.json"
+    name = folder.shown(f"{RECORD_FOLDER}/run.json")
     if run is None:
         return [f"{name} is missing: the run did not end properly; run again to complete it."]
     report.status = str(run.get("status"))
@@ -403,7 +408,7 @@ def _input_notes(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> lis
 def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
     """The record of the run, and the files whose hashes it has, are as they were when the run ended."""
     problems = []
-    name = f"{RECORD_FOLDER}/run.json"
+    name = folder.shown(f"{RECORD_FOLDER}/run.json")
     if run.get("seal") != checksum(run):
         problems.append(f"{name} was edited or damaged: its content does not match its checksum.")
     elif folder.read(folder.record_path("run")) != json_bytes(run):
@@ -411,7 +416,8 @@ def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
     was, now = run.get("sealed"), file_hashes(folder)
     was = was if isinstance(was, dict) else {}
     problems += [
-        f"{RECORD_FOLDER}/{file} " + ("is missing." if file not in now else "is not the one that the run has left.")
+        folder.shown(f"{RECORD_FOLDER}/{file} ")
+        + ("is missing." if file not in now else "is not the one that the run has left.")
         for file in sorted({*was, *now})
         if was.get(file) != now.get(file)
     ]
@@ -432,9 +438,11 @@ def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listi
         for name in listing
         if name not in expected and (not name.startswith(named) or name.startswith(temporary)) and not of_workflow(name)
     ]
-    problems = [f"{name} {_what_stray(name)}." for name in strays[:_MAX_STRAY]]
+    problems = [f"{folder.shown(name)} {_what_stray(name)}." for name in strays[:_MAX_STRAY]]
     if len(strays) > _MAX_STRAY:
-        problems.append(f"{len(strays) - _MAX_STRAY} more files lie in the output that do not belong to the run.")
+        problems.append(
+            f"{len(strays) - _MAX_STRAY} more files lie in the output or its record that do not belong to the run."
+        )
     return problems
 
 

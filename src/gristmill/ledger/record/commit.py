@@ -43,7 +43,7 @@ def commit_partition(
     """Make the output of a partition final.
 
     Args:
-        folder: The output folder.
+        folder: The output.
         partition: What was read.
         staged_files: The finished data files, anywhere in the same store (or local, for another store); their names
             begin with the partition's id, and are kept.
@@ -285,4 +285,10 @@ def _data_files(folder: RunFolder, partition_id: str, staged_files: Sequence[Wri
             )
         place = folder.relative(folder.data_path(partition_id, name[len(partition_id) :]))
         files.append(FileEntry(place, file.size, file.hash, file.rows))
+    if folder.ending is not None and len(files) > 1:
+        raise OutputError(
+            f"The output {folder.path} is one file, but its documents need {len(files)}, because their columns or "
+            "types differ. Write to a folder, or name the columns to write (fields of the writer).",
+            path=folder.path,
+        )
     return tuple(files)

@@ -1,7 +1,7 @@
-"""The output folder of a run, on any fsspec store: which file lies where, and what may be there already.
+"""Where the files of a run lie, on any fsspec store: the data, the record beside it, and what may be there already.
 
-Data files lie in the output folder itself, everything else below `_gristmill/`, which readers skip. Nothing else in the
-package knows these names.
+The output holds data and nothing else. Its record lies in `OUTPUT.gristmill/`, or where it was asked for. Nothing else
+in the package knows these names.
 """
 
 from __future__ import annotations
@@ -9,21 +9,27 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import posixpath
 import re
 import shutil
 import socket
 import uuid
-from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
 
 import psutil
 
-from gristmill.errors import InputNotFoundError, OutputError, OutputExistsError, UsageError, VerificationError
-from gristmill.storage.atomic import output_error, output_errors, sweep_temporaries, temporary_path, write_bytes_atomic
-from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
-from gristmill.storage.partitions import Partition
+from gristmill.errors import InputNotFoundError, OutputError, UsageError, VerificationError
+from gristmill.storage.atomic import (
+    output_error,
+    output_errors,
+    sweep_temporaries,
+    temporary_path,
+    write_bytes_atomic,
+)
+from gristmill.storage.files import RECORD_SUFFIX, StorageOptions, filesystem, is_local, local_path
 
 RECORD_FOLDER = "_gristmill"
+"""Stands for the record in the names that a manifest has, wherever it lies; version 0.1 kept it in the output."""
 RECORD_FILES = {
     "run": "run.json",
     "plan": "plan.json",
@@ -52,36 +58,66 @@ _PLACES = {
     "manifest": "manifest/{}.json",
     "staging": "staging/{}",
 }
+RECORD_NAMES = frozenset(place.partition("/")[0] for place in (*_PLACES.values(), STEPS_FOLDER))
+"""What lies directly in a record folder; a workflow has its lists there too."""
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _MAX_NAME_BYTES = 230  # leaves room for the endings above within the 255 of most file systems
 _STAGING = re.compile(r"(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]+")
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+_DATA_ENDING = re.compile(r"\.(jsonl|json|ndjson|parquet)(\.(gz|zst|bz2|xz))?$", re.IGNORECASE)
 
 
 class RunFolder:
-    """One output folder: its paths, the file operations that a record needs, and the rules for what may lie there.
+    """One output with its record: their paths, the file operations that a record needs, and what may lie there.
 
-    Nothing is created until something is written.
+    An output is a folder, or a single file where its name is one of a data file (`clean.jsonl`) and there is no folder
+    of that name. Nothing is created until something is written.
 
     Args:
         path: A local path or a URL.
         storage_options: Handed to fsspec for URLs.
+        record_path: Where the record is, if not beside the output.
+
+    Attributes:
+        path: The output.
+        record: The folder with its record.
+        ending: The ending of its name where the output is a single file, else None.
+        data_folder: The folder that the data files lie in.
+
+    Raises:
+        UsageError: There is no place beside the output, and none is given.
 
     Example:
         >>> RunFolder("memory://out").record_path("ledger", "part-0")
-        'memory://out/_gristmill/ledger/part-0.parquet'
+        'memory://out.gristmill/ledger/part-0.parquet'
     """
 
-    def __init__(self, path: str | os.PathLike[str], storage_options: StorageOptions = None) -> None:
-        text = os.fspath(path)
-        self.local = is_local(text)
-        self.path = local_path(text) if self.local else text.rstrip("/")
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage_options: StorageOptions = None,
+        *,
+        record_path: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.storage_options = storage_options
-        self._fs: Any = None
-        self._root = self.path
-        if not self.local:
-            self._fs, self._root = filesystem(self.path, storage_options)
-            self._root = self._root.rstrip("/")
+        self.path = _plain(path)
+        named = _DATA_ENDING.search(self.path)
+        self.ending = named[0].lower() if named and not self._is_folder(self.path) else None
+        self.data_folder = self.path if self.ending is None else self.path.rpartition("/")[0]
+        if record_path is not None:
+            self.record = _plain(record_path)
+            return
+        self.record = f"{self.path}/{RECORD_FOLDER}"
+        if self.ending is not None or not self._is_folder(self.record, empty=False):
+            self.record = f"{self.path}{RECORD_SUFFIX}"
+            fs, inner = self._at(self.path)
+            if "/" not in inner.rstrip("/"):
+                whole = "the whole disk" if fs is None else "a whole bucket"
+                raise UsageError(
+                    f"The output {os.fspath(path)} is {whole}, so that the record of the run cannot lie beside it. "
+                    "Write to a folder in it, or name a place for the record with --record (record_path=…).",
+                    path=self.path,
+                )
 
     def __repr__(self) -> str:
         return f"RunFolder({self.path!r})"
@@ -89,7 +125,7 @@ class RunFolder:
     # --- paths ---
 
     def join(self, relative: str) -> str:
-        """The full path of a file given by its path below the output folder.
+        """The full path of a file given by the name that a manifest has for it.
 
         Raises:
             VerificationError: The path leads out of the folder.
@@ -100,11 +136,24 @@ class RunFolder:
                 "with; do not trust this output.",
                 path=relative,
             )
-        return f"{self.path}/{relative}"
+        first, _, rest = relative.partition("/")
+        if first == RECORD_FOLDER:
+            return f"{self.record}/{rest}"
+        return f"{self.path}/{relative}" if self.ending is None else self.path
 
     def relative(self, path: str) -> str:
-        """The path below the output folder of a full path that this object gave."""
-        return path[len(self.path) + 1 :]
+        """The name that a manifest has for a file of the output or of the record."""
+        if path.startswith(f"{self.record}/"):
+            return f"{RECORD_FOLDER}{path[len(self.record) :]}"
+        # A file may be renamed together with its record.
+        return path[len(self.path) + 1 :] if self.ending is None else f"output{self.ending}"
+
+    def shown(self, relative: str) -> str:
+        """What messages call such a file: the name of its folder and the rest."""
+        first, _, rest = relative.partition("/")
+        if first == RECORD_FOLDER:
+            return f"{posixpath.basename(self.record)}/{rest}"
+        return relative if self.ending is None else posixpath.basename(self.path)
 
     def record_path(self, kind: str, partition: str | None = None) -> str:
         """The path of a file in the record.
@@ -118,13 +167,13 @@ class RunFolder:
             place = place.format(safe_name(partition))
         elif "/" in place:
             place = place.partition("/")[0]
-        return f"{self.path}/{RECORD_FOLDER}/{place}"
+        return f"{self.record}/{place}"
 
     def data_path(self, partition_id: str, extension: str) -> str:
         """The output file of a partition; `extension` with its dot."""
         if _UNSAFE.search(extension) or (extension and not extension.startswith(".")):
             raise UsageError(f"The extension {extension!r} must begin with a dot and hold no folder.", value=extension)
-        return f"{self.path}/{safe_name(partition_id)}{extension}"
+        return f"{self.path}/{safe_name(partition_id)}{extension}" if self.ending is None else self.path
 
     # --- work in progress ---
 
@@ -144,7 +193,7 @@ class RunFolder:
         if own is not None:
             self.remove_tree(own)
         staging = self.record_path("staging")
-        if self.local:
+        if is_local(staging):
             names = set(os.listdir(staging)) if os.path.isdir(staging) else set()
         else:
             names = {name.split("/", 1)[0] for name in self.walk(staging)}
@@ -153,21 +202,28 @@ class RunFolder:
             if _abandoned(name):
                 self.remove_tree(f"{staging}/{name}")
                 gone.append(name)
-        if self.local:
+        # Other stores publish on completion and have no temporaries. Data files lie in the folder itself.
+        if is_local(staging):
             with contextlib.suppress(OSError):
                 os.rmdir(staging)
-            # Other stores publish on completion and have no temporaries. Data files lie in the folder itself.
-            sweep_temporaries(self.path, recursive=False)
-            sweep_temporaries(f"{self.path}/{RECORD_FOLDER}")
+            sweep_temporaries(self.record)
+        if is_local(self.path):
+            sweep_temporaries(self.data_folder, recursive=False)
         return gone
 
     # --- file operations ---
 
-    def inner(self, path: str) -> str:
-        """`path` as the filesystem object wants it."""
-        if path.startswith(self.path):
-            return self._root + path[len(self.path) :]
-        return filesystem(path, self.storage_options)[1]
+    def _at(self, path: str) -> tuple[Any, str]:
+        """The file system of a path, None for this machine, and the path as it wants it."""
+        return (None, path) if is_local(path) else filesystem(path, self.storage_options)
+
+    def _is_folder(self, path: str, *, empty: bool = True) -> bool:
+        """Whether a folder is there; with `empty=False` only if there is something in it."""
+        fs, inner = self._at(path)
+        if fs is None:
+            return os.path.isdir(path) and (empty or bool(os.listdir(path)))
+        fs.invalidate_cache()
+        return bool(fs.isdir(inner))
 
     def read(self, path: str) -> bytes:
         """The bytes of a file.
@@ -175,27 +231,27 @@ class RunFolder:
         Raises:
             FileNotFoundError: There is none.
         """
-        if self.local:
-            with open(path, "rb") as file:
-                return file.read()
-        return cast(bytes, self._fs.cat_file(self.inner(path)))
+        fs, inner = self._at(path)
+        if fs is not None:
+            return cast(bytes, fs.cat_file(inner))
+        with open(path, "rb") as file:
+            return file.read()
 
     def read_many(self, paths: list[str]) -> dict[str, bytes | Exception]:
-        """The bytes of many files, or why one could not be read."""
-        if self.local:
-            found: dict[str, bytes | Exception] = {}
-            for path in paths:
-                try:
-                    found[path] = self.read(path)
-                except OSError as error:
-                    found[path] = error
-            return found
-        if not paths:
-            return {}
-        got = self._fs.cat([self.inner(path) for path in paths], on_error="return")
-        if not isinstance(got, dict):
-            got = {self.inner(paths[0]): got}
-        return {path: got.get(self.inner(path), FileNotFoundError(path)) for path in paths}
+        """The bytes of many files of one folder, or why one could not be read."""
+        found: dict[str, bytes | Exception] = {}
+        if paths and not is_local(paths[0]):
+            inner = {path: self._at(path)[1] for path in paths}
+            got = self._at(paths[0])[0].cat(list(inner.values()), on_error="return")
+            if not isinstance(got, dict):
+                got = {inner[paths[0]]: got}
+            return {path: got.get(name, FileNotFoundError(path)) for path, name in inner.items()}
+        for path in paths:
+            try:
+                found[path] = self.read(path)
+            except OSError as error:
+                found[path] = error
+        return found
 
     def write(self, path: str, data: bytes) -> None:
         """Put `data` at `path` in one step."""
@@ -203,38 +259,45 @@ class RunFolder:
 
     def open(self, path: str) -> BinaryIO:
         """A seekable file to read from."""
-        if self.local:
-            return open(path, "rb")
-        return cast(BinaryIO, self._fs.open(self.inner(path), "rb"))
+        fs, inner = self._at(path)
+        return open(path, "rb") if fs is None else cast(BinaryIO, fs.open(inner, "rb"))
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
-        return os.path.isfile(path) if self.local else bool(self._fs.isfile(self.inner(path)))
+        fs, inner = self._at(path)
+        return os.path.isfile(path) if fs is None else bool(fs.isfile(inner))
 
     def size(self, path: str) -> int | None:
         """The bytes of a file; None if there is none."""
+        fs, inner = self._at(path)
         try:
-            return os.stat(path).st_size if self.local else int(self._fs.info(self.inner(path))["size"])
+            return os.stat(path).st_size if fs is None else int(fs.info(inner)["size"])
         except FileNotFoundError:
             return None
 
     def remove(self, path: str) -> bool:
         """Remove a file; False if there was none."""
+        fs, inner = self._at(path)
         with output_errors(path):
             try:
-                os.unlink(path) if self.local else self._fs.rm_file(self.inner(path))
+                os.unlink(path) if fs is None else fs.rm_file(inner)
             except FileNotFoundError:
                 return False
         return True
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder below the output folder with all that is in it; nothing happens when there is none."""
+        """Remove a folder below the output or its record with all that is in it; nothing happens when there is none."""
+        if not path.startswith((f"{self.record}/", f"{self.path}/")):
+            raise OutputError(
+                f"{path} is not a folder of {self.path} or of its record, so it is not removed.", path=path
+            )
         self.join(self.relative(path))
-        if self.local:
+        fs, inner = self._at(path)
+        if fs is None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             with contextlib.suppress(FileNotFoundError):
-                self._fs.rm(self.inner(path), recursive=True)
+                fs.rm(inner, recursive=True)
 
     def move(self, source: str, target: str) -> None:
         """Rename a staged file (or where the store has no rename: copy and delete), replacing what is at `target`.
@@ -242,8 +305,9 @@ class RunFolder:
         Raises:
             OutputError: The file is gone, or `target` cannot be written.
         """
+        fs, inner = self._at(target)
         try:
-            if self.local:
+            if fs is None:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 try:
                     os.replace(source, target)
@@ -256,12 +320,12 @@ class RunFolder:
                     os.replace(beside, target)
                     os.unlink(source)
             elif is_local(source):
-                self._fs.put_file(local_path(source), self.inner(target))
+                fs.put_file(local_path(source), inner)
                 os.unlink(local_path(source))
             else:
                 with contextlib.suppress(FileNotFoundError):
-                    self._fs.rm_file(self.inner(target))
-                self._fs.mv(self.inner(source), self.inner(target))
+                    fs.rm_file(inner)
+                fs.mv(self._at(source)[1], inner)
         except FileNotFoundError as error:
             raise OutputError(
                 f"The staged file {source!r} is gone, so {target!r} could not be put in place. Something cleaned the "
@@ -272,28 +336,37 @@ class RunFolder:
             raise output_error(target, error) from error
 
     def walk(self, folder: str | None = None) -> dict[str, int]:
-        """All files below `folder` (by default the output) by their path relative to it, with their sizes."""
-        start = folder or self.path
-        found: dict[str, int] = {}
-        if self.local:
-            pending = [start]
-            while pending:
-                here = pending.pop()
-                try:
-                    with os.scandir(here) as entries:
-                        for entry in entries:
-                            if entry.is_dir(follow_symlinks=False):
-                                pending.append(entry.path)
-                            else:
-                                found[entry.path[len(start) + 1 :]] = entry.stat(follow_symlinks=False).st_size
-                except FileNotFoundError:
-                    continue
-        else:
-            self._fs.invalidate_cache()
-            inner = self.inner(start)
+        """All files below `folder` by their path relative to it, with their sizes.
+
+        Without `folder` those of the output and of its record, by the names that a manifest has.
+        """
+        if folder is None:
+            found = self.walk(self.path) if self.ending is None else {}
+            size = None if self.ending is None else self.size(self.path)
+            if size is not None:
+                found[self.relative(self.path)] = size
+            for name, size in self.walk(self.record).items():
+                found[f"{RECORD_FOLDER}/{name}"] = size
+            return dict(sorted(found.items()))
+        found = {}
+        fs, inner = self._at(folder)
+        if fs is not None:
+            fs.invalidate_cache()
             with contextlib.suppress(FileNotFoundError):
-                for name, info in self._fs.find(inner, detail=True).items():
+                for name, info in fs.find(inner, detail=True).items():
                     found[name[len(inner) :].lstrip("/")] = int(info.get("size") or 0)
+            return dict(sorted(found.items()))
+        pending = [folder]
+        while pending:
+            try:
+                with os.scandir(pending.pop()) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append(entry.path)
+                        else:
+                            found[entry.path[len(folder) + 1 :]] = entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
         return dict(sorted(found.items()))
 
     # --- what may be there ---
@@ -310,9 +383,6 @@ class RunFolder:
         Raises:
             InputNotFoundError: There is no record of a run.
         """
-        if self.local and not os.path.isdir(self.path):
-            found = f"{self.path} is a file" if os.path.exists(self.path) else f"There is no {self.path}"
-            raise InputNotFoundError(f"{found}. Pass the output folder of a run.", path=self.path)
         if self.has_run():
             return
         if self.exists(self.record_path("workflow")):
@@ -322,111 +392,34 @@ class RunFolder:
                 "(TextDuplicatesRemovalWorkflow).",
                 path=self.path,
             )
+        if is_local(self.path) and not os.path.lexists(self.path):
+            found = f"There is no {self.path}"
+        elif self.path.endswith(RECORD_SUFFIX):
+            found = f"{self.path} is named like the record of a run, not like its output"
+        else:
+            found = f"{self.path} is not the output of a run: there is no record in {self.record}"
         raise InputNotFoundError(
-            f"{self.path} is not the output of a run: there is no {RECORD_FOLDER}/ in it. Pass the output folder of a "
-            "run.",
+            f"{found}. Pass the output of a run, and --record (record_path=…) if the run was given one.",
             path=self.path,
         )
 
-    def check_usable(self, *, write: bool = True) -> None:
-        """Fail now, and not after the first partition, if this cannot be an output folder.
 
-        Args:
-            write: Also try to write a file.
-
-        Raises:
-            OutputError: The path is a file or goes through one, or nothing can be written.
-        """
-        place = self.path
-        while self.local and not os.path.lexists(place) and os.path.dirname(place) != place:
-            place = os.path.dirname(place)
-        if self.local and not os.path.isdir(place):
-            raise OutputError(
-                f"The output folder {self.path} cannot be made: {place} is a file. Check the output path.",
-                path=self.path,
-            )
-        if not write:
-            return
-        probe = f"{self.path}/{RECORD_FOLDER}/.probe"
-        try:
-            self.write(probe, b"")
-            self.remove(probe)
-        except OutputError as error:
-            raise OutputError(
-                f"The output folder {self.path} cannot be used. {error}", path=self.path, errno=error.errno
-            ) from error
-        except OSError as error:
-            raise OutputError(
-                f"Cannot write to {self.path}: {error.strerror or error}. Check the path and its permissions.",
-                path=self.path,
-            ) from error
-
-    def check_apart(self, partitions: Sequence[Partition], searched: Sequence[str]) -> None:
-        """Make sure that an output and its input are not mixed up.
-
-        Args:
-            partitions: The input.
-            searched: The folders in which input files are looked for.
-
-        Raises:
-            OutputError: The output holds files of the input, which it could replace, or lies where input files are
-                looked for, so that the next run would take it for input.
-        """
-        root = self.path.rstrip("/")
-        for partition in partitions:
-            for piece in partition.ranges:
-                if _is_read_below(piece.path, root):
-                    raise OutputError(
-                        f"The output folder {root} holds the input file {piece.path}. Write to another folder.",
-                        path=root,
-                    )
-        for path in searched:
-            if _is_read_below(root, path.rstrip("/")):
-                raise OutputError(
-                    f"The output folder {root} lies inside the input folder {path}, so that the next run would read "
-                    "it as input. Write beside the input, or name the input files by a pattern that leaves the output "
-                    "out.",
-                    path=root,
-                )
-
-    def check_strangers(self, mode: str, extension: str, partitions: Sequence[Partition]) -> None:
-        """Refuse to replace files that no run has written, unless the writer is told to.
-
-        Args:
-            mode: That of the writer.
-            extension: The end of its file names.
-            partitions: What will be written.
-
-        Raises:
-            OutputExistsError: There are some.
-        """
-        if mode == "overwrite" or self.has_run():
-            return
-        there = [name for name in self.walk() if not name.startswith(f"{RECORD_FOLDER}/")]
-        # Asked again: another process may have begun meanwhile, and it notes its plan before it writes anything.
-        if not there or self.has_run():
-            return
-        if mode == "error":
-            raise OutputExistsError(
-                f"The output folder {self.path} is not empty (it holds {there[0]!r}), and the writer has mode='error'. "
-                "Write to another folder, or use mode='ignore' to write beside what is there.",
-                path=self.path,
-            )
-        ours = {self.relative(self.data_path(partition.id, extension)) for partition in partitions}
-        replaced = sorted(ours.intersection(there))
-        if replaced:
-            more = f" and {len(replaced) - 1} more" if len(replaced) > 1 else ""
-            raise OutputExistsError(
-                f"The output folder {self.path} holds {replaced[0]!r}{more}, written by no run, and the output would "
-                "replace it. Write to another folder, move it away, or use the writer's mode='overwrite'.",
-                path=self.path,
-            )
+def step_folder(path: str, storage_options: StorageOptions = None) -> RunFolder:
+    """The folder of a step of a workflow: its record lies in it, so that a step can be deleted as a whole."""
+    return RunFolder(path, storage_options, record_path=f"{path.rstrip('/')}/{RECORD_FOLDER}")
 
 
-def _is_read_below(path: str, folder: str) -> bool:
-    """Whether a reader of `folder` would read `path`: it lies there, and no name on the way is one that it skips."""
-    below = path.removeprefix(f"{folder}/")
-    return below != path and not any(name.startswith(("_", ".")) for name in below.split("/"))
+def list_folder(output: RunFolder, name: str) -> RunFolder:
+    """The folder of a list of documents in the output of a workflow: its record lies in that of the output."""
+    folder = RunFolder(output.join(name), output.storage_options)
+    if folder.record.endswith(f"/{RECORD_FOLDER}"):
+        return folder
+    return RunFolder(folder.path, output.storage_options, record_path=f"{output.record}/{name}")
+
+
+def _plain(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return local_path(text) if is_local(text) else text.rstrip("/")
 
 
 def safe_name(partition_id: str) -> str:

@@ -24,7 +24,10 @@ _READ_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file that belongs to a partition, by its path below the output folder; `rows` is None for the index."""
+    """A file that belongs to a partition, by its path below the output; `rows` is None for the index.
+
+    A path that begins with `_gristmill/` is one in the record, wherever that lies.
+    """
 
     path: str
     size: int
@@ -217,7 +220,9 @@ class Manifest:
                     for file in entry.all_files:
                         self.folder.join(file.path)
                 except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
-                    self.problems.append(f"{self.folder.relative(path)} is not a usable manifest entry: {error}.")
+                    self.problems.append(
+                        f"{self.folder.shown(self.folder.relative(path))} is not a usable manifest entry: {error}."
+                    )
                     continue
                 if entry.state == COMMITTED:
                     yield entry

@@ -99,18 +99,20 @@ def read_quarantine(
     cause: str | None = None,
     stage: str | None = None,
     storage_options: StorageOptions = None,
+    record_path: str | os.PathLike[str] | None = None,
 ) -> Iterator[QuarantineEntry]:
     """Every quarantined record of the committed partitions, in source order, with its raw bytes.
 
     Args:
-        output: The output folder of a run.
+        output: The output of a run.
         cause: Only records quarantined for this cause.
         stage: Only records that this stage could not process.
         storage_options: Handed to fsspec for URLs.
+        record_path: Where the record of the run is, if not beside the output.
     """
     from gristmill.ledger.record.manifest import Manifest
 
-    folder = output if isinstance(output, RunFolder) else RunFolder(output, storage_options)
+    folder = output if isinstance(output, RunFolder) else RunFolder(output, storage_options, record_path=record_path)
     folder.require_run()
     for entry in Manifest(folder).ordered():
         if entry.quarantined:
@@ -122,13 +124,16 @@ def read_quarantine(
 
 
 def list_quarantine(
-    output: str | os.PathLike[str] | RunFolder, *, storage_options: StorageOptions = None
+    output: str | os.PathLike[str] | RunFolder,
+    *,
+    storage_options: StorageOptions = None,
+    record_path: str | os.PathLike[str] | None = None,
 ) -> pl.DataFrame:
     """How many records were quarantined by cause and stage, the most frequent first, each with an example."""
     import polars as pl
 
     counts: dict[tuple[str, str], list[Any]] = {}
-    for item in read_quarantine(output, storage_options=storage_options):
+    for item in read_quarantine(output, storage_options=storage_options, record_path=record_path):
         record = item.record
         found = counts.setdefault((record.cause, record.stage), [0, 0, record.file, record.offset, record.detail])
         found[0] += 1

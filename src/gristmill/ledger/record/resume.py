@@ -9,7 +9,7 @@ from typing import Any
 
 from gristmill.errors import ResumeError
 from gristmill.ledger.record.commit import remove_partition
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import check_plan, read_plan, write_plan
 from gristmill.ledger.record.plan_record import plan_digest as digest_of
@@ -194,10 +194,12 @@ def _what_changed(entry: ManifestEntry, partition: Partition) -> str:
 
 def _damage(entry: ManifestEntry, sizes: Mapping[str, int]) -> str | None:
     for file in entry.all_files:
+        first, _, name = file.path.partition("/")
+        where, name = ("record", name) if first == RECORD_FOLDER else ("output", file.path)
         if file.path not in sizes:
-            return f"{file.path} is missing from the output"
+            return f"{name} is missing from the {where}"
         if sizes[file.path] != file.size:
-            return f"{file.path} should have {file.size} bytes and has {sizes[file.path]}"
+            return f"{name} should have {file.size} bytes and has {sizes[file.path]}"
     return None
 
 

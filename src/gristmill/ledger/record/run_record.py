@@ -118,7 +118,7 @@ class RunRecorder:
         """Take note of an event."""
         if isinstance(event, TaskFinished | Sample) and self.folder is not None:
             # These come from the thread that counts, and often enough.
-            pause = _RENEW_S if self.folder.local else _RENEW_REMOTE_S
+            pause = _RENEW_S if "://" not in self.folder.record else _RENEW_REMOTE_S
             if time.monotonic() - self._written_at >= pause:
                 with contextlib.suppress(OSError):  # output that cannot be written either ends the run with its error
                     self._write()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from gristmill.errors import GristmillError, VerificationError
-from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, list_folder, step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.run_record import checksum
 from gristmill.storage.atomic import json_bytes
@@ -48,7 +48,7 @@ def write_workflow_record(
     """
     record = {
         **facts,
-        "steps": {name: contents_digest(RunFolder(path, folder.storage_options)) for name, path in steps.items()},
+        "steps": {name: contents_digest(step_folder(path, folder.storage_options)) for name, path in steps.items()},
         "steps_folder": _elsewhere(folder, steps),
         "list_folder": list_folder,
         "listed": listed,
@@ -64,7 +64,7 @@ def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
     Raises:
         VerificationError: The file is damaged.
     """
-    place = folder.join(WORKFLOW_FILE)
+    place, shown = folder.join(WORKFLOW_FILE), folder.shown(WORKFLOW_FILE)
     try:
         data = folder.read(place)
     except FileNotFoundError:
@@ -72,14 +72,12 @@ def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
     try:
         record = json.loads(data)
     except ValueError as error:
-        raise VerificationError(f"{WORKFLOW_FILE} is damaged: {error}.", path=place) from error
+        raise VerificationError(f"{shown} is damaged: {error}.", path=place) from error
     if not isinstance(record, dict) or record.get("seal") != checksum(record):
-        raise VerificationError(
-            f"{WORKFLOW_FILE} was edited or damaged: its content does not match its checksum.", path=place
-        )
+        raise VerificationError(f"{shown} was edited or damaged: its content does not match its checksum.", path=place)
     if data != json_bytes(record):
         raise VerificationError(
-            f"{WORKFLOW_FILE} says the same as the record that was written, but not in the same bytes.", path=place
+            f"{shown} says the same as the record that was written, but not in the same bytes.", path=place
         )
     return record
 
@@ -110,13 +108,13 @@ def verify_list(folder: RunFolder, report: VerifyReport, verify: Verify) -> Veri
     for key in ("partitions", "files", "bytes", "rows_read", "rows_created", "rows_written", "rows_dropped"):
         setattr(report, key, getattr(found or report, key))
     if record.get("listed") and found is None:
-        report.problems.append(f"{name} is missing or damaged: the list that {WORKFLOW_FILE} speaks of.")
+        report.problems.append(f"{name} is missing or damaged: the list that {folder.shown(WORKFLOW_FILE)} speaks of.")
     report.status = "done" if record else None
     own = (WORKFLOW_FILE, *(record.get("files") or ()))
     report.problems += [
-        f"{path} does not belong to the workflow."
+        f"{folder.shown(path)} does not belong to the workflow."
         for path in listing
-        if path not in own and not path.startswith((_STEPS, f"{name}/"))
+        if path not in own and not path.startswith((_STEPS, f"{name}/", f"{RECORD_FOLDER}/{name}/"))
     ]
     return report
 
@@ -142,12 +140,14 @@ def check_workflow(
         if WORKFLOW_FILE not in listing:
             # A list has a choice of its own, but its steps are those of the output around it.
             if CHOICE in listing and any(name.startswith(_STEPS) and name != CHOICE for name in listing):
-                report.problems.append(f"{WORKFLOW_FILE} is missing: the workflow did not end; run it again.")
+                report.problems.append(
+                    f"{folder.shown(WORKFLOW_FILE)} is missing: the workflow did not end; run it again."
+                )
             _check_steps(folder, folder.join(_STEPS.rstrip("/")), {}, report, verify)
             return None
         record, problems = _record(folder)
         report.problems += problems
-        report.problems += _differences(record, report)
+        report.problems += _differences(folder, record, report)
     for name, expected in (record.get("files") or {}).items():
         if name not in listing:
             report.problems.append(f"{name} is missing.")
@@ -155,8 +155,8 @@ def check_workflow(
             report.problems.append(f"{name} is not the one that the workflow has left.")
     name, proof = record.get("list_folder"), None
     if name and any(path.startswith(f"{name}/") for path in listing):
-        proof = _check_run(name, RunFolder(folder.join(name), folder.storage_options), report, verify)
-    report.problems += _check_choice(folder, record, listing)
+        proof = _check_run(name, list_folder(folder, name), report, verify)
+    report.problems += _check_choice(folder, record)
     root = record.get("steps_folder") or folder.join(_STEPS.rstrip("/"))
     _check_steps(folder, root, record.get("steps") or {}, report, verify)
     return proof
@@ -169,7 +169,8 @@ def belongs_to_workflow(folder: RunFolder, listing: Mapping[str, int]) -> Callab
         with contextlib.suppress(VerificationError):
             record = read_workflow_record(folder) or {}
     own, name = set(record.get("files") or ()), record.get("list_folder")
-    return lambda path: path in own or path.startswith((_STEPS, f"{name}/") if name else _STEPS)
+    below = (_STEPS, f"{name}/", f"{RECORD_FOLDER}/{name}/") if name else (_STEPS,)
+    return lambda path: path in own or path.startswith(below)
 
 
 def _record(folder: RunFolder) -> tuple[Mapping[str, Any], list[str]]:
@@ -179,7 +180,7 @@ def _record(folder: RunFolder) -> tuple[Mapping[str, Any], list[str]]:
         return {}, [str(error)]
 
 
-def _differences(record: Mapping[str, Any], report: VerifyReport) -> list[str]:
+def _differences(folder: RunFolder, record: Mapping[str, Any], report: VerifyReport) -> list[str]:
     if not record.get("perform_removal"):
         return []
     claims = [
@@ -187,20 +188,21 @@ def _differences(record: Mapping[str, Any], report: VerifyReport) -> list[str]:
         ("documents removed", record.get("num_removed"), report.rows_dropped),
     ]
     return [
-        f"{WORKFLOW_FILE} says {claimed} {what}, the manifest has {found}."
+        f"{folder.shown(WORKFLOW_FILE)} says {claimed} {what}, the manifest has {found}."
         for what, claimed, found in claims
         if claimed != found
     ]
 
 
-def _check_choice(folder: RunFolder, record: Mapping[str, Any], listing: Mapping[str, int]) -> list[str]:
+def _check_choice(folder: RunFolder, record: Mapping[str, Any]) -> list[str]:
     """The removal list that an output was made by is what one of the steps has left."""
     if not record:
         return []
-    place = f"{record.get('list_folder')}/{CHOICE}" if record.get("listed") else CHOICE
+    chosen = list_folder(folder, record["list_folder"]) if record.get("listed") else folder
+    place = chosen.join(CHOICE)
     known = (record.get("steps") or {}).values()
-    if place in listing and folder.read(folder.join(place)).decode(errors="replace") not in known:
-        return [f"{place} names a removal list that none of the steps has made."]
+    if chosen.exists(place) and chosen.read(place).decode(errors="replace") not in known:
+        return [f"{chosen.shown(CHOICE)} names a removal list that none of the steps has made."]
     return []
 
 
@@ -208,16 +210,16 @@ def _check_steps(
     folder: RunFolder, root: str, digests: Mapping[str, str], report: VerifyReport, verify: Verify
 ) -> None:
     """Prove all steps that are there. Finished steps may have been deleted, each as a whole."""
-    place = RunFolder(root, folder.storage_options)
+    place = step_folder(root, folder.storage_options)
     names: dict[str, None] = {}
-    for path in place.walk():
+    for path in place.walk(place.path):
         name, _, rest = path.partition("/")
         if rest:
             names[name] = None
         elif path != posixpath.basename(CHOICE):
             report.problems.append(f"{STEPS_FOLDER}/{path} does not belong to the workflow.")
     for name in names:
-        step = RunFolder(place.join(name), folder.storage_options)
+        step = step_folder(place.join(name), folder.storage_options)
         _check_run(f"{STEPS_FOLDER}/{name}", step, report, verify)
         report.steps += 1
         if name in digests and contents_digest(step) != digests[name]:

@@ -12,7 +12,7 @@ import numpy as np
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
 from gristmill.errors import MissingColumnError, UsageError, did_you_mean
-from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.record.layout import STEPS_FOLDER, RunFolder, list_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.workflow_record import write_workflow_record
 from gristmill.observe.events import Listener, Notice
@@ -54,6 +54,7 @@ class DeduplicationWorkflow(WorkflowBase):
     # The options that the kinds share. Each kind declares them as fields in the order of its own signature.
     input_path: str | Sequence[str] | None
     output_path: str
+    record_path: str | None
     cache_path: str | None
     input_filetype: str | None
     input_blocksize: int | str | None
@@ -153,7 +154,12 @@ class DeduplicationWorkflow(WorkflowBase):
 
     @property
     def _steps_path(self) -> str:
-        return (self.cache_path or self._in_output(f"{RECORD_FOLDER}/{STEPS_FOLDER}")).rstrip("/")
+        return (self.cache_path or f"{self.folder.record}/{STEPS_FOLDER}").rstrip("/")
+
+    @property
+    def folder(self) -> RunFolder:
+        """The output with its record."""
+        return RunFolder(self.output_path, self.storage_options, record_path=self.record_path)
 
     # --- the run ---
 
@@ -207,7 +213,7 @@ class DeduplicationWorkflow(WorkflowBase):
         result.extend_metadata(self._facts(steps, removals))
         result.add_metadata("total_time", time.monotonic() - begun)
         write_workflow_record(
-            RunFolder(self.output_path, storage_options=self.storage_options),
+            self.folder,
             _plain(result.metadata),
             steps=steps.done,
             list_folder=self.ids_folder,
@@ -255,15 +261,15 @@ class DeduplicationWorkflow(WorkflowBase):
     def _write(self, steps: Steps, removals: RunFiles) -> None:
         """Write the documents that stay, or the list of those to remove."""
         if self.perform_removal:
-            steps.clear_other_choice(self.output_path, removals)
-            steps.run("removal", self._removal(steps, removals), output=self.output_path, url_field="url")
+            steps.clear_other_choice(self.folder, removals)
+            steps.run("removal", self._removal(steps, removals), output=self.folder, url_field="url")
             return
-        path = self._in_output(self.ids_folder)
-        steps.clear_other_choice(path, removals)
+        listed = list_folder(self.folder, self.ids_folder)
+        steps.clear_other_choice(listed, removals)
         ids = DuplicateIds(steps.partition_ids, id_field=self.id_field)
         source = KeyRanges(removals, document_cuts(removals, range_count(removals.size)))
-        writer = ParquetWriter(path, {"storage_options": self.storage_options} if self.storage_options else None)
-        steps.run("duplicate_ids", [source, ids, writer], output=path)
+        writer = ParquetWriter(listed.path, {"storage_options": self.storage_options} if self.storage_options else None)
+        steps.run("duplicate_ids", [source, ids, writer], output=listed)
         write_id_generator(
             self._in_output(self.id_generator_file),
             steps.source,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import InputChangedError
 from gristmill.figures import format_size
-from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, step_folder
 from gristmill.ledger.record.trail import StageTime, Trail
 from gristmill.ledger.record.workflow_record import CHOICE
 from gristmill.observe.events import Event, Listener, Notice, Sample, TaskFinished
@@ -128,6 +128,7 @@ class PipelineSteps:
             url_field=self.options.url_field,
             scores=self.options.scores,
             alarm_share=None,
+            record_path=step_folder(path).record,
             listeners=[*self.listeners, self._recorded],
             progress=False,
         )
@@ -139,6 +140,7 @@ class PipelineSteps:
         begun = time.monotonic()
         workflow = stage.workflow(
             output_path=self._folder.path,
+            record_path=self._folder.record,
             cache_path=self._root,
             id_field=None if self.options.id_field == "id" else self.options.id_field,
             write_kwargs={"storage_options": self._storage} if self._storage else None,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import step_folder
 from gristmill.ledger.record.step_record import EarlierStep
 from gristmill.ledger.record.trail import DUPLICATE, Rows
 from gristmill.stages.base import ProcessingStage, Spec
@@ -54,7 +54,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         storage_options: StorageOptions = None,
     ) -> None:
         self._removals = removals
-        self._step = None if step is None else RunFolder(step, storage_options)
+        self._step = None if step is None else step_folder(step, storage_options)
         self._numbers: dict[int, Rows] = {}
         self._partition_ids = tuple(partition_ids)
         self.removals = removals.digest

@@ -15,9 +15,10 @@ from gristmill.backends.registry import as_executor
 from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
 from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.text_column import text_column
-from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+from gristmill.ledger.record.layout import STEPS_FOLDER, RunFolder, step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.trail import DUPLICATE
+from gristmill.pipeline.output import check_apart
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import ProcessingStage, Spec
@@ -29,7 +30,7 @@ from gristmill.stages.source_sink import Mode
 from gristmill.stages.text.io.reader import ParquetReader
 from gristmill.stages.text.io.reader.assign_ids import DEDUP_ID_FIELD, AssignRowIds
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
-from gristmill.storage.files import list_files
+from gristmill.storage.files import RECORD_SUFFIX, list_files
 from gristmill.storage.formats import EXTENSIONS
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
@@ -171,6 +172,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         read_kwargs: As in the readers.
         write_kwargs: As in the writers.
         output_fields: Only these columns.
+        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
 
     Example:
         >>> TextDuplicatesRemovalWorkflow("crawl/", "found/ExactDuplicateIds", "unique/", id_field="id").run()
@@ -193,6 +195,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
     read_kwargs: Mapping[str, Any] | None = None
     write_kwargs: Mapping[str, Any] | None = None
     output_fields: Sequence[str] | None = None
+    record_path: str | None = None
 
     def __post_init__(self) -> None:
         if not str(self.output_path):
@@ -204,7 +207,11 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
 
     def _lists_nothing(self, storage: Any) -> bool:
         """Whether the list is the output of a run that found nothing, and so has no file at all."""
-        entries = Manifest(RunFolder(self.ids_to_remove_path, storage)).load()
+        folder = RunFolder(self.ids_to_remove_path, storage)
+        if not folder.has_run():  # the list of a workflow
+            parent, _, name = folder.path.rpartition("/")
+            folder = RunFolder(folder.path, storage, record_path=f"{parent}{RECORD_SUFFIX}/{name}")
+        entries = Manifest(folder).load()
         return bool(entries) and not any(entry.files for entry in entries.values())
 
     def run(
@@ -228,8 +235,9 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         if not nothing:
             list_files(self.ids_to_remove_path, extensions=EXTENSIONS["parquet"], storage_options=storage)
         source, placed = self._source()
-        RunFolder(self.output_path, storage).check_apart(source.partitions(), source.searched_folders())
-        steps = f"{self.output_path.rstrip('/')}/{RECORD_FOLDER}/{STEPS_FOLDER}/ids"
+        folder = RunFolder(self.output_path, storage, record_path=self.record_path)
+        check_apart(folder, source.partitions(), source.searched_folders())
+        steps = f"{folder.record}/{STEPS_FOLDER}/ids"
         listed = RunFiles(())
         if not nothing:
             reader = ParquetReader(
@@ -239,7 +247,8 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
             pipeline = Pipeline("ids to remove", stages=[reader, IdHashes(self.duplicate_id_field), writer])
             # An id that is set aside would let its document stay.
             strict = {**options, "ignore_failures": False, "id_field": None, "url_field": None}
-            ids = pipeline.run(executor=chosen, fresh=fresh, **strict)
+            record = step_folder(steps, storage).record
+            ids = pipeline.run(executor=chosen, fresh=fresh, record_path=record, **strict)
             result.add_pipeline_tasks("ids", ids)
             listed = runs_of(steps, storage_options=storage)
         own = [] if self._assigned else [self.id_field]
@@ -249,7 +258,11 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         writer = kind(self.output_path, self._writing, self.output_fields, self.output_mode or "ignore")
         stages = [source.reader(), *([AssignRowIds()] if placed else []), removal, writer]
         done = Pipeline("removal", stages=stages).run(
-            executor=chosen, fresh=fresh, id_field="id" if self._assigned else self.id_field, **options
+            executor=chosen,
+            fresh=fresh,
+            id_field="id" if self._assigned else self.id_field,
+            record_path=folder.record,
+            **options,
         )
         result.add_pipeline_tasks("removal", done)
         count = sum(map(len, listed.parts("hash")))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.errors import InputError
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.source_sink import PartFile, SinkStage
 from gristmill.storage.atomic import AtomicFile, WrittenFile
@@ -72,7 +72,7 @@ class RunFiles:
 
 def runs_of(path: str, *, storage_options: StorageOptions = None, ending: str = EXTENSION) -> RunFiles:
     """The committed files below a step's folder whose names end with `ending`."""
-    folder = RunFolder(path, storage_options=storage_options)
+    folder = step_folder(path, storage_options)
     files = [
         RunFile(folder.join(file.path), file.size, file.hash)
         for entry in Manifest(folder).ordered()

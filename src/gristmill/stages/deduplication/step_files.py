@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import RunFolder, step_folder
 from gristmill.ledger.record.manifest import Manifest, ManifestEntry
 from gristmill.ledger.record.workflow_record import contents_digest
 from gristmill.pipeline.planner import expand
@@ -68,11 +68,11 @@ class StepFiles(SourceStage):
             self._listing().prepare(reader.inner, there)
 
     def _entries(self) -> list[ManifestEntry]:
-        return Manifest(RunFolder(self.path, self.storage_options)).ordered()
+        return Manifest(step_folder(self.path, self.storage_options)).ordered()
 
     def _files(self) -> list[Partition]:
         """What is there to read, without the partitions of which nothing was left."""
-        folder = RunFolder(self.path, self.storage_options)
+        folder = step_folder(self.path, self.storage_options)
         return [_files_of(folder, entry, self.filetype) for entry in self._entries() if entry.files]
 
     def _listing(self) -> FilePartitioningStage:
@@ -98,7 +98,7 @@ class StepReader(ReaderStage):
     def __init__(self, path: str, filetype: str, storage_options: Mapping[str, Any] | None) -> None:
         self.path = path
         self.storage_options = storage_options
-        self.contents = contents_digest(RunFolder(path, storage_options))
+        self.contents = contents_digest(step_folder(path, storage_options))
         """What was in the files when the plan was made: another content is another plan."""
         kind = ParquetReaderStage if filetype == "parquet" else JsonlReaderStage
         self.inner: ParquetReaderStage | JsonlReaderStage = kind(storage_options=storage_options)
@@ -111,7 +111,7 @@ class StepReader(ReaderStage):
         return ["data"], []
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
-        folder = RunFolder(self.path, self.storage_options)
+        folder = step_folder(self.path, self.storage_options)
         partition: Partition = task._metadata["partition"]
         entry = Manifest(folder).get(partition.id)
         assert entry is not None, partition.id

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import MissingColumnError
 from gristmill.ledger.record.commit import remove_partition
-from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder, step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.workflow_record import CHOICE
+from gristmill.pipeline.output import check_apart, check_strangers, check_usable
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
@@ -46,31 +47,30 @@ class Steps:
         self.partitions: list[Partition] = source.partitions()
         self.partition_ids = [partition.id for partition in self.partitions]
         self.result = WorkflowRunResult(workflow.name)
-        self._root = workflow._steps_path
+        self.root = step_folder(workflow._steps_path, workflow.storage_options)
+        """The folder that holds those of all steps."""
         self.done: dict[str, str] = {}
         """The folders of the steps that this run has gone through."""
 
     def path(self, step: str) -> str:
         """The folder of a step."""
-        return f"{self._root}/{self.workflow.step_prefix}{step}"
+        return f"{self.root.path}/{self.workflow.step_prefix}{step}"
 
     def folder(self, step: str) -> RunFolder:
         """The record of a step."""
-        return RunFolder(self.path(step), storage_options=self.workflow.storage_options)
+        return step_folder(self.path(step), self.workflow.storage_options)
 
     def begin(self) -> None:
         """Take up what is there, or remove it when starting over."""
         self.check_apart()
-        output = RunFolder(self.workflow.output_path, self.workflow.storage_options)
-        root = RunFolder(self._root, storage_options=self.workflow.storage_options)
-        for folder in (output, root):
-            folder.check_usable(write=False)
-        output.check_usable()
+        output, root = self.workflow.folder, self.root
+        check_usable(root, write=False)
+        check_usable(output)
         if self.workflow.perform_removal:  # said now, and not after the whole search
             writer = self.workflow._writer(self.source)
-            output.check_strangers(writer.mode, writer.extension, self.partitions)
+            check_strangers(output, writer.mode, writer.extension, self.partitions)
         if self.fresh:
-            for step in self._begun(root):
+            for step in self._begun():
                 root.remove_tree(root.join(step))
             return
         self.check_begun()
@@ -78,28 +78,26 @@ class Steps:
     def check_begun(self) -> None:
         """Refuse to go on with an input that is not what the first step has read, as far as it has read."""
         first = self.path(self.workflow.first_step).rpartition("/")[2]
-        begun = self._begun(RunFolder(self._root, storage_options=self.workflow.storage_options))
-        complete = any(step != first for step in begun if step.startswith(self.workflow.step_prefix))
+        complete = any(step != first for step in self._begun() if step.startswith(self.workflow.step_prefix))
         check_unchanged(self.partitions, self.folder(self.workflow.first_step), complete=complete)
 
-    def _begun(self, root: RunFolder) -> list[str]:
-        return [name.split("/", 1)[0] for name in root.walk() if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
+    def _begun(self) -> list[str]:
+        files = self.root.walk(self.root.path)
+        return [name.split("/", 1)[0] for name in files if name.endswith(f"/{RECORD_FOLDER}/plan.json")]
 
     def check_apart(self) -> None:
         """Refuse an output that is mixed up with the input, before anything is written there."""
-        output = RunFolder(self.workflow.output_path, self.workflow.storage_options)
-        output.check_apart(self.partitions, self.source.searched_folders())
+        check_apart(self.workflow.folder, self.partitions, self.source.searched_folders())
 
     def check_input(self) -> None:
         """Refuse to go on with an input that is not what the first step has read."""
         check_unchanged(self.source.partitions(), self.folder(self.workflow.first_step), complete=True)
 
-    def clear_other_choice(self, output: str, removals: RunFiles) -> None:
+    def clear_other_choice(self, folder: RunFolder, removals: RunFiles) -> None:
         """Clear an output for which another removal list was chosen from the same search.
 
         The choice is recorded before anything is written, so that an output never holds a mixture of two.
         """
-        folder = RunFolder(output, storage_options=self.workflow.storage_options)
         place = folder.join(CHOICE)
         choice = removals.digest.encode()
         if folder.exists(place) and folder.read(place) != choice:
@@ -109,7 +107,7 @@ class Steps:
             folder.remove(folder.record_path("plan"))
         folder.write(place, choice)
 
-    def run(self, step: str, stages: Sequence[Stage], *, output: str | None = None, **options: Any) -> RunResult:
+    def run(self, step: str, stages: Sequence[Stage], *, output: RunFolder | None = None, **options: Any) -> RunResult:
         """Run one pipeline, and keep its tasks and its time."""
         begun = time.monotonic()
         id_field = self.workflow.id_field or "id"
@@ -117,7 +115,9 @@ class Steps:
         given: dict[str, Any] = {**self.options, "ignore_failures": False, "id_field": id_field, **options}
         pipeline = Pipeline(f"{self.workflow.name}: {step}", stages=stages)
         try:
-            result = pipeline.run(executor=self.executor, fresh=self.fresh and output is not None, **given)
+            record = (output or self.folder(step)).record
+            fresh = self.fresh and output is not None
+            result = pipeline.run(executor=self.executor, fresh=fresh, record_path=record, **given)
         except MissingColumnError as error:
             raise self.workflow._explained(error) from None
         if output is None:

@@ -14,11 +14,8 @@ from gristmill.pipeline import Pipeline
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
+from tests.outputs import copy_output, files_of
 from tests.unit.pipeline.jobs import here, write_lines
-
-
-def _files(output: Path) -> list[str]:
-    return sorted(path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file())
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pipeline.run(executor=here(), scores="all")
         report = verify(made[name])
         assert report.ok, report
-        folders = {str(Path(file).parent) for file in _files(made[name])}
+        folders = {path.parent for path in files_of(made[name]).values()}
         assert len(folders) == 6, "data, record, manifest, ledger, index, quarantine"
     return made
 
@@ -61,12 +58,12 @@ def test_everything_that_is_changed_is_found(
     runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     whole = runs[data.draw(st.sampled_from(sorted(runs)))]
-    names = _files(whole)
+    names = sorted(files_of(whole))
     name = data.draw(st.sampled_from(names))
     how = data.draw(st.sampled_from(["flip", "cut", "add", "repeat", "remove", "copy", "swap", "replace"]))
-    output = tmp_path_factory.mktemp("tampered") / "out"
-    shutil.copytree(whole, output)
-    path = output / name
+    output = copy_output(whole, tmp_path_factory.mktemp("tampered") / "out")
+    files = files_of(output)
+    path = files[name]
     place = data.draw(st.floats(0, 1, exclude_max=True))
     if how == "flip":
         _flip(path, place, data.draw(st.integers(0, 7)))
@@ -81,7 +78,7 @@ def test_everything_that_is_changed_is_found(
     elif how == "copy":
         shutil.copy(path, path.with_name(f"other-{path.name}"))
     else:
-        other = output / data.draw(st.sampled_from([one for one in names if one != name]))
+        other = files[data.draw(st.sampled_from([one for one in names if one != name]))]
         mine, theirs = path.read_bytes(), other.read_bytes()
         assume(mine != theirs)
         path.write_bytes(theirs)

@@ -20,6 +20,7 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest
 from gristmill.storage.atomic import AtomicFile
+from tests.outputs import record_of
 from tests.unit.ledger.making import PLAN, STAGES, make_finished_run, make_partition, make_trail, record
 
 
@@ -82,7 +83,8 @@ def _other_reason(values: dict[str, Any]) -> None:
     values["stages"][2]["dropped"] = {"other": 3}
 
 
-RECORD = "_gristmill"
+RECORD = "record"
+"""Stands for the record of the output."""
 TAMPERINGS: list[tuple[str, str, Callable[[Path], Any], str]] = [
     ("byte flipped in data", "part-0.jsonl", _flip, "part-0.jsonl of partition part-0 is not what was written"),
     ("file removed", "part-1.jsonl", Path.unlink, "part-1.jsonl of partition part-1 is missing"),
@@ -193,10 +195,12 @@ TAMPERINGS: list[tuple[str, str, Callable[[Path], Any], str]] = [
     ("name", "tamper", "message"), [item[1:] for item in TAMPERINGS], ids=[t[0] for t in TAMPERINGS]
 )
 def test_every_tampering_is_named(tmp_path: Path, name: str, tamper: Callable[[Path], Any], message: str) -> None:
-    make_finished_run(tmp_path)
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    tamper(tmp_path / name)
-    report = verify(tmp_path)
+    output = tmp_path / "out"
+    make_finished_run(output)
+    place = record_of(output) / name.removeprefix(f"{RECORD}/") if name.startswith(RECORD) else output / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    tamper(place)
+    report = verify(output)
     assert not report.ok
     assert any(message in problem for problem in report.problems), report.problems
     assert all(problem.endswith(".") for problem in report.problems)

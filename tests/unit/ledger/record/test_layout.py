@@ -53,7 +53,7 @@ def test_file_operations(folder: RunFolder) -> None:
 
 
 def test_a_folder_without_a_run_is_named(folder: RunFolder) -> None:
-    if folder.local:
+    if "://" not in folder.path:
         with pytest.raises(InputNotFoundError, match="There is no "):
             folder.require_run()
         os.makedirs(folder.path)

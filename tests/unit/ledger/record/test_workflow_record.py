@@ -12,10 +12,11 @@ from gristmill.errors import InputNotFoundError
 from gristmill.ledger.prove.verify import verify
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.run_record import checksum
-from gristmill.ledger.record.workflow_record import WORKFLOW_FILE
 from gristmill.storage.atomic import json_bytes
+from tests.outputs import copy_output, files_of, record_of
 from tests.unit.stages.deduplication.jobs import deduplicate, documents, write_files
 
+FILE = "deduplication.json"
 TEXTS = [f"{'the same many words of one long document ' * 3}{end}" for end in ("a", "a", "b", "c")]
 
 
@@ -31,8 +32,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _copy(outputs: dict[str, Path], kind: str, tmp_path: Path) -> Path:
-    shutil.copytree(outputs[kind], tmp_path / "out")
-    return tmp_path / "out"
+    return copy_output(outputs[kind], tmp_path / "out")
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("fuzzy", 5), ("exact", 2)])
@@ -46,7 +46,7 @@ def test_the_steps_of_a_workflow_are_proved(outputs: dict[str, Path], kind: str,
 @pytest.mark.parametrize("kind", ["fuzzy", "exact"])
 def test_a_changed_byte_in_any_file_is_found(outputs: dict[str, Path], kind: str) -> None:
     output = outputs[kind]
-    files = [path for path in sorted(output.rglob("*")) if path.is_file() and path.stat().st_size]
+    files = [path for path in files_of(output).values() if path.stat().st_size]
     assert any("steps" in path.parts for path in files)
     for path in files:
         was = path.read_bytes()
@@ -61,22 +61,22 @@ def test_a_changed_byte_in_any_file_is_found(outputs: dict[str, Path], kind: str
 
 def test_an_edited_record_is_found_even_with_a_new_seal(outputs: dict[str, Path], tmp_path: Path) -> None:
     output = _copy(outputs, "fuzzy", tmp_path)
-    record = json.loads((output / WORKFLOW_FILE).read_text())
+    record = json.loads((record_of(output) / FILE).read_text())
     record["num_removed"] += 1
-    (output / WORKFLOW_FILE).write_bytes(json_bytes(record))
+    (record_of(output) / FILE).write_bytes(json_bytes(record))
     assert any("does not match its checksum" in problem for problem in verify(output).problems)
     record["seal"] = checksum(record)
-    (output / WORKFLOW_FILE).write_bytes(json_bytes(record))
-    assert verify(output).problems == [
-        f"{WORKFLOW_FILE} says {record['num_removed']} documents removed, the manifest has {record['num_removed'] - 1}."
-    ]
+    (record_of(output) / FILE).write_bytes(json_bytes(record))
+    claimed = record["num_removed"]
+    told = f"out.gristmill/{FILE} says {claimed} documents removed, the manifest has {claimed - 1}."
+    assert verify(output).problems == [told]
 
 
 def test_what_is_missing_or_foreign_is_named(outputs: dict[str, Path], tmp_path: Path) -> None:
     output = _copy(outputs, "fuzzy", tmp_path)
-    (output / "_gristmill/steps/notes.txt").write_text("mine")
-    next((output / "_gristmill/steps/pairs").glob("*.arrow")).unlink()
-    (output / WORKFLOW_FILE).unlink()
+    (record_of(output) / "steps/notes.txt").write_text("mine")
+    next((record_of(output) / "steps/pairs").glob("*.arrow")).unlink()
+    (record_of(output) / FILE).unlink()
     told = str(verify(output))
     assert "the workflow did not end" in told
     assert "steps/notes.txt does not belong" in told
@@ -88,16 +88,16 @@ def test_a_step_of_another_run_is_found(outputs: dict[str, Path], tmp_path: Path
     output = _copy(outputs, "fuzzy", tmp_path)
     write_files(tmp_path / "other", {"a.jsonl": documents(["x", "x", *TEXTS])})
     deduplicate(tmp_path / "other", "fuzzy")
-    shutil.rmtree(output / "_gristmill/steps/clusters")
-    shutil.copytree(tmp_path / "other/out/_gristmill/steps/clusters", output / "_gristmill/steps/clusters")
+    shutil.rmtree(record_of(output) / "steps/clusters")
+    shutil.copytree(tmp_path / "other/out.gristmill/steps/clusters", record_of(output) / "steps/clusters")
     assert any("is not the step by which this output was made" in problem for problem in verify(output).problems)
 
 
 def test_deleted_steps_are_no_fault(outputs: dict[str, Path], tmp_path: Path) -> None:
     output = _copy(outputs, "fuzzy", tmp_path)
-    shutil.rmtree(output / "_gristmill/steps/shingles")
+    shutil.rmtree(record_of(output) / "steps/shingles")
     assert verify(output).ok
-    shutil.rmtree(output / "_gristmill/steps")
+    shutil.rmtree(record_of(output) / "steps")
     assert verify(output).ok
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.deduplication import SemanticDeduplicationWorkflow
 from tests.unit.pipeline.jobs import here, read_rows
@@ -97,6 +97,6 @@ def test_partitions_of_several_sorted_runs_lose_nothing(tmp_path: Path, kind: st
     small = {"run_bytes": 1, "read_kwargs": {"batch_bytes": 4000}}
     assert removed_by(kind, [str(source)], tmp_path / "many", **small) == wanted
     first = "vectors" if kind == "semantic" else "signatures"
-    (entry,) = Manifest(RunFolder(str(tmp_path / "many" / "_gristmill" / "steps" / first))).load().values()
+    (entry,) = Manifest(step_folder(str(tmp_path / "many.gristmill" / "steps" / first))).load().values()
     assert len(entry.files) > 3
     assert verify(str(tmp_path / "many")).problems == []

@@ -20,6 +20,7 @@ from gristmill.stages.deduplication.key_ranges import document_cuts
 from gristmill.stages.deduplication.semantic.chains import ShorterChains
 from gristmill.stages.deduplication.semantic.neighbours import PAIRS
 from gristmill.stages.deduplication.sorted_runs import RunFile, RunFiles, column, write_run
+from tests.outputs import record_of
 from tests.unit.pipeline.jobs import here
 
 EPS = 0.1
@@ -130,7 +131,7 @@ def test_one_long_chain_has_one_survivor_however_it_is_cut(tmp_path: Path) -> No
         workflow.chain_range_bytes = size or workflow.chain_range_bytes
         workflow.run(executor=here())
         assert verify(output).ok
-        rounds = [path.name for path in (output / "_gristmill" / "steps").glob("chains-*")]
+        rounds = [path.name for path in (record_of(output) / "steps").glob("chains-*")]
         assert bool(rounds) == (size is not None)
         rows = [
             row for path in sorted((output / "duplicates").glob("*.parquet")) for row in pq.read_table(path).to_pylist()

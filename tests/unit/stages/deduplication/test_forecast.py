@@ -88,7 +88,7 @@ def test_intermediate_files_are_forecast(tmp_path: Path) -> None:
         (tmp_path / kind).mkdir(exist_ok=True)
         (tmp_path / kind / "in").symlink_to(source)
         deduplicate(tmp_path / kind, kind)
-        steps = tmp_path / kind / "out" / "_gristmill" / "steps"
+        steps = tmp_path / kind / "out.gristmill" / "steps"
         written = sum(path.stat().st_size for path in steps.rglob("*.arrow"))
         assert 0.5 * written < found.steps_bytes < 2.5 * written
 

@@ -14,7 +14,7 @@ from gristmill.backends.local import LocalExecutor
 from gristmill.errors import InputChangedError, PlanningError, ResumeError, StageFailedError, UsageError
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
-from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER
+from gristmill.ledger.record.layout import STEPS_FOLDER
 from gristmill.ledger.record.quarantine import read_quarantine
 from gristmill.ledger.record.run_record import read_run
 from gristmill.pipeline import Pipeline
@@ -32,6 +32,7 @@ from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
 from gristmill.stages.text.modules import AddId, DocumentSplitter
 from gristmill.tasks import DocumentBatch
+from tests.outputs import record_of
 
 IN_PROCESS = LocalExecutor({"num_cpus": 0})
 Stage = ProcessingStage[Any, Any]
@@ -77,7 +78,7 @@ def contents(folder: Path | str) -> dict[str, bytes]:
 
 
 def steps_of(output: Path) -> list[str]:
-    folder = output / RECORD_FOLDER / STEPS_FOLDER
+    folder = record_of(output) / STEPS_FOLDER
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
@@ -313,7 +314,7 @@ def test_parquet_and_compressed_input(tmp_path: Path) -> None:
     run(Pipeline("p", stages=[*stages, ParquetWriter(str(tmp_path / "out"))]), keep_steps=True)
     assert pq.read_table(tmp_path / "out" / "part-0.parquet").schema.field("n").type == pa.int64()
     assert verify(tmp_path / "out").ok
-    step = tmp_path / "out" / RECORD_FOLDER / STEPS_FOLDER / "1-documents"
+    step = tmp_path / "out.gristmill" / STEPS_FOLDER / "1-documents"
     assert list(step.glob("*.parquet"))
 
     import gzip
@@ -323,7 +324,7 @@ def test_parquet_and_compressed_input(tmp_path: Path) -> None:
     lines = "".join(json.dumps(record) + "\n" for record in documents(0))
     (packed / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     run(pipeline_of(packed, tmp_path / "plain", least(10), ExactDeduplication()), keep_steps=True)
-    assert list((tmp_path / "plain" / RECORD_FOLDER / STEPS_FOLDER / "1-documents").glob("*.jsonl.zst"))
+    assert list((tmp_path / "plain.gristmill" / STEPS_FOLDER / "1-documents").glob("*.jsonl.zst"))
     assert verify(tmp_path / "plain").ok
 
 

@@ -24,4 +24,4 @@ def test_urls_in_and_out(kind: type) -> None:
     assert result.get_metadata("num_removed") == 1
     kept = store.cat(f"/{name}/out/a.jsonl").decode().splitlines()
     assert [json.loads(line)["id"] for line in kept] == ["d0", "d1"]
-    assert store.exists(f"/{name}/out/_gristmill/deduplication.json")
+    assert store.exists(f"/{name}/out.gristmill/deduplication.json")

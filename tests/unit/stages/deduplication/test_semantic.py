@@ -88,7 +88,7 @@ def test_another_eps_needs_no_search(tmp_path: Path) -> None:
     write_vectors(tmp_path, crowd(240))
     first = deduplicate(tmp_path, eps=0.1)
     at_ten = kept(tmp_path)
-    members = {path: path.read_bytes() for path in (tmp_path / "out/_gristmill/steps/members").glob("*.arrow")}
+    members = {path: path.read_bytes() for path in (tmp_path / "out.gristmill/steps/members").glob("*.arrow")}
     for path in members:
         path.unlink()  # what the search reads is no longer needed
     second = deduplicate(tmp_path, eps=0.01)
@@ -104,7 +104,7 @@ def test_another_eps_needs_no_search(tmp_path: Path) -> None:
 
 def steps_of(folder: Path) -> dict[str, int]:
     """When each step was begun."""
-    steps = folder / "out" / "_gristmill" / "steps"
+    steps = folder / "out.gristmill" / "steps"
     return {plan.parents[1].name: plan.stat().st_mtime_ns for plan in steps.glob("*/_gristmill/plan.json")}
 
 

@@ -39,7 +39,8 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
         spill_memory_limit: For GPUs; has no effect.
         env_vars: Accepted; has no effect.
         use_async_memory: For GPUs; has no effect.
-        cache_path: Where intermediate files go; by default below the output, in `_gristmill/steps`.
+        cache_path: Where intermediate files go; by default to `steps` in the record.
+        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
         files_per_partition: As in the readers, instead of `input_blocksize`.
         output_filetype: "jsonl" or "parquet"; by default as the input.
         survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
@@ -93,6 +94,7 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
     score_field: str | None = None
     source_priority: Sequence[str] | None = None
     merge_empty: bool = False
+    record_path: str | None = None
 
     bytes_per_document = 64.0
 

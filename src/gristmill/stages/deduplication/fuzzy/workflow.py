@@ -53,7 +53,8 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
 
     Args:
         output_path: Where the documents that stay are written, or the ids of the others without `perform_removal`.
-        cache_path: Where intermediate files go; by default below the output, in `_gristmill/steps`.
+        cache_path: Where intermediate files go; by default to `steps` in the record.
+        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
         input_path: A file, a folder, a glob, a URL, or a list of these.
         input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
         input_blocksize: As `blocksize` of the readers.
@@ -152,6 +153,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
     lsh_num_output_partitions: int | None = None
     lsh_rmm_pool_size: int | str | None = None
     lsh_spill_memory_limit: int | str | None = None
+    record_path: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.errors import InputError, UsageError
-from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
+from gristmill.ledger.record.layout import RECORD_FOLDER
 from gristmill.ledger.record.plan_record import read_plan
 from gristmill.observe.events import Notice
 from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
@@ -156,8 +156,8 @@ def _forget_search(steps: Steps) -> None:
     The plan of a step goes last of its files, and that of the clusters, which tells of the search, last of all: a run
     that is stopped here finds it again and goes on with the removal.
     """
-    root = RunFolder(steps.path("members").rpartition("/")[0], storage_options=steps.workflow.storage_options)
-    files = list(root.walk())
+    root = steps.root
+    files = list(root.walk(root.path))
     prefix = steps.workflow.step_prefix
     chosen = (f"{prefix}chains-", f"{prefix}survivors-")
     found = sorted({name.split("/", 1)[0] for name in files if name.startswith(chosen)})

@@ -25,7 +25,8 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         input_path: A file, a folder, a glob, a URL, or a list of these.
         output_path: Where the documents that stay are written; without `perform_removal` the ids of the others, in
             `duplicates/`.
-        cache_path: Where intermediate files go; by default below the output, in `_gristmill/steps`.
+        cache_path: Where intermediate files go; by default to `steps` in the record.
+        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
         perform_removal: Write the documents that stay; else only the ids of those to remove.
         text_field: The column with the text.
         embedding_field: How the column of embeddings is called on the way; the output does not have it.
@@ -110,6 +111,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         survivor: str | None = None,
         score_field: str | None = None,
         source_priority: Sequence[str] | None = None,
+        record_path: str | None = None,
         **accepted: Any,
     ) -> None:
         own = {name: accepted.pop(name, None) for name in _IGNORED}
@@ -144,6 +146,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
             score_field=score_field,
             source_priority=source_priority,
             text_field=text_field,
+            record_path=record_path,
             **{_INHERITED.get(name, name): value for name, value in accepted.items()},
         )
         self.ignored = sorted({*self.ignored, *(option for option, value in own.items() if value is not None)})

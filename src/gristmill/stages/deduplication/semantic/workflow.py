@@ -48,7 +48,8 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         output_path: Where the documents that stay are written; without `perform_removal` the ids of the others, in
             `duplicates/`.
         n_clusters: How many clusters; by default the square root of the number of vectors.
-        cache_path: Where intermediate files go; by default below the output, in `_gristmill/steps`.
+        cache_path: Where intermediate files go; by default to `steps` in the record.
+        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
         id_field: The column with the documents' ids.
         embedding_field: The column with the embeddings: lists of numbers, all of the same length.
         metadata_fields: Accepted; the output has all columns.
@@ -155,6 +156,7 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     score_field: str | None = None
     source_priority: Sequence[str] | None = None
     text_field: str = "text"
+    record_path: str | None = None
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
