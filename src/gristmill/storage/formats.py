@@ -77,9 +77,9 @@ HEAD_BYTES = 16 * 1024
 """How much of a file's content `recognise` looks at."""
 
 # Without a byte order mark: JSON and CSV begin with ASCII, whose other bytes are then zero.
-_WIDE = re.compile(rb"(?P<u32>[\t-~]\0\0\0|\0\0\0[\t-~])|(?P<u16>(?:[\t-~]\0){2}|(?:\0[\t-~]){2})")
+_WIDE = re.compile(rb"(?P<u32>(?:[\t-~]\0\0\0){2}|(?:\0\0\0[\t-~]){2})|(?P<u16>(?:[\t-~]\0){2}|(?:\0[\t-~]){2})")
 _RECORD = re.compile(rb"^[ \t]*\{[ \t]*[^\s]", re.MULTILINE)
-_AT_MARGIN = re.compile(rb"^\{[ \t]*[^\s]", re.MULTILINE)
+_AT_MARGIN = re.compile(rb"^\{[ \t]*(?:[^\s]|\Z)", re.MULTILINE)
 _MARKUP = re.compile(rb"<(?:\?xml|!doctype|html)\b", re.IGNORECASE)
 _COLUMN_NAME = re.compile(r"[\w .:/-]{1,64}")
 _TEXT_LINES = 10

@@ -20,7 +20,7 @@ from gristmill.errors import UsageError
 from gristmill.figures import format_size
 from gristmill.storage.compression import ByteSource, DamagedArchiveError, open_raw, open_source
 from gristmill.storage.files import StorageOptions
-from gristmill.storage.formats import codec_of
+from gristmill.storage.formats import HEAD_BYTES, codec_of, mismatch, recognise
 from gristmill.storage.partitions import (
     MAX_RAW_BYTES,
     BadRecord,
@@ -300,7 +300,22 @@ class _FileReader:
             filled, ended = self._fill(source, buffer, used)
             if bom_possible:
                 bom_possible = False
-                if buffer[: min(filled, 3)].tobytes() == _BOM:
+                head = buffer[: min(filled, HEAD_BYTES)].tobytes()
+                kind = recognise(head)
+                if kind == "json_array" and self._part.whole:
+                    from gristmill.storage.json_array import ArraySource
+
+                    self._damage = None  # met again behind what was read
+                    source = ArraySource(source, buffer[:filled].copy(), path=self._part.path)
+                    filled, ended = self._fill(source, buffer, 0)
+                elif (ended or len(head) == HEAD_BYTES) and (problem := mismatch(self._part.path, kind, "jsonl")):
+                    # Planning did not look at this file. None of its lines is a record.
+                    size = max(self._part.size, filled)
+                    lost = estimated_records(0, 0, size)
+                    self._bad.append(BadRecord(self.row, self._file, 0, "other_format", head, size, problem, lost))
+                    self.row += 1
+                    break
+                elif head.startswith(_BOM):
                     buffer[:3] = 32  # whitespace of the same length keeps all offsets
             newlines = newline_positions(buffer, scanned, filled)
             complete = int(newlines[-1]) + 1 if len(newlines) else 0

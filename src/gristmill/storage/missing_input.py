@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.errors import InputNotFoundError
-from gristmill.storage.formats import COMPRESSED_SUFFIXES, READERS, format_of
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, HEAD_BYTES, READERS, codec_of, format_of, mismatch, recognise
 
 _LISTED = 10_000
 
@@ -28,7 +28,7 @@ def missing_error(
     """
     wanted = ", ".join(extensions)
     if left_out:
-        text = f"The input {asked!r} holds no file with the extension {wanted}; {_contents(left_out)}"
+        text = f"The input {asked!r} holds no file with the extension {wanted}; {_contents(left_out, fs)}"
     elif _is_folder(path, fs):
         text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at a folder with data."
     else:
@@ -37,7 +37,7 @@ def missing_error(
     return InputNotFoundError(text, path=asked, extensions=extensions)
 
 
-def _contents(left_out: Mapping[str, str | None]) -> str:
+def _contents(left_out: Mapping[str, str | None], fs: Any) -> str:
     """What is there, by suffix, and what can be done with most of it."""
     by_suffix = Counter(_suffix(name) or "(none)" for name in left_out)
     listing = ", ".join(f"{count} × {suffix}" for suffix, count in by_suffix.most_common(5))
@@ -51,10 +51,24 @@ def _contents(left_out: Mapping[str, str | None]) -> str:
         fix = f"Read those with {READERS[kind]}, or"
     else:
         suffix = Counter(map(_suffix, others)).most_common(1)[0][0]
-        fix = (
-            f"If they hold records all the same, pass file_extensions=[{suffix!r}], or" if suffix else "Rename them, or"
-        )
+        fix = _advice(next(path for path in others if _suffix(path) == suffix), suffix, fs)
     return f"it holds {listing}{note}. {fix} point file_paths at another folder."
+
+
+def _advice(example: str, suffix: str, fs: Any) -> str:
+    """What to do with files whose names no reader takes, by what one of them holds where that is easily seen."""
+    kind = None
+    if fs is None and codec_of(example) == "none" and os.path.isfile(example):
+        with open(example, "rb") as file:
+            kind = recognise(file.read(HEAD_BYTES))
+    problem = mismatch(example, kind, "parquet" if kind == "parquet" else "jsonl")
+    if problem is not None:
+        return f"{problem} Or"
+    if not suffix:
+        return "Rename them, or"
+    if kind is None:
+        return f"If they hold records, pass file_extensions=[{suffix!r}], or"
+    return f"Pass file_extensions=[{suffix!r}] to {READERS['parquet' if kind == 'parquet' else 'jsonl']}, or"
 
 
 def _near(path: str, fs: Any) -> str:

@@ -118,7 +118,7 @@ class BadRecord:
         row: Row number in the partition; bad records take part in the numbering.
         file: Where it lies.
         offset: Byte offset of its line in the uncompressed file (JSONL); -1 where there is none (Parquet).
-        cause: "record_too_large", "truncated_file", "corrupt_archive", "corrupt_parquet".
+        cause: "record_too_large", "truncated_file", "corrupt_archive", "corrupt_parquet", "other_format".
         raw: Its first 64 KiB.
         size: Its bytes as far as known.
         detail: What was found, for people.

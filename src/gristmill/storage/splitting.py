@@ -12,7 +12,7 @@ import pyarrow as pa
 from gristmill.errors import InputError, InputNotFoundError, UsageError
 from gristmill.figures import parse_size
 from gristmill.storage.atomic import AtomicFile, WrittenFile
-from gristmill.storage.compression import DamagedArchiveError, StreamEncoder, open_source
+from gristmill.storage.compression import DamagedArchiveError, StreamEncoder, kinds_of, open_source
 from gristmill.storage.files import StorageOptions, is_local, local_path
 from gristmill.storage.formats import COMPRESSED_SUFFIXES, codec_of, has_extension
 from gristmill.storage.jsonl_blocks import newline_positions
@@ -55,6 +55,11 @@ def split_file(
         what = "is a folder; give one file" if os.path.isdir(local_path(source)) else "does not exist"
         raise InputNotFoundError(f"The file to cut, {source!r}, {what}.", path=source)
     name = source.rstrip("/").rpartition("/")[2]
+    if kinds_of([source], storage_options=storage_options).get(source) == "json_array":
+        raise InputError(
+            f"{source} is one JSON array, which has no lines to split at. Make lines of it first: jq -c '.[]'",
+            path=source,
+        )
     splitter = _split_parquet if has_extension(name, (".parquet",)) else _split_jsonl
     parts = _Parts(os.fspath(output), name, storage_options)
     try:

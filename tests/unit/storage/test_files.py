@@ -129,6 +129,21 @@ def test_files_of_another_format_are_left_to_its_reader(tmp_path, name, wanted, 
         list_files(tmp_path, extensions=wanted)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "fix"),
+    [
+        ("a.csv", b"id,text\n1,one\n2,two\n", r"a\.csv cannot be read as JSONL: it is CSV\. Convert it"),
+        ("a.log", b'{"text": "one"}\n', r"Pass file_extensions=\['\.log'\] to JsonlReader, or"),
+        ("a.pq", b"PAR1....PAR1", r"Pass file_extensions=\['\.pq'\] to ParquetReader, or"),
+        ("a.dat", b"\x93\x01", r"If they hold records, pass file_extensions=\['\.dat'\], or"),
+    ],
+)
+def test_the_advice_fits_what_the_files_hold(tmp_path, name, content, fix):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputNotFoundError, match=fix):
+        list_files(tmp_path, extensions=".jsonl")
+
+
 def test_one_missing_path_of_a_list_is_an_error(tree):
     with pytest.raises(InputNotFoundError, match=r"nope\.jsonl"):
         list_files([tree, tree / "nope.jsonl"], extensions=".jsonl")

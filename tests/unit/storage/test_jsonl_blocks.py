@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.storage.files import InputFile, list_files
+from gristmill.storage.formats import recognise
 from gristmill.storage.jsonl_blocks import RecordBlock, read_blocks
 from gristmill.storage.partitions import FileRange, Partition, make_partitions
 
@@ -59,8 +60,12 @@ lines = st.lists(
     ).map(b"".join),
     max_size=25,
 ).map(b"".join)
-contents = st.tuples(st.sampled_from([b"", b"\xef\xbb\xbf"]), lines, st.sampled_from([b"", b"{}", b"1 \r"])).map(
-    b"".join
+contents = (
+    st.tuples(st.sampled_from([b"", b"\xef\xbb\xbf"]), lines, st.sampled_from([b"", b"{}", b"1 \r"]))
+    .map(b"".join)
+    .filter(
+        lambda data: recognise(data) in (None, "jsonl") and not data.lstrip(b" \t\r\n\xef\xbb\xbf").startswith(b"[")
+    )
 )
 
 

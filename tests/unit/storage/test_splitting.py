@@ -79,3 +79,12 @@ def test_useless_sizes_and_files_are_refused(tmp_path):
         split_file(tmp_path / "a.parquet", tmp_path / "out")
     with pytest.raises(UsageError):
         split_file(tmp_path / "a.parquet", tmp_path / "out", target_size=0)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl.gz"])
+def test_a_json_array_has_no_lines_to_split_at(tmp_path, name):
+    data = b'[{"a": 1}, {"a": 2}]'
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(InputError, match=f"{name} is one JSON array"):
+        split_file(tmp_path / name, tmp_path / "parts")
+    assert not (tmp_path / "parts").exists()

@@ -43,10 +43,11 @@ def sentence(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Totals in words."""
     number = sum(total["files"] for total in found.values())
     reasons = []
-    for reason, total in found.items():
+    for reason in sorted(found, key=list(_REASONS).index):
+        total = found[reason]
         examples = list(total["examples"])
         shown = ", ".join(examples) + (", …" if total["files"] > len(examples) else "")
-        reasons.append(f"{total['files']} {_REASONS.get(reason, reason)}: {shown}")
+        reasons.append(f"{total['files']} {_REASONS[reason]}: {shown}")
     return f"Not read: {plural(number, 'file')} of the input ({'; '.join(reasons)})."
 
 

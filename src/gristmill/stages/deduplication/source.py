@@ -50,7 +50,8 @@ class DocumentSource:
             blocksize=self.blocksize,
             fields=self._present(fields) if fields is not None and self.filetype == "parquet" else None,
             read_kwargs=self.read_kwargs,
-            file_extensions=self.file_extensions,
+            # The type was asked for or is the only one: files of another are left out on purpose.
+            file_extensions=self.file_extensions or EXTENSIONS["parquet" if kind is ParquetReader else "jsonl"],
         )
 
     def partitions(self) -> list[Partition]:
