@@ -174,6 +174,7 @@ def command(
 @click.command("plan")
 @recipe_arguments
 @executor_options
+@salvage_option
 @ledger_options
 @common_options
 def plan(

@@ -89,6 +89,7 @@ class Pipeline:
         id_field: str | None = "id",
         url_field: str | None = "url",
         scores: str = "decisive",
+        salvage: bool = False,
     ) -> str:
         """What a run would do: partitions, segments, workers, resources, and what of the output is there already.
 
@@ -98,7 +99,8 @@ class Pipeline:
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import Options, explain
 
-        return explain(self, as_executor(executor), Options(id_field=id_field, url_field=url_field, scores=scores))
+        options = Options(id_field=id_field, url_field=url_field, scores=scores, salvage=salvage)
+        return explain(self, as_executor(executor), options)
 
     def run(
         self,

@@ -38,6 +38,9 @@ _ZSTD_INPUT_BYTES = 8 * 1024
 _OUTPUT_BYTES = 1024 * 1024
 
 
+SALVAGE_HINT = "Repair or remove it, or run with salvage=True (--salvage) to keep what can be read before the damage."
+
+
 class DamagedArchiveError(GristmillError, EOFError):
     """A file ends early (`cause` "truncated_file") or does not decode ("corrupt_archive", "corrupt_parquet").
 
