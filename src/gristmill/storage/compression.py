@@ -216,6 +216,13 @@ class _Member(Protocol):
         """What `piece` (empty: what was fed before) decodes to, and what is wrong with it if anything is."""
 
 
+_TOLD = {
+    "Error -3 while decompressing data: incorrect data check": "its checksum does not match its content",
+    "Error -3 while decompressing data: incorrect length check": "its length does not match its content",
+    "Error -3 while decompressing data: incorrect header check": "what follows is no gzip member",
+}
+
+
 class _GzipMember:
     def __init__(self) -> None:
         self._decoder = zlib.decompressobj(wbits=31)
@@ -231,7 +238,7 @@ class _GzipMember:
         except zlib.error as error:
             salvaged, taken = _salvage(before, piece)
             self.rest = piece[taken:]
-            return salvaged, str(error)
+            return salvaged, _TOLD.get(str(error), str(error))
         self.finished = self._decoder.eof
         self.rest = self._decoder.unused_data
         # A full output may leave more behind even when all input was taken.
