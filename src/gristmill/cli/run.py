@@ -199,6 +199,7 @@ def command(
 @recipe_arguments
 @code_option
 @executor_options
+@salvage_option
 @ledger_options
 @record_option
 @common_options

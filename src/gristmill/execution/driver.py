@@ -18,6 +18,7 @@ from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.trail import Trail, join_sources
 from gristmill.observe.events import EventStream, Notice, PartitionCommitted, RecordsQuarantined
 from gristmill.storage.atomic import WrittenFile
+from gristmill.storage.compression import SALVAGE_HINT
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tracking.origins import Lineage, Step, with_lineage
@@ -121,7 +122,9 @@ class ErrorBudget:
                 return
             allowed = max(_LEAST_QUARANTINED, int(self.limit * self.records))
         if self.quarantined > allowed:
-            damaged = f" {plural(len(self.damaged), 'input file')} damaged: {self.damaged[0]}" if self.damaged else ""
+            damaged = ""
+            if self.damaged:
+                damaged = f" {plural(len(self.damaged), 'input file')} damaged: {self.damaged[0]} {SALVAGE_HINT}"
             raise ErrorBudgetExceededError(
                 f"{self.quarantined} of {self.records} records could not be processed; the error budget "
                 f"{self.limit!r} allows {allowed}.{damaged} See them with `gristmill quarantine OUTPUT`; raise "

@@ -90,6 +90,7 @@ class Pipeline:
         url_field: str | None = "url",
         scores: str = "decisive",
         record_path: str | None = None,
+        salvage: bool = False,
     ) -> str:
         """What a run would do: partitions, segments, workers, resources, and what of the output is there already.
 
@@ -99,7 +100,9 @@ class Pipeline:
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import Options, explain
 
-        options = Options(id_field=id_field, url_field=url_field, scores=scores, record_path=record_path)
+        options = Options(
+            id_field=id_field, url_field=url_field, scores=scores, record_path=record_path, salvage=salvage
+        )
         return explain(self, as_executor(executor), options)
 
     def run(

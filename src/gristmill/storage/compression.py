@@ -42,6 +42,9 @@ HEADS: dict[Codec, int] = {"none": HEAD_BYTES, "gz": HEAD_BYTES, "zst": 160_000,
 """Stored bytes that show the beginning of the content: zstd and bzip2 give nothing before a whole block is there."""
 
 
+SALVAGE_HINT = "Repair or remove it, or run with salvage=True (--salvage) to keep what can be read before the damage."
+
+
 class DamagedArchiveError(GristmillError, EOFError):
     """A file ends early (`cause` "truncated_file") or does not decode ("corrupt_archive", "corrupt_parquet").
 
@@ -257,6 +260,13 @@ class _Member(Protocol):
         """What `piece` (empty: what was fed before) decodes to, and what is wrong with it if anything is."""
 
 
+_TOLD = {
+    "Error -3 while decompressing data: incorrect data check": "its checksum does not match its content",
+    "Error -3 while decompressing data: incorrect length check": "its length does not match its content",
+    "Error -3 while decompressing data: incorrect header check": "what follows is no gzip member",
+}
+
+
 class _GzipMember:
     def __init__(self) -> None:
         self._decoder = zlib.decompressobj(wbits=31)
@@ -272,7 +282,7 @@ class _GzipMember:
         except zlib.error as error:
             salvaged, taken = _salvage(before, piece)
             self.rest = piece[taken:]
-            return salvaged, str(error)
+            return salvaged, _TOLD.get(str(error), str(error))
         self.finished = self._decoder.eof
         self.rest = self._decoder.unused_data
         # A full output may leave more behind even when all input was taken.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gristmill.errors import UsageError
 from gristmill.figures import format_size
-from gristmill.storage.compression import ByteSource, DamagedArchiveError, open_raw, open_source
+from gristmill.storage.compression import SALVAGE_HINT, ByteSource, DamagedArchiveError, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import HEAD_BYTES, codec_of, mismatch, recognise
 from gristmill.storage.partitions import (
@@ -433,7 +433,7 @@ class _FileReader:
     def _report_damage(self, damage: DamagedArchiveError, tail: NDArray[np.uint8], offset: int) -> None:
         """Set the rest of the file aside; a plain file that ends early has whole lines before, which need no proof."""
         if self._strict and codec_of(self._part.path) != "none":
-            raise damage
+            raise DamagedArchiveError(f"{self._part.path} is damaged: {damage}. {SALVAGE_HINT}", **damage.facts)
         rows = self.row - self._first_row
         lost = estimated_records(rows, damage.consumed, self._part.size) - rows
         raw = tail[:MAX_RAW_BYTES].tobytes()

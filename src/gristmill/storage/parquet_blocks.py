@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gristmill.errors import GristmillError, InputError, UsageError, did_you_mean
-from gristmill.storage.compression import DamagedArchiveError, open_raw
+from gristmill.storage.compression import SALVAGE_HINT, DamagedArchiveError, open_raw
 from gristmill.storage.files import InputFile, StorageOptions, is_local, local_path
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile, estimated_records, join_small
 from gristmill.storage.schemas import clean_schema, conform, merge_schemas
@@ -338,9 +338,8 @@ class _FileReader:
         """Note rows that cannot be read; the first ones say what is wrong with the file."""
         detail = what if error is None else f"{what}: {_first_line(error)}"
         if self._strict:
-            raise DamagedArchiveError(
-                f"{detail} (in {self._file.relative!r})", cause="corrupt_parquet", path=self._part.path, consumed=0
-            ) from error
+            told = f"{self._part.path} is damaged: {detail}. {SALVAGE_HINT}"
+            raise DamagedArchiveError(told, cause="corrupt_parquet", path=self._part.path, consumed=0) from error
         self._problem = self._problem or detail
         self._lost += rows
 

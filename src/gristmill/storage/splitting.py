@@ -156,7 +156,8 @@ def _split_jsonl(path: str, parts: _Parts, target: int, storage_options: Storage
                 begin = end
     except DamagedArchiveError as error:
         raise InputError(
-            f"{path!r} can't be split: {error}. Repair it, or read it as it is: a reader sets the damaged rest aside.",
+            f"{path!r} can't be split: {error}. Repair it, or read it as it is: a run with --salvage keeps what comes "
+            "before the damage.",
             path=path,
             cause=error.cause,
         ) from error

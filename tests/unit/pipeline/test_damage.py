@@ -178,6 +178,9 @@ def test_what_is_salvaged_is_marked_and_not_proved(tmp_path: Path) -> None:
     assert "salvaged and not proved: b.jsonl.gz" in str(ledger.why("2-0"))
     assert "not proved" not in str(ledger.why("1-79"))
     assert "not proved" not in str(ledger.why("3-0"))
+    assert "b.jsonl.gz" in str(ledger.why("2-199"))
+    (row,) = ledger.damaged().to_dicts()
+    assert (row["file"], row["first_row"], row["salvaged"]) == ("b.jsonl.gz", 80, damage.salvaged)
     proof = verify(str(tmp_path / "out"))
     assert not proof.ok
     assert "salvaged" in str(proof)

@@ -96,7 +96,8 @@ class Ledger:
             if entry is not None:
                 documents += [(entry.index, history) for history in self._histories(entry, sorted(found))]
         documents.sort(key=lambda pair: (pair[0], pair[1].row))
-        return Why(query, [history for _, history in documents], recorded)
+        damaged = [] if documents else [file.file for file in self._manifest.totals().damaged]
+        return Why(query, [history for _, history in documents], recorded, tuple(dict.fromkeys(damaged)))
 
     def _entry(self, partition: str) -> ManifestEntry | None:
         try:
@@ -260,6 +261,24 @@ class Ledger:
                 name = pa.repeat(pa.scalar(entry.partition, pa.large_string()), table.num_rows)
                 tables.append(table.add_column(0, "partition", name))
         return cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(tables)))
+
+    def damaged(self) -> pl.DataFrame:
+        """The damaged input files: about how many records were lost, and the rows that were salvaged, if any.
+
+        Rows from `first_row` on, `salvaged` of them, were read from the file and are not proved.
+        """
+        import polars as pl
+
+        rows = [
+            (key, file.file, file.cause, file.detail, file.lost, file.row - (file.salvaged or 0), file.salvaged)
+            for key, entry in self.entries().items()
+            for file in entry.damaged or ()
+        ]
+        schema = {
+            "partition": pl.String, "file": pl.String, "cause": pl.String, "detail": pl.String, "lost": pl.Int64,
+            "first_row": pl.Int64, "salvaged": pl.Int64,
+        }  # fmt: skip
+        return pl.DataFrame(rows, schema=schema, orient="row")
 
     def summary(self) -> pl.DataFrame:
         """One row per stage and reason: rows that went in, and how many of them ended there."""

@@ -7,6 +7,7 @@ from typing import Any
 
 KEPT = "kept"
 _MAX_SHOWN = 200
+_MAX_FILES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +114,13 @@ class Why:
         query: What was asked.
         documents: One for every document that answers to it; empty means that none was ever seen.
         recorded: What the ledger can be asked for: `ids`, `urls`.
+        damaged: Input files that were not read to their end; a document that was never seen may have been in one.
     """
 
     query: str
     documents: list[DocumentHistory] = field(default_factory=list)
     recorded: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
     @property
     def seen(self) -> bool:
@@ -146,15 +149,19 @@ class Why:
                 )
             kinds = " or ".join({"ids": "id", "urls": "URL"}[kind] for kind in self.recorded)
             quoted = repr(self.query) if len(self.query) <= _MAX_SHOWN else asked
-            return f"Not found: no input document has the {kinds} {quoted}."
+            text = f"Not found: no input document has the {kinds} {quoted}."
+            if self.damaged:
+                text = f"Not found: no document that could be read has the {kinds} {quoted}. Damaged input files: "
+                text += f"{', '.join(self.damaged[:_MAX_FILES])}{', …' if len(self.damaged) > _MAX_FILES else ''}."
+            return text
         if len(self.documents) == 1:
             first, *rest = self.documents[0].lines()
             return "\n".join([f"{asked}: {first}", *(f"  {line}" for line in rest)])
-        text = [f"{asked}: {len(self.documents)} documents"]
+        lines = [f"{asked}: {len(self.documents)} documents"]
         for number, history in enumerate(self.documents, start=1):
             first, *rest = history.lines()
-            text += [f" {number}. {first}", *(f"    {line}" for line in rest)]
-        return "\n".join(text)
+            lines += [f" {number}. {first}", *(f"    {line}" for line in rest)]
+        return "\n".join(lines)
 
 
 def _shown(query: str) -> str:

@@ -121,12 +121,13 @@ def _hint(raw: bytes) -> str:
 class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
     """Reads JSONL files: plain, .gz, .zst or .bz2, from any place fsspec knows.
 
-    Every value is kept as it is written; a record that cannot be read is quarantined and the rest goes on.
+    Every value is kept as it is written; a record that cannot be read is quarantined and the rest goes on. Nothing of a
+    damaged archive is kept, unless the run salvages (`Pipeline.run(salvage=True)`).
 
     Args:
         file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
             are passed over.
-        files_per_partition: So many whole files to a partition.
+        files_per_partition: So many whole files to a partition; small ones are read as one batch.
         blocksize: Partitions of about this size; a large file is split at line ends. With neither of the two, every
             file is a partition, and files above 128 MB are split.
         fields: Only these keys.

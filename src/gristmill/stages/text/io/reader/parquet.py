@@ -79,12 +79,13 @@ class ParquetReaderStage(ReaderStage):
 class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
     """Reads Parquet files from any place fsspec knows.
 
-    Files may lack columns that others have; types that contradict each other are an error that names both files.
+    Files may lack columns that others have; types that contradict each other are an error that names both files. Nothing
+    of a damaged file is kept, unless the run salvages (`Pipeline.run(salvage=True)`).
 
     Args:
         file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
             are passed over.
-        files_per_partition: So many whole files to a partition.
+        files_per_partition: So many whole files to a partition; small ones are read as one batch.
         blocksize: Partitions of about this size; a large file is split at its row groups.
         fields: Only these columns.
         read_kwargs: `batch_bytes` of the reader, `storage_options` of the file system.
