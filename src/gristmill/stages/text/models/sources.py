@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import MissingExtraError, ModelLoadError, ModelNotFoundError, UsageError
+from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError, missing_extra
 from gristmill.stages.text.models.hub_errors import (
     check_format,
     conversion,
@@ -156,7 +156,7 @@ def fetch_model(
         # The last one is that of the library beneath, for what happens before the hub has answered.
         from huggingface_hub.errors import HFValidationError, HTTPError
     except ImportError as error:
-        raise missing_extra("huggingface_hub") from error
+        raise missing_extra("huggingface_hub", "A model") from error
     try:
         found = huggingface_hub.snapshot_download(
             repo_id=identifier, cache_dir=cache_dir, token=show(token), allow_patterns=list(files)
@@ -175,13 +175,6 @@ def fetch_model(
             info = huggingface_hub.HfApi(token=show(token)).model_info(identifier, revision="main", timeout=_ANSWER_S)
             check_format(identifier, [file.rfilename for file in info.siblings or ()])
     return Path(found)
-
-
-def missing_extra(module: str) -> MissingExtraError:
-    """The error for a package of the `models` extra that is not installed."""
-    return MissingExtraError(
-        f"Models need the package {module!r}, which is not installed: pip install 'gristmill[models]'.", module=module
-    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -356,7 +349,7 @@ def _cached(identifier: str, cache_dir: str | None) -> Path | None:
         import huggingface_hub
         from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
     except ImportError as error:
-        raise missing_extra("huggingface_hub") from error
+        raise missing_extra("huggingface_hub", "A model") from error
     try:
         # Without patterns, some versions of the hub's library take a download for incomplete that left out files of the
         # repository, as all of ours do. What is missing is told by whoever reads it.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import MissingExtraError
+from gristmill.errors import optional_module
 from gristmill.kernels.text_column import text_column
 from gristmill.kernels.text_search import suspicious_rows
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
@@ -109,11 +109,4 @@ class UnicodeReformatter(ColumnModifier):
 
 
 def _ftfy() -> Any:
-    try:
-        import ftfy
-    except ImportError as error:
-        raise MissingExtraError(
-            "UnicodeReformatter repairs text with the package ftfy, which is not installed: pip install ftfy",
-            package="ftfy",
-        ) from error
-    return ftfy
+    return optional_module("ftfy", "UnicodeReformatter")
