@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import UsageError, did_you_mean
+from gristmill.errors import PlanningError, UsageError, did_you_mean
 from gristmill.kernels.hashing import hash_spans
 from gristmill.kernels.text_column import Mask, TextColumn, text_column
 from gristmill.kernels.text_edit import FROM_START, slice_spans
@@ -107,12 +107,12 @@ class FastTextLangId(_ModelFilter):
         """Refuse a model file that is missing, and a language that the model does not know.
 
         Raises:
-            UsageError: There is no such language; names the nearest.
+            PlanningError: There is no such language; names the nearest.
         """
         labels = fasttext_model.read_labels(self._path())
         codes = [label.removeprefix(fasttext_model.LABEL_PREFIX) for label in labels]
         if not any(map(self._matches, codes)):
-            raise UsageError(
+            raise PlanningError(
                 f"FastTextLangId(lang={self.lang!r}): the model knows no such language."
                 f"{did_you_mean(str(self.lang), codes)} It knows {len(codes)}: {', '.join(sorted(codes))}.",
                 parameter="lang",

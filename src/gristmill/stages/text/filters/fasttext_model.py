@@ -130,8 +130,8 @@ class _Reader:
         settings = self._numbers("12id")
         if version not in VERSIONS or settings[7] != SUPERVISED:
             raise InputError(
-                f"{self._path!r} is a fastText model of version {version} and kind {settings[7]}; supervised models (kind "
-                f"{SUPERVISED}) of version 11 or 12 can label documents.",
+                f"{self._path!r} is a fastText model of version {version} and kind {settings[7]}; supervised models "
+                f"(kind {SUPERVISED}) of version 11 or 12 can label documents.",
                 path=self._path,
             )
         entries, words, labels, _, pruned = self._numbers("iiiqq")

@@ -63,6 +63,17 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
     require_module("transformers", "A tokenizer")
     from transformers import AutoTokenizer
 
+    check_tokenizer(folder)
+    with reading(folder, "tokenizer"):
+        return AutoTokenizer.from_pretrained(str(folder), **_NO_CODE, **options)
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Refuse a model folder without a tokenizer.
+
+    Raises:
+        ModelLoadError: It has none.
+    """
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelLoadError(
             f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:3])} or the like). It holds: {listing(folder)}. "
@@ -70,8 +81,6 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
             "transformers' tokenizer.save_pretrained(folder).",
             identifier=str(folder),
         )
-    with reading(folder, "tokenizer"):
-        return AutoTokenizer.from_pretrained(str(folder), **_NO_CODE, **options)
 
 
 def load_network(kind: str, folder: Path, **options: Any) -> Any:

@@ -177,6 +177,39 @@ def fetch_model(
     return Path(found)
 
 
+def check_model(
+    identifier: str, *, cache_dir: str | None = None, token: Secret | bool | None = None, files: Sequence[str]
+) -> Path | None:
+    """The local folder of a model, or None for one that the hub would give; nothing is downloaded.
+
+    Args:
+        identifier: A hub id, a folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        token: An access token for gated models.
+        files: Patterns; a download that has none of the files of one of them is completed by `fetch_model`.
+
+    Raises:
+        ModelNotFoundError: The model is neither here nor on the hub, as far as that can be reached.
+        ModelLoadError: The model is published in other formats than safetensors only.
+    """
+    local = _local_folder(identifier) or _packaged(identifier) or _cached(identifier, cache_dir)
+    if local is not None and (_identifier_of(local) is None or all(any(local.glob(pattern)) for pattern in files)):
+        return local
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError
+
+    try:
+        info = huggingface_hub.HfApi(token=show(token)).model_info(identifier, timeout=_ANSWER_S)
+    except (HTTPError, OSError) as error:
+        if is_refusal(error):
+            raise not_on_hub(identifier, error, with_token=bool(token)) from error
+        raise missing_files(identifier, cache_dir, MODEL_FILES, cause=error) from error
+    published = [file.rfilename for file in info.siblings or ()]
+    if "*.safetensors" in files and not any(name.endswith(".safetensors") for name in published):
+        check_format(identifier, published)
+    return None
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """The `config.json` of a model folder."""
     path = folder / "config.json"
