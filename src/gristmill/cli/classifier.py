@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gristmill.cli.main import common_options, json_option, print_json
+from gristmill.errors import require_module
 
 _NAMED = 10
 """Labels that are written out; of more the number is said."""
@@ -131,12 +132,9 @@ def _train(
 
     networks: Any = None
     if kind != "linear":
-        try:
-            from gristmill.training import networks
-        except ModuleNotFoundError as error:
-            from gristmill.stages.text.models.sources import missing_extra
-
-            raise missing_extra(error.name or "torch") from error
+        for module in ("torch", "transformers", "safetensors"):
+            require_module(module, "Training a network")
+        from gristmill.training import networks
 
     with Progress(console=Console(stderr=True), disable=quiet) as bar:
         task = bar.add_task("starting", total=1.0)

@@ -29,6 +29,7 @@ from gristmill.errors import (
     UnknownNameError,
     UsageError,
     did_you_mean,
+    explained_import,
 )
 
 COMMANDS = {
@@ -140,9 +141,10 @@ class LazyGroup(click.Group):
             click.echo(f"Interrupted.{resume}", err=True)
             _answer(ctx, "interrupted", None)
             ctx.exit(INTERRUPTED)
-        except GristmillError as error:
-            _show(ctx, error, error_block(error))
-            ctx.exit(USAGE if _is_wrong_use(error) else FAILED)
+        except (GristmillError, ModuleNotFoundError) as raised:
+            told = explained_import(raised)
+            _show(ctx, told, error_block(told) if isinstance(told, GristmillError) else unexpected_block(told))
+            ctx.exit(USAGE if _is_wrong_use(told) else FAILED)
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader of our output has left: click ends quietly
                 raise
@@ -153,7 +155,7 @@ class LazyGroup(click.Group):
             ctx.exit(FAILED)
 
 
-def _is_wrong_use(error: GristmillError) -> bool:
+def _is_wrong_use(error: BaseException) -> bool:
     """Whether the command or the recipe could not have worked on any input."""
     return isinstance(error, RecipeError | PlanningError) and not isinstance(error, MissingColumnError)
 
@@ -169,7 +171,7 @@ def error_block(error: GristmillError) -> str:
     return "\n".join([*lines, *notes])
 
 
-def unexpected_block(error: Exception) -> str:
+def unexpected_block(error: BaseException) -> str:
     """An error that nobody meant to raise: what it is, where, and how to see more."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -7,7 +7,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import GristmillError, MissingColumnError, StageFailedError
+from gristmill.errors import (
+    GristmillError,
+    MissingColumnError,
+    StageFailedError,
+    explained_import,
+    is_of_environment,
+)
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage
 from gristmill.storage.partitions import is_whole_file
@@ -50,6 +56,7 @@ def _is_users(frame: traceback.FrameSummary) -> bool:
 
 def _told(stage: ProcessingStage[Any, Any], error: BaseException) -> tuple[str, str | None]:
     """What to say about an error, and its traceback; none for one of ours from code of ours, which explains itself."""
+    error = explained_import(error)
     if isinstance(error, GristmillError) and not any(map(_is_users, traceback.extract_tb(error.__traceback__))):
         return str(error), None
     trace = user_traceback(error)
@@ -101,8 +108,11 @@ def failed_stage(
         file=file,
         row=number,
         traceback=trace,
-        # A file that cannot be read is no document that could be set aside, and a missing GPU is no document's fault.
-        can_be_ignored=isinstance(task, DocumentBatch) and _without_cuda(stage, error) is None,
+        # A file that cannot be read is no document that could be set aside; a missing GPU or package is no document's
+        # fault.
+        can_be_ignored=isinstance(task, DocumentBatch)
+        and _without_cuda(stage, error) is None
+        and not is_of_environment(error),
     )
 
 

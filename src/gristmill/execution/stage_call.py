@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from gristmill.backends.plan import RunSettings
-from gristmill.errors import ConservationError, GristmillError, StageFailedError, UsageError
+from gristmill.errors import ConservationError, GristmillError, StageFailedError, UsageError, is_of_environment
 from gristmill.execution.failures import failed_stage, quarantined_row, raised_in
 from gristmill.execution.recovery import Hints, around, by_time, with_gaps
 from gristmill.execution.score_dropped import DroppedDocuments
@@ -164,7 +164,9 @@ class StageCaller:
         except _DEFECTS:
             raise
         except Exception as error:
-            if not self.settings.ignore_failures:
+            # A connection may fail for one document; a missing package fails all of them.
+            hopeless = is_of_environment(error) and not isinstance(error, ConnectionError)
+            if not self.settings.ignore_failures or hopeless:
                 raise self._located(stage, task, error) from error
             return self._bisected(stage, as_it_was, error)
         return self._account(stage, entry, exits, seconds)
@@ -219,8 +221,8 @@ class StageCaller:
 
         Where no row raises by itself (the stage fails on the whole), none is named.
         """
-        if isinstance(error, StageFailedError):
-            return error
+        if isinstance(error, StageFailedError) or is_of_environment(error):
+            return failed_stage(stage, task, error)
         lo, hi = 0, task.num_items
         found: Exception | None = error if hi == 1 else None
         while hi - lo > 1:

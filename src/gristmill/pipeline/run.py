@@ -181,6 +181,9 @@ def prepare(
         id_field=options.id_field,
         url_field=options.url_field,
     )
+    for stage in sketch.stages if executor.shares_environment else ():
+        if not stage.runtime_env:
+            stage.check_environment()
     partitions, root = _roots(sketch, initial_tasks)
     unseen: list[str] = []
     if sketch.source is not None:

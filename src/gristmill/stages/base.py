@@ -176,6 +176,12 @@ class ProcessingStage(ABC, Generic[X, Y]):
 
     # --- the life of a worker ---
 
+    def check_environment(self) -> None:
+        """Called in the driver when a run is planned: refuse now what workers would refuse, such as a missing package.
+
+        It only looks: nothing is loaded or downloaded.
+        """
+
     def warm_up(self) -> None:
         """Called once in the driver before workers start: load or compile what all of them will use."""
 

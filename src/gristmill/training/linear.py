@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.errors import MissingExtraError
+from gristmill.errors import require_module
 from gristmill.stages.text.classifiers.linear import LinearModel
 from gristmill.training.labelled_data import LabelledTexts, Progress, silent
 
@@ -22,13 +22,7 @@ def check_scikit_learn() -> None:
     Raises:
         MissingExtraError: It is not.
     """
-    try:
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            "Fitting a classifier needs scikit-learn, which is not installed: pip install 'gristmill[training]'.",
-            module="sklearn",
-        ) from error
+    require_module("sklearn", "Fitting a classifier")
 
 
 def train_linear(

@@ -51,7 +51,10 @@ def test_filters_are_found_back_whatever_they_call_their_bounds(entry: StageEntr
     given = {name: value for name, value in entry.parameters.items() if name != "text_field"}
     cls = registered(entry.name).load()
     # Other values than the defaults, so that nothing is right by accident.
-    changed = {name: value + 1 if type(value) in (int, float) else value for name, value in given.items()}
+    changed = {
+        name: value + 1 if type(value) is int else value * 0.9 if type(value) is float else value
+        for name, value in given.items()
+    }
     recipe = to_recipe(Pipeline("p", stages=[ScoreFilter(cls(**changed), text_field="content", score_field="score")]))
     assert parse_recipe(recipe.to_yaml()).stages == recipe.stages
     [found] = recipe.stages

@@ -61,6 +61,12 @@ class ClusterConfig:
             if value is not None and value <= 0:
                 raise UsageError(f"{owner}: {name}={value!r} must be above 0.", key=name, value=value)
 
+    @property
+    def starts_here(self) -> bool:
+        """Whether the cluster is one that is started on this machine, with the packages and files of this process."""
+        elsewhere = self.address or os.environ.get("RAY_ADDRESS") or self.runtime_env or ray.is_initialized()
+        return not elsewhere
+
     def check_least(self, owner: str, least: float, *names: str) -> None:
         """Refuse settings that are below `least`.
 

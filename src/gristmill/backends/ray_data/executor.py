@@ -77,6 +77,7 @@ class RayDataExecutor(BaseExecutor):
     def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
         super().__init__(config, ignore_head_node)
         self.settings = parse_config(RayDataConfig, config, owner="RayDataExecutor")
+        self.shares_environment = self.settings.starts_here
 
     def capacity(self) -> Capacity:
         return clusters.capacity(self.settings, ignore_head_node=self.ignore_head_node)

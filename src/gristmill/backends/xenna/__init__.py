@@ -1,5 +1,8 @@
 """Runs pipelines on Cosmos-Xenna, which balances the workers of all stages by itself."""
 
-from gristmill.backends.xenna.executor import XennaExecutor
+from gristmill.errors import require_module
+
+require_module("cosmos_xenna", "The executor 'xenna'")
+from gristmill.backends.xenna.executor import XennaExecutor  # noqa: E402
 
 __all__ = ["XennaExecutor"]

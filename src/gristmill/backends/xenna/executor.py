@@ -73,6 +73,7 @@ class XennaExecutor(BaseExecutor):
     def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
         super().__init__(config, ignore_head_node)
         self.settings = parse_config(XennaConfig, config, owner="XennaExecutor")
+        self.shares_environment = self.settings.starts_here
         self.one_stage_at_a_time = self.settings.execution_mode == "batch"
 
     def capacity(self) -> Capacity:

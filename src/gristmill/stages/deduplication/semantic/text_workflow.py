@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gristmill.errors import MissingExtraError
+from gristmill.errors import require_module
 from gristmill.stages.deduplication.semantic.vectors import WithText
 from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
@@ -168,14 +167,9 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         return []  # part of the first stages, as nothing is compared but texts
 
     def _first_stages(self) -> list[Stage]:
-        missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-        if missing:
-            raise MissingExtraError(
-                f"Embedding texts needs the package {missing[0]!r}, which is not installed: pip install "
-                "'gristmill[semantic]'. Or take embeddings from a column: --embedding-field "
-                "(SemanticDeduplicationWorkflow).",
-                module=missing[0],
-            )
+        instead = "Or take embeddings from a column: --embedding-field (SemanticDeduplicationWorkflow)."
+        for module in ("torch", "transformers"):
+            require_module(module, "Embedding texts", instead=instead)
         from gristmill.stages.text.embedders import EmbeddingCreatorStage
 
         embedder = EmbeddingCreatorStage(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -107,6 +108,21 @@ class ClassifierModelStage(TokenBatchModelStage):
         """The label column, and the one of the probabilities if asked for."""
         return ["data"], [self.label_field] + ([self.score_field] if self.score_field is not None else [])
 
+    def check_folder(self, folder: Path) -> None:
+        """Refuse a local folder without settings or weights, or whose labels lack one that is asked for."""
+        super().check_folder(folder)
+        named = read_config(folder).get("id2label")
+        if isinstance(named, dict):
+            self._check_labels(list(map(str, named.values())))
+
+    def _check_labels(self, labels: Sequence[str]) -> None:
+        unknown = [label for label in self.expected_labels if label not in labels]
+        if unknown:
+            raise UsageError(
+                f"filter_by has {unknown[0]!r}, which {self.model_identifier} never gives."
+                f"{did_you_mean(unknown[0], labels)} Its labels are {', '.join(map(repr, labels))}."
+            )
+
     def _setup(self, local_files_only: bool = True) -> None:
         """Load the network onto the GPU, or the CPU, from local files; else get the configuration of its base model."""
         if local_files_only:
@@ -122,12 +138,7 @@ class ClassifierModelStage(TokenBatchModelStage):
 
         network, self.labels = load_classifier(self.model_path, cache_dir=self.cache_dir)
         self.check_length(network)
-        unknown = [label for label in self.expected_labels if label not in self.labels]
-        if unknown:
-            raise UsageError(
-                f"filter_by has {unknown[0]!r}, which {self.model_identifier} never gives."
-                f"{did_you_mean(unknown[0], self.labels)} Its labels are {', '.join(map(repr, self.labels))}."
-            )
+        self._check_labels(self.labels)
         if self.padding_side == "left" and getattr(network, "window", None) is not None:
             raise UsageError(
                 f"padding_side='left': {self.model_identifier} reads the first {network.window} tokens of a text, so "

@@ -238,15 +238,23 @@ class LinearModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """That of the model's folder; of one that is shipped, the version of the package tells as much."""
         return folder_digest(self.model_path)
 
-    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Load the weights."""
-        self._model = LinearModel.load(self.model_path)
+    def check_environment(self) -> None:
+        """Refuse a model that is missing or damaged, or whose labels lack one that is asked for."""
+        self._loaded()
+
+    def _loaded(self) -> LinearModel:
+        model = LinearModel.load(self.model_path)
         for label in self.expected_labels:
-            if label not in self._model.labels:
+            if label not in model.labels:
                 raise UsageError(
                     f"filter_by has {label!r}, which {self.model_path} never gives."
-                    f"{did_you_mean(label, self._model.labels)} Its labels are {', '.join(self._model.labels)}."
+                    f"{did_you_mean(label, model.labels)} Its labels are {', '.join(model.labels)}."
                 )
+        return model
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load the weights."""
+        self._model = self._loaded()
 
     def warm_up(self) -> None:
         """Compile the kernel, or load it from the cache."""

@@ -44,6 +44,9 @@ class DocumentFilter(ABC):
         """The name under which counts, reasons and score columns appear."""
         return self._name or type(self).__name__
 
+    def check_environment(self) -> None:  # noqa: B027 (most have nothing to check)
+        """Called in the driver when a run is planned: refuse a package, model or file that is missing."""
+
     @abstractmethod
     def score_document(self, text: str) -> Any:
         """The score of one text."""

@@ -68,6 +68,10 @@ class PerExtensionFilter(ColumnFilter):
         """Make sure that the table is there and has the language."""
         self.load_model()
 
+    def check_environment(self) -> None:
+        """Refuse a table that is missing, or has not the language."""
+        self.load_model()
+
     def load_model(self) -> None:
         """Read the limits; done on first use when nobody has called it before."""
         self._limits = _read_limits(self.metadata_file, self.lang, self.extension or "")

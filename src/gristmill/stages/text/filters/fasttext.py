@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import UsageError
+from gristmill.errors import PlanningError, UsageError, did_you_mean
 from gristmill.kernels.hashing import hash_spans
 from gristmill.kernels.text_column import Mask, TextColumn, text_column
 from gristmill.kernels.text_edit import FROM_START, slice_spans
@@ -35,6 +35,10 @@ class _ModelFilter(ColumnFilter):
     def model_check_or_download(self) -> None:
         """Make sure that the model file is there; nothing is downloaded."""
         fasttext_model.load(self._path())
+
+    def check_environment(self) -> None:
+        """Refuse a model file that is missing, or that is none."""
+        fasttext_model.read_labels(self._path())
 
     def load_model(self) -> None:
         """Read the model; done on first use when nobody has called it before."""
@@ -98,6 +102,22 @@ class FastTextLangId(_ModelFilter):
 
     def _path(self) -> str | Path:
         return fasttext_model.default_model_path() if self.model_path is None else self.model_path
+
+    def check_environment(self) -> None:
+        """Refuse a model file that is missing, and a language that the model does not know.
+
+        Raises:
+            PlanningError: There is no such language; names the nearest.
+        """
+        labels = fasttext_model.read_labels(self._path())
+        codes = [label.removeprefix(fasttext_model.LABEL_PREFIX) for label in labels]
+        if not any(map(self._matches, codes)):
+            raise PlanningError(
+                f"FastTextLangId(lang={self.lang!r}): the model knows no such language."
+                f"{did_you_mean(str(self.lang), codes)} It knows {len(codes)}: {', '.join(sorted(codes))}.",
+                parameter="lang",
+                value=self.lang,
+            )
 
     def predict(self, texts: TextColumn, alive: Mask) -> tuple[Scores, list[str]]:
         """The probability of the best language of every document, and its code (empty where there is none)."""

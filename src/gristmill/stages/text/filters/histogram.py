@@ -61,6 +61,10 @@ class HistogramFilter(ColumnFilter):
         """Make sure that the file is there; nothing is downloaded."""
         self._file()
 
+    def check_environment(self) -> None:
+        """Refuse a language without a histogram."""
+        self._file()
+
     def load_model(self) -> None:
         """Read the histogram; done on first use when nobody has called it before."""
         sets = np.zeros(CODE_POINTS, np.uint8)

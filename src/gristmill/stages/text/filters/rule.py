@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import UsageError
+from gristmill.errors import UsageError, require_module
 from gristmill.kernels.text_column import Mask, text_column
 from gristmill.stages.text.filters.doc_filter import DocumentFilter, ScoreKind
-from gristmill.stages.text.filters.statistics import Scores, Statistic, TextStatistics
+from gristmill.stages.text.filters.statistics import LIBRARIES, Scores, Statistic, TextStatistics
 
 
 class ColumnFilter(DocumentFilter):
@@ -69,6 +69,12 @@ class ColumnFilter(DocumentFilter):
     def _refused(self, side: str, bound: Any, why: str) -> UsageError:
         parameter = bound_parameter(type(self), side)
         return UsageError(f"{type(self).__name__}({parameter}={bound!r}): {why}", parameter=parameter, value=bound)
+
+    def check_environment(self) -> None:
+        """Refuse words that need a library which is not installed."""
+        for statistic in self.needs():
+            if statistic.splitter in LIBRARIES:
+                require_module(*LIBRARIES[statistic.splitter])
 
     def warm_up(self) -> None:
         """Called in the driver before workers start: load kernels that no statistic in `needs` stands for."""

@@ -220,6 +220,11 @@ class Score(ProcessingStage[DocumentBatch, DocumentBatch]):
     def outputs(self) -> Spec:
         return ["data"], [*self.score_field, *self.added_fields]
 
+    def check_environment(self) -> None:
+        for one in self.score_fn:
+            if isinstance(one, DocumentFilter):
+                one.check_environment()
+
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._watch = self._watch or _Stopwatch()
         batch = task
@@ -345,6 +350,10 @@ class ScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def outputs(self) -> Spec:
         return ["data"], [*dict.fromkeys(self.text_field), *filter(None, self.score_field), *self.added_fields]
+
+    def check_environment(self) -> None:
+        for one in self.filter_obj:
+            one.check_environment()
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._watch = self._watch or _Stopwatch()

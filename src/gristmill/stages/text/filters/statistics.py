@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache, partial
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.errors import MissingExtraError, UnknownNameError, did_you_mean
+from gristmill.errors import UnknownNameError, did_you_mean, optional_module
 from gristmill.kernels import (
     ngrams,
     ngrams_joined,
@@ -68,6 +67,12 @@ SPACY = "spacy"
 Splitter = Callable[[str], list[str]]
 
 SPLITTERS = {"zh": JIEBA, "ja": MECAB}
+LIBRARIES = {
+    JIEBA: ("jieba", "Splitting Chinese text into words"),
+    MECAB: ("MeCab", "Splitting Japanese text into words"),
+    SPACY: ("spacy", "Splitting words as spaCy does"),
+}
+"""The modules behind splitters, and what needs them."""
 """By language, how words are found where they are not separated by spaces."""
 
 
@@ -284,24 +289,15 @@ def load_splitter(name: str) -> Splitter:
     return makers[name]()
 
 
-def _library(module: str, package: str, purpose: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{purpose} needs the package {package}, which is not installed: pip install {package}", package=package
-        ) from error
-
-
 def _jieba() -> Splitter:
-    library = _library("jieba", "jieba", "Splitting Chinese text into words")
+    library = optional_module(*LIBRARIES[JIEBA])
     # It tells how long its dictionary took to load, in every worker.
     library.setLogLevel("WARNING")
     return lambda text: list(library.cut(text.strip()))
 
 
 def _mecab() -> Splitter:
-    tagger = _library("MeCab", "mecab-python3", "Splitting Japanese text into words").Tagger()
+    tagger = optional_module(*LIBRARIES[MECAB]).Tagger()
 
     def split(text: str) -> list[str]:
         words = []
@@ -317,7 +313,7 @@ def _mecab() -> Splitter:
 
 
 def _spacy() -> Splitter:
-    language = _library("spacy", "spacy", "Splitting words as spaCy does").blank("en")
+    language = optional_module(*LIBRARIES[SPACY]).blank("en")
     tokenizer = language.tokenizer
 
     def split(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.errors import InputNotFoundError, MissingExtraError, UsageError
+from gristmill.errors import InputNotFoundError, UsageError, optional_module, require_module
 from gristmill.kernels.text_column import TextColumn
 from gristmill.stages.text.filters.rule import ColumnFilter
 from gristmill.stages.text.filters.statistics import Scores, TextStatistics
@@ -30,6 +30,10 @@ class _TokenFilter(ColumnFilter):
     def load_tokenizer(self) -> None:
         """Read the tokenizer; done on first use when nobody has called it before."""
         self._count = self._counter()
+
+    def check_environment(self) -> None:
+        """Refuse a tokenizer that is missing, or whose package is."""
+        self._counter()
 
     def _counter(self) -> Counter:
         raise NotImplementedError
@@ -123,11 +127,10 @@ class TokenCountFilter(_TokenFilter):
         local = Path(name) / str(self.transformers_init_kwargs.get("subfolder") or "") / "tokenizer.json"
         if local.is_file():
             return local
-        try:
-            from huggingface_hub import hf_hub_download
-            from huggingface_hub.errors import LocalEntryNotFoundError
-        except ImportError as error:
-            raise _missing("huggingface_hub") from error
+        require_module("huggingface_hub", "A tokenizer of the hub")
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
         try:
             path = hf_hub_download(
                 name, "tokenizer.json", token=self.hf_token, local_files_only=offline, **self.transformers_init_kwargs
@@ -183,12 +186,6 @@ def _groups(texts: TextColumn, rows: np.ndarray) -> list[np.ndarray]:
     return [group for group in np.split(rows, np.flatnonzero(np.diff(sizes // _GROUP_CHARS)) + 1) if len(group)]
 
 
-def _missing(package: str) -> MissingExtraError:
-    return MissingExtraError(
-        f"This tokenizer needs the package {package}, which is not installed: pip install {package}", package=package
-    )
-
-
 def _counter_of_file(path: Path, *, special_tokens: bool) -> Counter:
     if not path.is_file():
         raise InputNotFoundError(
@@ -196,16 +193,10 @@ def _counter_of_file(path: Path, *, special_tokens: bool) -> Counter:
             path=str(path),
         )
     if path.suffix == ".json":
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise _missing("tokenizers") from error
-        return _counter_of_tokenizers(Tokenizer.from_file(str(path)), special_tokens=special_tokens)
-    try:
-        from sentencepiece import SentencePieceProcessor
-    except ImportError as error:
-        raise _missing("sentencepiece") from error
-    return _counter_of_pieces(SentencePieceProcessor(model_file=str(path)))
+        tokenizers = optional_module("tokenizers", "This tokenizer")
+        return _counter_of_tokenizers(tokenizers.Tokenizer.from_file(str(path)), special_tokens=special_tokens)
+    pieces = optional_module("sentencepiece", "This tokenizer")
+    return _counter_of_pieces(pieces.SentencePieceProcessor(model_file=str(path)))
 
 
 def _counter_of_tokenizers(tokenizer: Any, *, special_tokens: bool) -> Counter:

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import GristmillError, ModelLoadError, ModelNotFoundError
+from gristmill.errors import GristmillError, ModelLoadError, ModelNotFoundError, require_module
 from gristmill.stages.text.models.sources import (
     CONFIG_FILES,
     TOKENIZER_FILES,
     listing,
-    missing_extra,
     model_folder,
     names_code,
     read_config,
@@ -61,10 +60,20 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
     Raises:
         ModelLoadError: There is none that can be used.
     """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise missing_extra("transformers") from error
+    require_module("transformers", "A tokenizer")
+    from transformers import AutoTokenizer
+
+    check_tokenizer(folder)
+    with reading(folder, "tokenizer"):
+        return AutoTokenizer.from_pretrained(str(folder), **_NO_CODE, **options)
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Refuse a model folder without a tokenizer.
+
+    Raises:
+        ModelLoadError: It has none.
+    """
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelLoadError(
             f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:3])} or the like). It holds: {listing(folder)}. "
@@ -72,8 +81,6 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
             "transformers' tokenizer.save_pretrained(folder).",
             identifier=str(folder),
         )
-    with reading(folder, "tokenizer"):
-        return AutoTokenizer.from_pretrained(str(folder), **_NO_CODE, **options)
 
 
 def load_network(kind: str, folder: Path, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import MissingColumnError, StageDefinitionError, UsageError
+from gristmill.errors import MissingColumnError, StageDefinitionError, UsageError, require_module
 from gristmill.execution.failures import quarantined_row
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.models.sources import (
     Secret,
     check_identifier,
+    check_model,
     fetch_model,
     folder_digest,
     hide,
     model_folder,
+    read_config,
     show,
+    weight_files,
 )
 from gristmill.stages.text.models.tokens import (
     ATTENTION_MASK_FIELD,
@@ -168,6 +171,24 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return folder_digest(self.model_identifier)
 
     # --- the life of a worker ---
+
+    model_files: Sequence[str] = ()
+    """Patterns of files without which the model cannot be loaded."""
+
+    def check_environment(self) -> None:
+        """Refuse a missing package, and a model that is missing or lacks `model_files`."""
+        for module in ("torch", "transformers", "huggingface_hub"):
+            require_module(module, "A model")
+        found = check_model(
+            self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token, files=self.model_files
+        )
+        if found is not None and self.model_files:
+            self.check_folder(found)
+
+    def check_folder(self, folder: Path) -> None:
+        """Refuse a local folder without settings or weights."""
+        read_config(folder)
+        weight_files(folder)
 
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
         """Download the model, once per node, and call `_setup(local_files_only=False)` if the subclass has it."""

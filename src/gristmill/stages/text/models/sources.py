@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import MissingExtraError, ModelLoadError, ModelNotFoundError, UsageError
+from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError, missing_extra
 from gristmill.stages.text.models.hub_errors import (
     check_format,
     conversion,
@@ -156,7 +156,7 @@ def fetch_model(
         # The last one is that of the library beneath, for what happens before the hub has answered.
         from huggingface_hub.errors import HFValidationError, HTTPError
     except ImportError as error:
-        raise missing_extra("huggingface_hub") from error
+        raise missing_extra("huggingface_hub", "A model") from error
     try:
         found = huggingface_hub.snapshot_download(
             repo_id=identifier, cache_dir=cache_dir, token=show(token), allow_patterns=list(files)
@@ -177,11 +177,37 @@ def fetch_model(
     return Path(found)
 
 
-def missing_extra(module: str) -> MissingExtraError:
-    """The error for a package of the `models` extra that is not installed."""
-    return MissingExtraError(
-        f"Models need the package {module!r}, which is not installed: pip install 'gristmill[models]'.", module=module
-    )
+def check_model(
+    identifier: str, *, cache_dir: str | None = None, token: Secret | bool | None = None, files: Sequence[str]
+) -> Path | None:
+    """The local folder of a model, or None for one that the hub would give; nothing is downloaded.
+
+    Args:
+        identifier: A hub id, a folder, or `package:NAME`.
+        cache_dir: Where downloads are kept; None for the default of the hub.
+        token: An access token for gated models.
+        files: Patterns; a download that has none of the files of one of them is completed by `fetch_model`.
+
+    Raises:
+        ModelNotFoundError: The model is neither here nor on the hub, as far as that can be reached.
+        ModelLoadError: The model is published in other formats than safetensors only.
+    """
+    local = _local_folder(identifier) or _packaged(identifier) or _cached(identifier, cache_dir)
+    if local is not None and (_identifier_of(local) is None or all(any(local.glob(pattern)) for pattern in files)):
+        return local
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError
+
+    try:
+        info = huggingface_hub.HfApi(token=show(token)).model_info(identifier, timeout=_ANSWER_S)
+    except (HTTPError, OSError) as error:
+        if is_refusal(error):
+            raise not_on_hub(identifier, error, with_token=bool(token)) from error
+        raise missing_files(identifier, cache_dir, MODEL_FILES, cause=error) from error
+    published = [file.rfilename for file in info.siblings or ()]
+    if "*.safetensors" in files and not any(name.endswith(".safetensors") for name in published):
+        check_format(identifier, published)
+    return None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -356,7 +382,7 @@ def _cached(identifier: str, cache_dir: str | None) -> Path | None:
         import huggingface_hub
         from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
     except ImportError as error:
-        raise missing_extra("huggingface_hub") from error
+        raise missing_extra("huggingface_hub", "A model") from error
     try:
         # Without patterns, some versions of the hub's library take a download for incomplete that left out files of the
         # repository, as all of ours do. What is missing is told by whoever reads it.

@@ -94,6 +94,7 @@ class TokenBatchModelStage(ModelStage):
     notes_changes = True
     fork_safe = True
     fills_text = False
+    model_files = ("config.json", "*.safetensors")
     keep_tokens: bool = False
     max_seq_length: int | None = None
     tokens_per_batch: int | None = None

@@ -16,15 +16,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import ModelNotFoundError
+from gristmill.errors import ModelNotFoundError, require_module
 from gristmill.stages.base import ProcessingStage
-from gristmill.stages.text.models.loading import backbone_settings, base_of, base_settings_folder, load_tokenizer
+from gristmill.stages.text.models.loading import (
+    backbone_settings,
+    base_of,
+    base_settings_folder,
+    check_tokenizer,
+    load_tokenizer,
+)
 from gristmill.stages.text.models.model import check_init_options, check_padding_side, check_positive
 from gristmill.stages.text.models.sources import (
     CONFIG_FILES,
     MODEL_FILES,
     Secret,
     check_identifier,
+    check_model,
     fetch_model,
     folder_digest,
     hide,
@@ -221,6 +228,15 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return {**super().ray_stage_spec(), "is_actor_stage": True}
 
     # --- the life of a worker ---
+
+    def check_environment(self) -> None:
+        """Refuse a missing package, and a model that is missing or has no tokenizer."""
+        require_module("transformers", "A tokenizer")
+        found = check_model(
+            self.model_identifier, cache_dir=self.cache_dir, token=self._hf_token, files=["*tok*", "*.json"]
+        )
+        if found is not None:
+            check_tokenizer(found)
 
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
         """Download the tokenizer's files, once per node, and the base model's settings where a limit is in them."""

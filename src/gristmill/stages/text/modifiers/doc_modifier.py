@@ -32,6 +32,9 @@ class DocumentModifier(ABC):
     def modify_document(self, *args: Any, **values: Any) -> Any:
         """The new value: of the one input field, or of several given by name."""
 
+    def check_environment(self) -> None:  # noqa: B027 (most have nothing to check)
+        """Called in the driver when a run is planned: refuse a package or file that is missing."""
+
     @property
     def name(self) -> str:
         """How the modifier is called in reports."""

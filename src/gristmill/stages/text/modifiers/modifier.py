@@ -76,6 +76,11 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
         extra = [name for modifier in self.modifier_fn for name in _extra_columns(modifier)]
         return ["data"], sorted({*self._outputs, *extra})
 
+    def check_environment(self) -> None:
+        for modifier in self.modifier_fn:
+            if isinstance(modifier, DocumentModifier):
+                modifier.check_environment()
+
     def process(self, batch: DocumentBatch) -> DocumentBatch:
         """The batch with the modifiers applied, one after the other."""
         for modifier, fields, output in zip(self.modifier_fn, self._inputs, self._outputs, strict=True):

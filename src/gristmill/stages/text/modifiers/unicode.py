@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import MissingExtraError
+from gristmill.errors import optional_module, require_module
 from gristmill.kernels.text_column import text_column
 from gristmill.kernels.text_search import suspicious_rows
 from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
@@ -94,6 +94,10 @@ class UnicodeReformatter(ColumnModifier):
             return self._given
         return _ftfy().TextFixerConfig(**self._settings)  # type: ignore[no-any-return]
 
+    def check_environment(self) -> None:
+        """Refuse to run without ftfy."""
+        require_module("ftfy", "UnicodeReformatter")
+
     def modify_column(self, column: pa.LargeStringArray) -> pa.Array:
         """The column repaired."""
         texts = text_column(column)
@@ -109,11 +113,4 @@ class UnicodeReformatter(ColumnModifier):
 
 
 def _ftfy() -> Any:
-    try:
-        import ftfy
-    except ImportError as error:
-        raise MissingExtraError(
-            "UnicodeReformatter repairs text with the package ftfy, which is not installed: pip install ftfy",
-            package="ftfy",
-        ) from error
-    return ftfy
+    return optional_module("ftfy", "UnicodeReformatter")

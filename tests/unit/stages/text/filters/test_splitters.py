@@ -45,5 +45,5 @@ def test_filters_count_these_words(lang: str, name: str, text: str) -> None:
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jieba", None)
-    with pytest.raises(MissingExtraError, match="pip install jieba"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'gristmill\[cjk\]'"):
         load_splitter.__wrapped__("jieba")

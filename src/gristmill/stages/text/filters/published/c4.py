@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import MissingExtraError
+from gristmill.errors import optional_module
 from gristmill.kernels import text_clean
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
 from gristmill.stages.text.filters.published.rules import check_splitter
@@ -144,12 +144,6 @@ class C4QualityFilter:
 
 @lru_cache(maxsize=1)
 def _sentencizer() -> Any:
-    try:
-        import spacy
-    except ImportError as error:
-        raise MissingExtraError(
-            "word_splitter='spacy' needs the package spacy, which is not installed: pip install spacy", package="spacy"
-        ) from error
-    language = spacy.blank("en")
+    language = optional_module("spacy", "word_splitter='spacy'").blank("en")
     language.add_pipe("sentencizer")
     return language

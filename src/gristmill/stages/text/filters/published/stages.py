@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 import numpy as np
 import pyarrow as pa
 
+from gristmill.errors import require_module
 from gristmill.kernels import text_clean
 from gristmill.ledger.record.trail import DROPPED, Decisions
 from gristmill.stages.base import FusedStage, ProcessingStage, Spec
@@ -21,6 +22,7 @@ from gristmill.stages.text.filters.published.c4 import REASONS, C4QualityFilter
 from gristmill.stages.text.filters.published.fineweb import FineWebQualityFilter
 from gristmill.stages.text.filters.published.gopher import GopherQualityFilter, GopherRepetitionFilter
 from gristmill.stages.text.filters.published.rules import FilterSet
+from gristmill.stages.text.filters.statistics import LIBRARIES, SPACY
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.change_detection import differing_rows
 
@@ -68,6 +70,10 @@ class PublishedSet(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def outputs(self) -> Spec:
         return ["data"], [self.text_field]
+
+    def check_environment(self) -> None:
+        for rule in self.filters.rules:
+            rule.check_environment()
 
     def warm_up(self) -> None:
         self.filters.cascade.warm_up()
@@ -142,6 +148,10 @@ class C4Quality(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def outputs(self) -> Spec:
         return ["data"], [self.text_field]
+
+    def check_environment(self) -> None:
+        if self.filters.word_splitter == SPACY:
+            require_module(*LIBRARIES[SPACY])
 
     def warm_up(self) -> None:
         self.filters.clean(pa.array(["A line that stays."], pa.large_string()))
