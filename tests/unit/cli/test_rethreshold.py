@@ -125,7 +125,13 @@ def test_duplicates_of_what_would_be_dropped_are_undecided(tmp_path: Path) -> No
     assert "only a run can tell" in found.output
 
 
-NEED_FILES = ("HistogramFilter", "PerExtensionFilter", "TokenCountFilter", "TokenizerFertilityFilter")
+NEED_FILES = (
+    "FastTextQualityFilter",
+    "HistogramFilter",
+    "PerExtensionFilter",
+    "TokenCountFilter",
+    "TokenizerFertilityFilter",
+)
 FILTERS = [entry.name for entry in all_registered() if entry.kind == FILTER]
 
 
@@ -139,7 +145,7 @@ def test_filters_declare_the_parameters_that_set_their_bounds(name: str) -> None
     parameters = inspect.signature(cls).parameters
     declared = {"lower": cls.lower_parameter, "upper": cls.upper_parameter}
     needed = {
-        key: {"n": 3, "substring": "x", "lang": "en", "language": "text/x-python"}.get(key, "x")
+        key: {"n": 3, "substring": "x", "lang": "en", "language": "text/x-python", "position": "any"}.get(key, "x")
         for key, parameter in parameters.items()
         if parameter.default is parameter.empty
     }
