@@ -15,7 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.backends.local import LocalExecutor
+from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
+from gristmill.recipes import load_recipe
+from gristmill.recipes.loader import find_recipe
 from gristmill.stages.deduplication import ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow
 from tests.outputs import contents_of, record_of
 
@@ -238,3 +241,53 @@ def test_documents_of_a_hundred_megabytes(tmp_path: Path) -> None:
     facts = workflow.run(executor=LocalExecutor({"num_cpus": 0}), progress=False).metadata
     assert (facts["documents"], facts["num_removed"]) == (3, 1)
     assert removals(tmp_path / "out") == {"longer": "long"}
+
+
+_KILLED_IN_STEPS = """
+import os, sys
+from gristmill.backends.local import LocalExecutor
+from gristmill.observe.events import PartitionCommitted, RunStarted
+from gristmill.recipes import load_recipe
+from gristmill.recipes.loader import find_recipe
+
+source, output, step, partition = sys.argv[1:]
+seen = [0, 0]
+
+def watch(event):
+    if isinstance(event, RunStarted):
+        seen[0], seen[1] = seen[0] + 1, 0
+    if isinstance(event, PartitionCommitted):
+        seen[1] += 1
+    if seen == [int(step), int(partition)]:
+        os.kill(os.getpid(), 9)
+
+values = {"input_path": source, "output_path": output}
+pipeline = load_recipe(find_recipe("web_dedup"), variables=values).pipeline()
+pipeline.run(LocalExecutor({"num_cpus": 0}), listeners=[watch], progress=False)
+"""
+
+
+def test_a_recipe_with_deduplications_killed_anywhere_goes_on_to_the_same_bytes(corpus: Path, tmp_path: Path) -> None:
+    source = str(corpus / "corpus-*.jsonl")
+    values = {"input_path": source, "output_path": str(tmp_path / "whole")}
+    load_recipe(find_recipe("web_dedup"), variables=values).pipeline().run(
+        LocalExecutor({"num_cpus": 0}), progress=False
+    )
+    # Exact duplicates in two steps, the filters, near-duplicates in five, and the output.
+    for step, partition in [(1, 2), (2, 0), (3, 0), (3, 3), (4, 1), (6, 2), (8, 0), (9, 0), (9, 4)]:
+        arguments = [source, str(tmp_path / "out"), str(step), str(partition)]
+        done = subprocess.run([sys.executable, "-c", _KILLED_IN_STEPS, *arguments], check=False, capture_output=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    values["output_path"] = str(tmp_path / "out")
+    result = (
+        load_recipe(find_recipe("web_dedup"), variables=values)
+        .pipeline()
+        .run(LocalExecutor({"num_cpus": 2}), progress=False)
+    )
+    assert result.report.partitions_done_before == 4
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    one, other = (Ledger(tmp_path / name).entries() for name in ("out", "whole"))
+    assert {key: entry.comparable() for key, entry in one.items()} == {
+        key: entry.comparable() for key, entry in other.items()
+    }
+    assert verify(str(tmp_path / "out")).problems == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from gristmill.storage.partitions import FileRange
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
+
+_BOUNDS = attrgetter("lower_parameter", "upper_parameter")
 
 
 def describe_plan(
@@ -70,6 +73,8 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
         "never_drops": stage.never_drops or is_end,
         "role": stage.role,
     }
+    if stage.role == "score_filter":
+        described["bounds"] = list(map(_BOUNDS, stage.filter_obj))  # type: ignore[attr-defined]
     code = code_of(cls)
     return described | code if code["code"] is not None else described
 

@@ -81,7 +81,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
         never_drops: Whether every document that comes in goes out. Not inherited, as `notes_changes`.
         needs_all_documents: The stage can decide on no document before it has seen all of them. A pipeline with such a
             stage runs in steps, which the stage gives (see `stages.deduplication`).
-        role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`.
+        role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`,
+            `"deduplication"` for stages whose decision on a document depends on the others that come to them.
         fork_safe: The stage's code may be loaded and run outside a worker: importing its module starts no thread, and
             no document ends the process. The local engine imports it before it forks workers, and runs it on small
             inputs without any. Not inherited, as `notes_changes`.
@@ -110,7 +111,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     fills_text = True
     never_drops = False
     needs_all_documents = False
-    role: Literal["", "score_filter"] = ""
+    role: Literal["", "score_filter", "deduplication"] = ""
     notes_changes = False
     fork_safe = False
     is_source_stage = False

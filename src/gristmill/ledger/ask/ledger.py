@@ -311,16 +311,18 @@ class Ledger:
         never seen because it is not part of the same pass, is `undecided`: only a run can tell.
 
         Args:
-            thresholds: By the name of a score filter (its class), its new bound, or `{"lower": …, "upper": …}`; where a
-                stage has several filters, `stage:filter`. Others keep the bounds they had. Filters written in Python
-                have no recorded bounds: name them to decide on their scores.
+            thresholds: By the name of a score filter (its class), its new bounds by the parameters that set them, such
+                as `{"min_words": 80}`, or as `{"lower": …, "upper": …}`; a number where it has one bound. Where a stage
+                has several filters, `stage:filter`. Others keep the bounds they had. Filters written in Python that
+                declare no `lower_parameter` or `upper_parameter` have no recorded bounds: name them to decide on their
+                scores.
 
         Raises:
             UsageError: The run did not record all scores.
             UnknownNameError: There is no such stage.
 
         Example:
-            >>> Ledger("out").rethreshold({"WordCountFilter": {"lower": 20}}).counts()  # doctest: +SKIP
+            >>> Ledger("out").rethreshold({"WordCountFilter": {"min_words": 20}}).counts()  # doctest: +SKIP
             {'kept': 812, 'dropped': 188}
         """
         from gristmill.ledger.ask.rethreshold import rethreshold

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import UnknownNameError, UsageError, did_you_mean
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from gristmill.ledger.ask.ledger import Ledger
 
 UNDECIDED = "undecided"
-"""The status of a document that now passes a stage which dropped it, and that a later stage has never seen."""
+"""The status of a document that now passes a stage which dropped it, and that a later stage has never seen; and of a
+duplicate, where others are dropped before the stage that compared it with them."""
+DEDUPLICATION = "deduplication"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class Recut:
     frame: pl.DataFrame
     bounds: dict[tuple[str, str], Bounds]
 
+    def kept(self) -> tuple[int, int]:
+        """How many documents the run has kept, and how many of all would be kept now."""
+        before, now = ((self.frame[column] == KEPT).sum() for column in ("status_before", "status"))
+        return int(before), int(now)
+
     def counts(self) -> dict[str, int]:
         """How many documents have which status."""
         return {str(key): int(n) for key, n in self.frame["status"].value_counts(sort=True).iter_rows()}
@@ -82,15 +89,47 @@ class Recut:
         if len(undecided):
             stages = ", ".join(f"{stage!r} ({number})" for stage, number in undecided.iter_rows())
             text += (
-                f". Undecided are documents that were dropped before {stages} and would pass now: that stage has not "
-                "seen them, so only a run can tell; a stage that takes each document by itself says so with "
-                "for_dropped = 'run'"
+                f". Undecided are documents whose fate at {stages} only a run can tell: they were dropped before and "
+                "would pass now, so that this stage has not seen them (one of yours that takes each document by itself "
+                "says so with for_dropped = 'run'), or it compares documents with others that would be dropped now"
             )
         return text
 
 
 def rethreshold(ledger: Ledger, thresholds: Mapping[str, Any]) -> Recut:
     """See `Ledger.rethreshold`."""
+    bounds = _bounds(cuts(ledger), thresholds)
+    return Recut(_decided(ledger, (read_plan(ledger.folder) or {}).get("stages") or (), bounds), bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A filter of a run that can be cut anew: how to name it, its bounds, and the parameters that set them.
+
+    Attributes:
+        stage: The name of its stage.
+        filter: Its own name; the same unless a stage has several filters.
+        bounds: What the run has kept.
+        parameters: What the class calls the lower and the upper bound; None where no parameter sets it.
+    """
+
+    stage: str
+    filter: str
+    bounds: Bounds
+    parameters: tuple[str | None, str | None] = (None, None)
+
+    def settings(self) -> dict[str, float | None]:
+        """The bounds of the run by the names of the parameters that set them."""
+        sides = zip(self.parameters, (self.bounds.lower, self.bounds.upper), strict=True)
+        return {name: bound for name, bound in sides if name is not None}
+
+
+def cuts(ledger: Ledger) -> list[Cut]:
+    """The filters of a run that can be cut anew, in the order of its stages.
+
+    Raises:
+        UsageError: The run did not record all scores.
+    """
     plan = read_plan(ledger.folder) or {}
     settings = plan.get("settings") or {}
     if settings.get("scores") != "all":
@@ -98,52 +137,74 @@ def rethreshold(ledger: Ledger, thresholds: Mapping[str, Any]) -> Recut:
             f"{ledger.folder.path} was made with scores={settings.get('scores')!r}, so only the score that decided is "
             "recorded. Run once with scores='all' (--scores all) to decide again without reading a text."
         )
-    bounds = _bounds(plan, thresholds)
-    return Recut(_decided(ledger, plan.get("stages") or (), bounds), bounds)
-
-
-def _bounds(plan: Mapping[str, Any], thresholds: Mapping[str, Any]) -> dict[tuple[str, str], Bounds]:
-    """The bounds of every score filter of the plan, with those of `thresholds` in their place."""
-    known: dict[tuple[str, str], Bounds] = {}
-    names: dict[str, list[str]] = {}
-    inverted: dict[tuple[str, str], bool] = {}
+    found = []
     for stage in plan.get("stages") or ():
         if stage.get("role") != "score_filter":
             continue
-        parameters = stage["parameters"]
-        for one, invert in zip(parameters["filter_obj"], parameters["invert"], strict=True):
-            key = (str(stage["name"]), str(one.get("name", stage["name"])))
-            names.setdefault(key[0], []).append(key[1])
-            inverted[key] = bool(invert)
-            if "lower" in one:  # a filter written in Python decides by its own code
-                known[key] = Bounds(one["lower"], one.get("upper"), bool(invert))
+        filters, inverted = stage["parameters"]["filter_obj"], stage["parameters"]["invert"]
+        named = stage.get("bounds") or [(None, None)] * len(filters)  # plans of version 0.1 have no names
+        for one, invert, parameters in zip(filters, inverted, named, strict=True):
+            # A filter written in Python holds its bounds under the names that it declares, or decides by its own code.
+            least, most = ("lower", "upper") if "lower" in one else parameters
+            bounds = Bounds(one.get(least) if least else None, one.get(most) if most else None, bool(invert))
+            name = str(stage["name"])
+            found.append(Cut(name, str(one.get("name", name)), bounds, tuple(parameters)))
+    return found
+
+
+def _bounds(known: Sequence[Cut], thresholds: Mapping[str, Any]) -> dict[tuple[str, str], Bounds]:
+    """The bounds of every filter that has some, with those of `thresholds` in their place."""
+    found = {
+        (cut.stage, cut.filter): cut.bounds
+        for cut in known
+        if cut.bounds.lower is not None or cut.bounds.upper is not None
+    }
     for name, asked in thresholds.items():
-        stage_name, _, score = name.partition(":")
-        stage_name = recorded_name(stage_name, names)
-        if stage_name not in names:
-            raise UnknownNameError(
-                f"The run has no score filter {stage_name!r}; it has {', '.join(names) or 'none'}."
-                f"{did_you_mean(stage_name, names)}",
-                name=stage_name,
-            )
-        choices = names[stage_name]
-        score = recorded_name(score, choices)
-        if (not score and len(choices) > 1) or (score and score not in choices):
-            raise UsageError(
-                f"The stage {stage_name!r} has the filters {', '.join(choices)}; name one of them as "
-                f"{stage_name + ':' + choices[0]!r}."
-            )
-        key = (stage_name, score or choices[0])
-        known[key] = _asked(name, asked, known.get(key, Bounds(invert=inverted[key])))
-    return known
+        cut = _named(known, name)
+        key = (cut.stage, cut.filter)
+        found[key] = _asked(name, asked, replace(cut, bounds=found.get(key, cut.bounds)))
+    return found
 
 
-def _asked(name: str, asked: Any, before: Bounds) -> Bounds:
+def _named(known: Sequence[Cut], name: str) -> Cut:
+    """The filter that a user means by `stage`, or `stage:filter`."""
+    stages: dict[str, list[str]] = {}
+    for cut in known:
+        stages.setdefault(cut.stage, []).append(cut.filter)
+    asked, _, score = name.partition(":")
+    stage = recorded_name(asked, stages)
+    if stage not in stages:
+        hint = did_you_mean(stage, stages)
+        raise UnknownNameError(
+            f"The run has no score filter {stage!r}; it has {', '.join(stages) or 'none'}.{hint}", name=stage
+        )
+    choices = stages[stage]
+    score = recorded_name(score, choices)
+    if (not score and len(choices) > 1) or (score and score not in choices):
+        raise UsageError(
+            f"The stage {stage!r} has the filters {', '.join(choices)}; name one of them as "
+            f"{stage + ':' + choices[0]!r}."
+        )
+    return next(cut for cut in known if cut.stage == stage and cut.filter == (score or choices[0]))
+
+
+def _asked(name: str, asked: Any, cut: Cut) -> Bounds:
+    """The bounds of a filter with what is asked for in their place."""
+    before = cut.bounds
     if isinstance(asked, Mapping):
-        unknown = sorted(set(asked) - {"lower", "upper"})
-        if unknown:
-            raise UsageError(f"thresholds[{name!r}] has {unknown[0]!r}; give 'lower', 'upper' or both.")
-        return Bounds(asked.get("lower", before.lower), asked.get("upper", before.upper), before.invert)
+        sides = {"lower": "lower", "upper": "upper"}
+        sides |= {own: side for own, side in zip(cut.parameters, ("lower", "upper"), strict=True) if own is not None}
+        given: dict[str, Any] = {}
+        for key, value in asked.items():
+            own = [parameter for parameter in cut.parameters if parameter is not None] or ["lower", "upper"]
+            if key not in sides:
+                raise UsageError(
+                    f"{name!r} has no bound {key!r}; give {' or '.join(map(repr, own))}.{did_you_mean(key, own)}"
+                )
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise UsageError(f"{name}.{key}={value!r}: give a number, or null for no bound.")
+            given[sides[key]] = value
+        return replace(before, **given)
     if isinstance(asked, bool) or not isinstance(asked, int | float):
         raise UsageError(f"thresholds[{name!r}]={asked!r}: give a number, or {{'lower': …, 'upper': …}}.")
     if (before.lower is None) == (before.upper is None):
@@ -187,6 +248,10 @@ def _decided(
             pl.lit(True), *(value.is_not_null() | ~there for value, there in zip(mine.values(), recorded, strict=True))
         )
         seen = pl.when(scored).then(complete).otherwise(ended >= number)
+        if stage.get("role") == DEDUPLICATION:
+            # A duplicate may be the only one left of its group now.
+            lost = (pl.col("status").is_not_null() & (ended >= number)).any()
+            frame = end(alive & (ended == number) & lost, pl.lit(UNDECIDED), name, nothing, nothing)
         # It failed an old bound of a scoring stage and passes the new one; what was quarantined stays so.
         ends_here = alive & (ended == number) & (~scored | (pl.col("status_before") == QUARANTINED))
         frame = end(ends_here, pl.col("status_before"), name, pl.col("score_before"), pl.col("threshold_before"))

@@ -27,7 +27,7 @@ PLAN_FORMAT = 2
 _SHORT = 40
 # Do not change a single byte of output.
 _NO_EFFECT = ("description", "created", "variables", "replaces", "format")
-_OF_ITSELF = ("never_drops", "role")
+_OF_ITSELF = ("never_drops", "role", "bounds")
 _LISTED = 2
 """Stages with the same difference that are written out; more are said in one line."""
 _NAMED = 5

@@ -41,6 +41,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     notes_changes = True
+    role = "deduplication"
     name = "duplicate_removal"
     fork_safe = True
 

@@ -31,6 +31,7 @@ class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     needs_all_documents = True
+    role = "deduplication"
     text_field: str
     score_field: str | None
 

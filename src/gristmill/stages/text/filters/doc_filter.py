@@ -19,6 +19,9 @@ class DocumentFilter(ABC):
         score_kind: What the scores are. A column of `count` scores holds whole numbers, one of `share` or `number`
             floats. None goes by what `score_document` is annotated to return (`-> int`, `-> float`), and without that
             by the scores of each batch: annotate it, so that every batch gives the column the same type.
+        lower_parameter: The parameter of `__init__` that is the least score to keep, if there is one. A plan records
+            it, so that a later cut can be asked for by that name (`gristmill rethreshold`).
+        upper_parameter: The same for the greatest score.
 
     Example:
         >>> class Shouting(DocumentFilter):
@@ -32,6 +35,8 @@ class DocumentFilter(ABC):
     """
 
     score_kind: ScoreKind | None = None
+    lower_parameter: str | None = None
+    upper_parameter: str | None = None
     wrapper: ClassVar[str] = "ScoreFilter"
     """The stage that applies the filter: what to write where one is given in place of a stage."""
     _name: str = ""

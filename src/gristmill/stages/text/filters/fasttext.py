@@ -77,6 +77,7 @@ class FastTextLangId(_ModelFilter):
     score_kind = "share"
     lower_reason = "language_score_too_low"
     other_reason = "wrong_language"
+    lower_parameter = "min_langid_score"
 
     language_field: str | None = "language"
     language_score_field: str | None = "language_score"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
@@ -57,7 +56,7 @@ class ColumnFilter(DocumentFilter):
             if self.score_kind == "count" and bound < 0:
                 raise self._refused(side, bound, "the score is a count: give 0 or more.")
         if lower is not None and upper is not None and lower > upper:
-            least, most = bound_parameter(type(self), "lower"), bound_parameter(type(self), "upper")
+            least, most = self.lower_parameter or "lower", self.upper_parameter or "upper"
             raise UsageError(
                 f"{type(self).__name__} would keep scores from {lower} up to {upper}, so nothing at all. Set both "
                 f"{least} and {most}; one that is not given has its default."
@@ -67,7 +66,7 @@ class ColumnFilter(DocumentFilter):
         self.upper = upper
 
     def _refused(self, side: str, bound: Any, why: str) -> UsageError:
-        parameter = bound_parameter(type(self), side)
+        parameter = (self.lower_parameter if side == "lower" else self.upper_parameter) or side
         return UsageError(f"{type(self).__name__}({parameter}={bound!r}): {why}", parameter=parameter, value=bound)
 
     def check_environment(self) -> None:
@@ -147,16 +146,3 @@ class ColumnFilter(DocumentFilter):
     def keep_document(self, score: Any) -> bool:
         """Whether a document with this score stays."""
         return bool(self.keep(np.array([score], dtype=np.float64))[0])
-
-
-def bound_parameter(kind: type[ColumnFilter], side: str) -> str:
-    """The parameter of a filter that sets its `lower` or `upper` bound, by its name.
-
-    Example:
-        >>> from gristmill.stages.text.filters.heuristic import RepeatedLinesFilter, WordCountFilter
-        >>> bound_parameter(WordCountFilter, "upper"), bound_parameter(RepeatedLinesFilter, "lower")
-        ('max_words', 'max_repeated_line_fraction')
-    """
-    names = [name for name in inspect.signature(kind).parameters if name.startswith(("min_", "max_"))]
-    usual = [name for name in names if name.startswith("min_" if side == "lower" else "max_")]
-    return (usual or names or [side])[0]

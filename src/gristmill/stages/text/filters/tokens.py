@@ -79,6 +79,8 @@ class TokenCountFilter(_TokenFilter):
     score_kind = "count"
     lower_reason = "too_few_tokens"
     upper_reason = "too_many_tokens"
+    lower_parameter = "min_tokens"
+    upper_parameter = "max_tokens"
 
     def __init__(
         self,
@@ -160,6 +162,7 @@ class TokenizerFertilityFilter(_TokenFilter):
     """
 
     lower_reason = "too_few_characters_per_token"
+    lower_parameter = "min_char_to_token_ratio"
 
     def __init__(self, path_to_tokenizer: str | None = None, min_char_to_token_ratio: float = 2.5) -> None:
         if path_to_tokenizer is None:

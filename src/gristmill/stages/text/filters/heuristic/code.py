@@ -39,6 +39,8 @@ class PythonCommentToCodeFilter(_CommentShareFilter):
     """
 
     score_kind = "share"
+    lower_parameter = "min_comment_to_code_ratio"
+    upper_parameter = "max_comment_to_code_ratio"
 
     def __init__(self, min_comment_to_code_ratio: float = 0.01, max_comment_to_code_ratio: float = 0.85) -> None:
         super().__init__(lower=min_comment_to_code_ratio, upper=max_comment_to_code_ratio)
@@ -75,6 +77,8 @@ class GeneralCommentToCodeFilter(_CommentShareFilter):
     """
 
     unreadable = 9999.0
+    lower_parameter = "min_comment_to_code_ratio"
+    upper_parameter = "max_comment_to_code_ratio"
 
     def __init__(
         self,
@@ -115,6 +119,8 @@ class NumberOfLinesOfCodeFilter(ColumnFilter):
     score_kind = "count"
     lower_reason = "too_few_lines"
     upper_reason = "too_many_lines"
+    lower_parameter = "min_lines"
+    upper_parameter = "max_lines"
 
     def __init__(self, min_lines: int = 10, max_lines: int = 20000) -> None:
         super().__init__(lower=min_lines, upper=max_lines)
@@ -158,6 +164,7 @@ class AlphaFilter(ColumnFilter):
     score_kind = "share"
     empty_score = 0.0
     lower_reason = "too_few_letters"
+    lower_parameter = "min_alpha_ratio"
 
     def __init__(self, min_alpha_ratio: float = 0.25) -> None:
         super().__init__(lower=min_alpha_ratio)
@@ -177,6 +184,7 @@ class HTMLBoilerplateFilter(ColumnFilter):
 
     score_kind = "share"
     lower_reason = "too_little_content"
+    lower_parameter = "min_lang_content_ratio"
 
     def __init__(self, min_lang_content_ratio: float = 0.2, min_lang_content_num_chars: int = 100) -> None:
         super().__init__(lower=min_lang_content_ratio)

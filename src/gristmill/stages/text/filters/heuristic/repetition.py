@@ -19,6 +19,7 @@ class RepeatedLinesFilter(ColumnFilter):
     score_kind = "share"
     empty_score = 0.0
     lower_reason = "repeated_lines"
+    lower_parameter = "max_repeated_line_fraction"
 
     def __init__(self, max_repeated_line_fraction: float = 0.7) -> None:
         super().__init__(lower=max_repeated_line_fraction)
@@ -36,6 +37,7 @@ class RepeatedParagraphsFilter(ColumnFilter):
     score_kind = "share"
     empty_score = 0.0
     lower_reason = "repeated_paragraphs"
+    lower_parameter = "max_repeated_paragraphs_ratio"
 
     def __init__(self, max_repeated_paragraphs_ratio: float = 0.7) -> None:
         super().__init__(lower=max_repeated_paragraphs_ratio)
@@ -53,6 +55,7 @@ class RepeatedLinesByCharFilter(ColumnFilter):
     score_kind = "share"
     empty_score = 0.0
     lower_reason = "repeated_line_chars"
+    lower_parameter = "max_repeated_lines_char_ratio"
 
     def __init__(self, max_repeated_lines_char_ratio: float = 0.8) -> None:
         super().__init__(lower=max_repeated_lines_char_ratio)
@@ -70,6 +73,7 @@ class RepeatedParagraphsByCharFilter(ColumnFilter):
     score_kind = "share"
     empty_score = 0.0
     lower_reason = "repeated_paragraph_chars"
+    lower_parameter = "max_repeated_paragraphs_char_ratio"
 
     def __init__(self, max_repeated_paragraphs_char_ratio: float = 0.8) -> None:
         super().__init__(lower=max_repeated_paragraphs_char_ratio)
@@ -86,6 +90,7 @@ class RepeatingTopNGramsFilter(ColumnFilter):
     """
 
     denominator = s.N_CHARS
+    upper_parameter = "max_repeating_ngram_ratio"
 
     def __init__(self, n: int = 2, max_repeating_ngram_ratio: float = 0.2, lang: str = "en") -> None:
         super().__init__(f"RepeatingTopNGramsFilter_n{n}", upper=max_repeating_ngram_ratio)
@@ -106,6 +111,7 @@ class RepeatingDuplicateNGramsFilter(ColumnFilter):
     """
 
     denominator = s.N_CHARS
+    upper_parameter = "max_repeating_duplicate_ngram_ratio"
 
     def __init__(self, n: int = 2, max_repeating_duplicate_ngram_ratio: float = 0.2, lang: str = "en") -> None:
         super().__init__(f"RepeatingDuplicateNGramsFilter_n{n}", upper=max_repeating_duplicate_ngram_ratio)

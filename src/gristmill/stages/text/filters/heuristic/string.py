@@ -29,6 +29,7 @@ class NonAlphaNumericFilter(ColumnFilter):
     statistic, denominator = s.PLAIN_CHARS, s.N_CHARS
     score_kind = "share"
     upper_reason = "too_many_symbols"
+    upper_parameter = "max_non_alpha_numeric_to_text_ratio"
 
     def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
         super().__init__(upper=max_non_alpha_numeric_to_text_ratio)
@@ -49,6 +50,7 @@ class NumbersFilter(ColumnFilter):
     statistic, denominator = s.DIGIT_CHARS, s.N_CHARS
     score_kind = "share"
     upper_reason = "too_many_digits"
+    upper_parameter = "max_number_to_text_ratio"
 
     def __init__(self, max_number_to_text_ratio: float = 0.15) -> None:
         super().__init__(upper=max_number_to_text_ratio)
@@ -65,6 +67,7 @@ class WhiteSpaceFilter(ColumnFilter):
     statistic, denominator = s.WHITE_CHARS, s.N_CHARS
     score_kind = "share"
     upper_reason = "too_much_white_space"
+    upper_parameter = "max_white_space_ratio"
 
     def __init__(self, max_white_space_ratio: float = 0.25) -> None:
         super().__init__(upper=max_white_space_ratio)
@@ -81,6 +84,7 @@ class ParenthesesFilter(ColumnFilter):
     statistic, denominator = s.BRACKET_CHARS, s.N_CHARS
     score_kind = "share"
     upper_reason = "too_many_brackets"
+    upper_parameter = "max_parentheses_ratio"
 
     def __init__(self, max_parentheses_ratio: float = 0.1) -> None:
         super().__init__(upper=max_parentheses_ratio)
@@ -102,6 +106,7 @@ class UrlsFilter(ColumnFilter):
     statistic, denominator = s.URL_CHARS, s.N_CHARS
     score_kind = "share"
     upper_reason = "too_many_urls"
+    upper_parameter = "max_url_to_text_ratio"
 
     def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: re.Pattern[str] | str | None = None) -> None:
         super().__init__(upper=max_url_to_text_ratio)
@@ -166,6 +171,7 @@ class SymbolsToWordsFilter(_WordFilter):
     statistic, denominator = s.SYMBOL_WORDS, s.N_WORDS
     score_kind = "share"
     upper_reason = "too_many_symbol_words"
+    upper_parameter = "max_symbol_to_word_ratio"
 
     def __init__(self, max_symbol_to_word_ratio: float = 0.1, lang: str = "en") -> None:
         super().__init__(lang, upper=max_symbol_to_word_ratio)
@@ -182,6 +188,7 @@ class LongWordFilter(_WordFilter):
     statistic = s.LONGEST_WORD
     score_kind = "count"
     upper_reason = "word_too_long"
+    upper_parameter = "max_word_length"
 
     def __init__(self, max_word_length: int = 1000, lang: str = "en") -> None:
         super().__init__(lang, upper=max_word_length)
@@ -199,6 +206,8 @@ class WordCountFilter(_WordFilter):
     score_kind = "count"
     lower_reason = "too_few_words"
     upper_reason = "too_many_words"
+    lower_parameter = "min_words"
+    upper_parameter = "max_words"
 
     def __init__(self, min_words: int = 50, max_words: int = 100000, lang: str = "en") -> None:
         super().__init__(lang, lower=min_words, upper=max_words)
@@ -216,6 +225,8 @@ class MeanWordLengthFilter(_WordFilter):
     empty_score = 0.0
     lower_reason = "words_too_short"
     upper_reason = "words_too_long"
+    lower_parameter = "min_mean_word_length"
+    upper_parameter = "max_mean_word_length"
 
     def __init__(self, min_mean_word_length: int = 3, max_mean_word_length: int = 10, lang: str = "en") -> None:
         super().__init__(lang, lower=min_mean_word_length, upper=max_mean_word_length)
@@ -233,6 +244,7 @@ class WordsWithoutAlphabetsFilter(_WordFilter):
     score_kind = "share"
     empty_score = 0.0
     lower_reason = "too_few_alphabetic_words"
+    lower_parameter = "min_words_with_alphabets"
 
     def __init__(self, min_words_with_alphabets: float = 0.8, lang: str = "en") -> None:
         super().__init__(lang, lower=min_words_with_alphabets)
@@ -253,6 +265,7 @@ class CommonEnglishWordsFilter(ColumnFilter):
     statistic = s.COMMON_WORDS
     score_kind = "count"
     lower_reason = "too_few_common_words"
+    lower_parameter = "min_num_common_words"
 
     def __init__(self, min_num_common_words: int = 2, stop_at_false: bool = True) -> None:
         super().__init__(lower=min_num_common_words)
@@ -278,6 +291,7 @@ class BulletsFilter(ColumnFilter):
     statistic, denominator = s.BULLET_LINES, s.N_LINES
     score_kind = "share"
     upper_reason = "too_many_bullets"
+    upper_parameter = "max_bullet_lines_ratio"
 
     def __init__(self, max_bullet_lines_ratio: float = 0.9) -> None:
         super().__init__(upper=max_bullet_lines_ratio)
@@ -296,6 +310,7 @@ class PunctuationFilter(ColumnFilter):
     statistic, denominator = s.OPEN_LINES, s.N_LINES
     score_kind = "share"
     upper_reason = "too_few_sentence_ends"
+    upper_parameter = "max_num_sentences_without_endmark_ratio"
 
     def __init__(self, max_num_sentences_without_endmark_ratio: float = 0.85) -> None:
         super().__init__(upper=max_num_sentences_without_endmark_ratio)
@@ -314,6 +329,7 @@ class EllipsisFilter(ColumnFilter):
     statistic, denominator = s.ELLIPSIS_LINES, s.N_LINES
     score_kind = "share"
     upper_reason = "too_many_ellipses"
+    upper_parameter = "max_num_lines_ending_with_ellipsis_ratio"
 
     def __init__(self, max_num_lines_ending_with_ellipsis_ratio: float = 0.3) -> None:
         super().__init__(upper=max_num_lines_ending_with_ellipsis_ratio)
@@ -337,6 +353,7 @@ class BoilerPlateStringFilter(ColumnFilter):
     score_kind = "share"
     empty_score = 0.0
     upper_reason = "too_much_boilerplate"
+    upper_parameter = "max_boilerplate_string_ratio"
 
     def __init__(
         self,

@@ -1,0 +1,135 @@
+"""`gristmill show`: the summary of a run again, from its record; also of one that has not finished."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gristmill.cli.main import common_options, json_option, print_json
+from gristmill.figures import plural
+
+if TYPE_CHECKING:
+    from gristmill.ledger.record.layout import RunFolder
+    from gristmill.pipeline.run import RunReport
+
+DONE = "done"
+_FACTS = ("version", "executor", "started", "finished", "error", "partitions_committed", "worker_deaths")
+
+
+@click.command("show")
+@click.argument("output")
+@json_option
+@common_options
+def command(output: str, as_json: bool) -> None:
+    """Show the summary of a run again.
+
+    From the record of OUTPUT: every stage with its rows, what was dropped and why, and what it took. Of a run that is
+    still going on, was killed or has failed, what is committed so far.
+
+    \b
+    gristmill show clean/
+    """
+    from gristmill.cli.dedup import summary
+    from gristmill.cli.report_view import print_report
+    from gristmill.ledger.record.layout import RunFolder
+    from gristmill.ledger.record.run_record import read_run
+    from gristmill.ledger.record.workflow_record import is_list_only, read_workflow_record
+
+    folder = RunFolder(output)
+    workflow = read_workflow_record(folder)
+    listed = workflow is not None and is_list_only(folder)
+    if not listed:
+        folder.require_run()
+    run = read_run(folder) or {}
+    steps = step_states(folder, workflow or {})
+    report = None if listed else recorded_report(folder, run)
+    if as_json:
+        shown = {} if report is None else dataclasses.asdict(report)
+        facts = {key: run.get(key) for key in _FACTS} if report is not None else {}
+        print_json({"status": DONE, **shown, **facts, "deduplication": workflow, "steps": steps})
+        return
+    if report is not None:
+        for line in state(report, run):
+            click.echo(line)
+        print_report(report, as_json=False, quiet=False)
+    if workflow is not None:
+        click.echo("\n".join(summary(dict(workflow))))
+    elif steps:
+        click.echo("Steps:")
+        for step in steps:
+            click.echo(f"  {step['step']}: {step['status']}, {step['committed']} of {step['partitions']} partitions")
+
+
+def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
+    """The report of the last run of an output; the rows are those of all partitions that are committed now."""
+    from gristmill.ledger.record.manifest import Manifest
+    from gristmill.ledger.record.plan_record import read_plan
+    from gristmill.ledger.record.trail import StageCount
+    from gristmill.pipeline.run import RunReport, StageReport
+
+    totals = Manifest(folder).totals()
+    timed = {str(stage["stage"]): stage for stage in run.get("stages") or ()}
+    planned = [str(stage.get("name")) for stage in (read_plan(folder) or {}).get("stages") or ()]
+    stages = []
+    for name in dict.fromkeys([*totals.stages, *timed, *planned]):
+        count, times = totals.stages.get(name, StageCount()), timed.get(name, {})
+        counted = {key: getattr(count, key) for key in ("rows_in", "rows_out", "created", "untracked", "changed")}
+        spent = {"busy_s": float(times.get("busy_seconds", 0)), "calls": int(times.get("calls", 0))}
+        stages.append(StageReport(name, dropped=count.dropped, quarantined=count.quarantined, **counted, **spent))
+    return RunReport(
+        pipeline=str(run.get("pipeline", "")),
+        status=str(run.get("status", "unknown")),
+        seconds=float(run.get("wall_seconds") or 0),
+        stages=tuple(stages),
+        rows_read=totals.rows_read,
+        rows_written=totals.rows_written,
+        quarantined=totals.quarantined,
+        partitions=max(int(run.get("partitions") or 0), totals.partitions),
+        partitions_done_before=int(run.get("partitions_done_before") or 0),
+        output=folder.path,
+        alarms=tuple(map(str, run.get("alarms") or ())),
+    )
+
+
+def state(report: RunReport, run: Mapping[str, Any]) -> list[str]:
+    """How far a run has come, where it has not finished, and what to do."""
+    from gristmill.ledger.record.run_record import RUNNING
+
+    if report.status == DONE:
+        return []
+    done = int(run.get("partitions_done_before") or 0) + int(run.get("partitions_committed") or 0)
+    words = {RUNNING: "running, or killed", "unknown": "unknown: the record of the run is missing"}
+    lines = [f"Status: {words.get(report.status, report.status)}; {done} of {plural(report.partitions, 'partition')}"]
+    if run.get("error") and report.status == "failed":
+        lines.append(f"Error: {run['error']}")
+    return [*lines, "Run the same command again to resume."]
+
+
+def step_states(folder: RunFolder, workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """How the steps of a run that has several stand, as far as they are still there."""
+    from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+    from gristmill.ledger.record.manifest import Manifest
+    from gristmill.ledger.record.run_record import read_run
+
+    root = workflow.get("steps_folder") or folder.join(f"{RECORD_FOLDER}/{STEPS_FOLDER}")
+    names = {name.split("/", 1)[0] for name in RunFolder(root, folder.storage_options).walk() if "/" in name}
+    found = []
+    for name in sorted({name.removesuffix(".gristmill") for name in names}):
+        step = RunFolder(f"{root}/{name}", folder.storage_options)
+        run = read_run(step)
+        if run is not None:
+            totals = Manifest(step).totals()
+            found.append(
+                {
+                    "step": name,
+                    "status": run["status"],
+                    "partitions": run["partitions"],
+                    "committed": totals.partitions,
+                    "rows_written": totals.rows_written,
+                    "started": run.get("started"),
+                }
+            )
+    return sorted(found, key=lambda step: str(step["started"]))
