@@ -188,17 +188,19 @@ OUTPUT = [
         "two runs in one output at the same time",
         """
         from gristmill import JsonlReader, JsonlWriter, Pipeline, ScoreFilter, processing_stage
+        from gristmill.backends.local import LocalExecutor
         from gristmill.stages.text.filters import WordCountFilter
 
-        def job(*stages):
-            return Pipeline("job", stages=[JsonlReader("crawl/a.jsonl"), *stages, JsonlWriter("out")])
+        def run(*stages):
+            job = Pipeline("job", stages=[JsonlReader("crawl/a.jsonl"), *stages, JsonlWriter("out")])
+            job.run(executor=LocalExecutor({"num_cpus": 0}))
 
         @processing_stage(name="meanwhile")
         def meanwhile(batch):
-            job(ScoreFilter(WordCountFilter())).run()
+            run(ScoreFilter(WordCountFilter()))
             return batch
 
-        job(meanwhile).run()
+        run(meanwhile)
         """,
         "…out was made by another plan, so its finished partitions cannot be reused:\n"
         "  - stage 'WordCountFilter' was removed\n"
@@ -517,7 +519,7 @@ def _answer_to_script(text: str) -> str:
     indent = len(text) - len(text.lstrip()) - 1
     Path("script.py").write_text("\n".join(line[indent:] for line in text.strip("\n").splitlines()))
     with pytest.raises(GristmillError) as caught:
-        runpy.run_path("script.py")
+        runpy.run_path("script.py", run_name="__main__")
     return str(caught.value)
 
 
