@@ -6,6 +6,8 @@ differs from machine to machine. Commands and scripts are run in the folder that
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import re
 import runpy
@@ -15,7 +17,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -33,7 +38,7 @@ class Mistake:
     without: Sequence[str] = ()
 
 
-SHIPPED = "code, demo, english, non_english, web"
+SHIPPED = "code, demo, english, non_english, web, web_dedup"
 
 COMMAND_LINE = [
     Mistake(
@@ -133,6 +138,50 @@ INPUT = [
         "another text column",
         "gristmill run mine.yaml content out",
         "Stage 'WordCountFilter' needs the column 'text', but there are only 'id', 'content' (from all 1 records). …",
+    ),
+    Mistake(
+        "lists in the text column",
+        "gristmill run mine.yaml lists out",
+        "Stage 'WordCountFilter': column 'text' (text_field) holds lists in 1 records: name a column of text.",
+    ),
+    Mistake(
+        "CSV that is called JSONL",
+        "gristmill run mine.yaml csv out",
+        '…csv/a.jsonl cannot be read as JSONL: it is CSV. Convert it: python -c "import polars; '
+        "polars.scan_csv('…csv/a.jsonl').sink_ndjson('records.jsonl')\". To leave it out, move it away or let its name "
+        "begin with '_'.",
+    ),
+    Mistake(
+        "UTF-16",
+        "gristmill run mine.yaml utf_16 out",
+        "…utf_16/a.jsonl cannot be read as JSONL: it is text in UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 "
+        "…utf_16/a.jsonl > records.jsonl. To leave it out, move it away or let its name begin with '_'.",
+    ),
+    Mistake(
+        "Parquet that is called JSONL",
+        "gristmill run mine.yaml parquet out",
+        "…parquet/a.jsonl cannot be read as JSONL: it is Parquet. Rename it to end with .parquet and read it with "
+        "ParquetReader. To leave it out, move it away or let its name begin with '_'.",
+    ),
+    Mistake(
+        "JSONL that is called gzip",
+        "gristmill run mine.yaml plain out",
+        "…plain/a.jsonl.gz cannot be read as JSONL: it is not compressed. Rename it to end without .gz. To leave it "
+        "out, move it away or let its name begin with '_'.",
+    ),
+    Mistake(
+        "half a gzip file",
+        "gristmill run mine.yaml torn out",
+        "… records could not be processed; the error budget 0.01 allows 10. 1 input file damaged: …torn/a.jsonl.gz is "
+        "damaged: the compressed stream stops before its end mark (near compressed byte …); nothing of it was kept, at "
+        "least … records lost. See them with `gristmill quarantine OUTPUT`. To accept this many, raise --error-budget "
+        "(error_budget) and run again; finished partitions are kept.",
+    ),
+    Mistake(
+        "a folder with files of two formats",
+        "gristmill run mine.yaml mixed out",
+        "mixed holds JSONL files (a.jsonl) and Parquet files (…b.parquet), and JsonlReader reads only JSONL. Say which "
+        "to read: …; for all of them, one run for each.",
     ),
 ]
 
@@ -234,6 +283,13 @@ RECIPES = [
         "wrapped.yaml, line 4: ScoreFilter: There is no 'ScoreFilter' in recipes; a filter stands by itself: "
         "'- WordCountFilter: {min_words: 50, score_field: words}'. text_field, score_field and invert are given beside "
         "the filter's own parameters.",
+    ),
+    Mistake(
+        "code in a recipe",
+        "gristmill run code.yaml",
+        "code.yaml, line 4: mine:Stage: 'mine:Stage' is an import path, and a recipe alone may not run code. If you "
+        "trust the module 'mine', allow it on the command line: --allow-code mine (in Python: "
+        "pipeline(allow_code=['mine'])).",
     ),
     Mistake(
         "no writer",
@@ -467,7 +523,18 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
             _write(f"{name}.jsonl", [{"id": f"d{n}", "text": "one two three " * (n + 1)} for n in range(4)])
         _write("content/a.jsonl", [{"id": "a", "content": "the text is called otherwise"}])
         _write("nameless/a.jsonl", [{"text": "a text without an id " * 9}])
-        Path("empty").mkdir()
+        _write("lists/a.jsonl", [{"id": "a", "text": ["one", "two"]}])
+        for name in ("csv", "empty", "mixed", "parquet", "plain", "torn", "utf_16"):
+            Path(name).mkdir()
+        Path("csv/a.jsonl").write_text("id,text\n1,hello\n2,there\n")
+        Path("utf_16/a.jsonl").write_text('{"id": "1", "text": "hello"}\n', encoding="utf-16")
+        pq.write_table(pa.table({"id": ["1"], "text": ["hello"]}), "parquet/a.jsonl")
+        shutil.copy("parquet/a.jsonl", "mixed/b.parquet")
+        shutil.copy("crawl/a.jsonl", "mixed/a.jsonl")
+        shutil.copy("crawl/a.jsonl", "plain/a.jsonl.gz")
+        many = "".join(f'{{"text": "{hashlib.sha256(bytes(n)).hexdigest()}"}}\n' for n in range(400))
+        whole = gzip.compress(many.encode())
+        Path("torn/a.jsonl.gz").write_bytes(whole[: len(whole) // 2])
         _recipe("mine", "WordCountFilter: {min_words: '${min_words}'}", variables="{min_words: 6}")
         _recipe("misspelt", "WordsCountFilter: {min_words: 5}")
         _recipe("parameter", "WordCountFilter: {min_word: 5}")
@@ -475,6 +542,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _recipe("twice", "WordCountFilter: {min_words: 5}", "WordCountFilter: {min_words: 9}")
         _recipe("bounds", "WordCountFilter: {min_words: 50, max_words: 5}")
         _recipe("ratio", "NumbersFilter: {max_number_to_text_ratio: 15}")
+        _recipe("code", "mine:Stage: {}")
         _recipe("score", "WordCountFilter: {score_field: text}")
         Path("no_writer.yaml").write_text("name: x\nstages:\n  - JsonlReader: {file_paths: crawl}\n")
         Path("broken.yaml").write_text("name: x\nstages:\n  - JsonlReader: {file_paths: crawl\n")
@@ -483,7 +551,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return desk
 
 
-def _write(path: str, documents: list[dict[str, str]]) -> None:
+def _write(path: str, documents: list[dict[str, Any]]) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text("".join(json.dumps(document) + "\n" for document in documents))
 
