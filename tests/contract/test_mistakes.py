@@ -127,7 +127,7 @@ INPUT = [
     Mistake(
         "a misspelt input",
         "gristmill run mine.yaml crawls out",
-        "The input path 'crawls' matches no file (looked for …). Did you mean '…crawl'? Correct the path.",
+        "The input path 'crawls' matches no file (looked for …). Did you mean 'crawl'?",
     ),
     Mistake(
         "an empty folder",
@@ -143,6 +143,12 @@ INPUT = [
         "lists in the text column",
         "gristmill run mine.yaml lists out",
         "Stage 'WordCountFilter': column 'text' (text_field) holds lists in 1 records: name a column of text.",
+    ),
+    Mistake(
+        "CSV",
+        "gristmill run mine.yaml tables out",
+        "The input 'tables' holds no file with the extension …; it holds 1 × .csv. …a.csv cannot be read as JSONL: it "
+        "is CSV. Convert it: python -c \"import polars; polars.scan_csv('…a.csv').sink_ndjson('records.jsonl')\".",
     ),
     Mistake(
         "CSV that is called JSONL",
@@ -524,9 +530,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _write("content/a.jsonl", [{"id": "a", "content": "the text is called otherwise"}])
         _write("nameless/a.jsonl", [{"text": "a text without an id " * 9}])
         _write("lists/a.jsonl", [{"id": "a", "text": ["one", "two"]}])
-        for name in ("csv", "empty", "mixed", "parquet", "plain", "torn", "utf_16"):
+        for name in ("csv", "empty", "mixed", "parquet", "plain", "tables", "torn", "utf_16"):
             Path(name).mkdir()
         Path("csv/a.jsonl").write_text("id,text\n1,hello\n2,there\n")
+        shutil.copy("csv/a.jsonl", "tables/a.csv")
         Path("utf_16/a.jsonl").write_text('{"id": "1", "text": "hello"}\n', encoding="utf-16")
         pq.write_table(pa.table({"id": ["1"], "text": ["hello"]}), "parquet/a.jsonl")
         shutil.copy("parquet/a.jsonl", "mixed/b.parquet")

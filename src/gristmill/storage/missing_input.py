@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.errors import InputNotFoundError
-from gristmill.storage.formats import COMPRESSED_SUFFIXES, READERS, format_of
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, READERS, format_of, mismatch
 
 _LISTED = 10_000
+_OTHER_FORMATS = ("csv", "tsv", "html", "xml", "pdf", "warc")
+"""Suffixes of files that no reader takes under any name."""
 
 
 def missing_error(
@@ -33,7 +35,7 @@ def missing_error(
         text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at a folder with data."
     else:
         kind = "pattern" if any(sign in path for sign in "*?[") else "path"
-        text = f"The input {kind} {asked!r} matches no file (looked for {wanted}).{_near(path, fs)} Correct the path."
+        text = f"The input {kind} {asked!r} matches no file (looked for {wanted}).{_near(asked, path, fs)}"
     return InputNotFoundError(text, path=asked, extensions=extensions)
 
 
@@ -51,24 +53,27 @@ def _contents(left_out: Mapping[str, str | None]) -> str:
         fix = f"Read those with {READERS[kind]}, or"
     else:
         suffix = Counter(map(_suffix, others)).most_common(1)[0][0]
+        if suffix[1:] in _OTHER_FORMATS:
+            named = next(name for name in others if _suffix(name) == suffix)
+            return f"it holds {listing}{note}. {mismatch(named, suffix[1:], 'jsonl')}"
         fix = (
             f"If they hold records all the same, pass file_extensions=[{suffix!r}], or" if suffix else "Rename them, or"
         )
     return f"it holds {listing}{note}. {fix} point file_paths at another folder."
 
 
-def _near(path: str, fs: Any) -> str:
-    """The nearest neighbour of a path that does not exist, or what its folder holds."""
+def _near(asked: str, path: str, fs: Any) -> str:
+    """The nearest neighbour of a path that does not exist, written as that was, or what its folder holds."""
     parent, name = os.path.split(path.rstrip("/"))
     while parent not in ("", "/") and not _is_folder(parent, fs):
         parent, name = os.path.split(parent)
     siblings = _names_in(parent, fs)
     near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
     if near:
-        return f" Did you mean {os.path.join(parent, near[0])!r}?"
-    if siblings:
-        return f" The folder {parent!r} holds: {', '.join(sorted(siblings)[:5])}{', …' if len(siblings) > 5 else ''}."
-    return f" The folder {parent!r} is empty." if _is_folder(parent, fs) else ""
+        base = path.removesuffix(asked.rstrip("/"))  # what was put before a relative path
+        return f" Did you mean {os.path.join(parent, near[0]).removeprefix(base)!r}?"
+    holds = f"holds: {', '.join(sorted(siblings)[:5])}{', …' if len(siblings) > 5 else ''}" if siblings else "is empty"
+    return f" The folder {parent!r} {holds}. Correct the path." if _is_folder(parent, fs) else " Correct the path."
 
 
 def _suffix(name: str) -> str:
