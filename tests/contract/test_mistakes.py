@@ -205,6 +205,12 @@ OUTPUT = [
         "The output folder …crawl holds the input file …crawl/a.jsonl. Write to another folder.",
     ),
     Mistake(
+        "a variable of the shell that is not set",
+        "gristmill run mine.yaml crawl ''",
+        "mine.yaml, line 6: JsonlWriter: JsonlWriter(path=''): this names no folder. Give one; if the path comes from a "
+        "variable, check that it is set.",
+    ),
+    Mistake(
         "an output that cannot be written",
         "gristmill run mine.yaml crawl mine.yaml/out",
         "The output folder …mine.yaml/out cannot be made: …mine.yaml is a file. Check the output path.",

@@ -153,7 +153,7 @@ def find_recipe(name_or_path: str) -> FilePath:
     if shipped.parent == _SHIPPED and shipped.is_file():
         return shipped
     names = sorted(file.stem for file in _SHIPPED.glob("*.yaml"))
-    beside = {file.stem: str(file) for file in path.parent.glob("*.y*ml")} if path.suffix else {}
+    beside = {file.stem: str(file) for file in path.parent.glob("*.y*ml") if file.is_file()} if path.suffix else {}
     near = difflib.get_close_matches(path.stem, beside, n=1)
     hint = f" Did you mean {beside[near[0]]!r}?" if near else did_you_mean(name_or_path, names)
     raise recipe_error(
