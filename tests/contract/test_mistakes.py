@@ -207,7 +207,8 @@ OUTPUT = [
     Mistake(
         "a variable of the shell that is not set",
         "gristmill run mine.yaml crawl ''",
-        "mine.yaml, line 6: JsonlWriter: JsonlWriter(path=''): this names no folder. Give one; if the path comes from a "
+        "mine.yaml, line 6: JsonlWriter: JsonlWriter(path=''): this names no folder. Give one; if the path comes from "
+        "a "
         "variable, check that it is set.",
     ),
     Mistake(
