@@ -145,12 +145,6 @@ INPUT = [
         "Stage 'WordCountFilter': column 'text' (text_field) holds lists in 1 records: name a column of text.",
     ),
     Mistake(
-        "CSV",
-        "gristmill run mine.yaml tables out",
-        "The input 'tables' holds no file with the extension …; it holds 1 × .csv. …a.csv cannot be read as JSONL: it "
-        "is CSV. Convert it: python -c \"import polars; polars.scan_csv('…a.csv').sink_ndjson('records.jsonl')\".",
-    ),
-    Mistake(
         "CSV that is called JSONL",
         "gristmill run mine.yaml csv out",
         '…csv/a.jsonl cannot be read as JSONL: it is CSV. Convert it: python -c "import polars; '

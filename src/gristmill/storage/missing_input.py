@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.errors import InputNotFoundError
-from gristmill.storage.formats import COMPRESSED_SUFFIXES, READERS, format_of, mismatch
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, READERS, format_of
 
 _LISTED = 10_000
-_OTHER_FORMATS = ("csv", "tsv", "html", "xml", "pdf", "warc")
-"""Suffixes of files that no reader takes under any name."""
 
 
 def missing_error(
@@ -53,9 +51,6 @@ def _contents(left_out: Mapping[str, str | None]) -> str:
         fix = f"Read those with {READERS[kind]}, or"
     else:
         suffix = Counter(map(_suffix, others)).most_common(1)[0][0]
-        if suffix[1:] in _OTHER_FORMATS:
-            named = next(name for name in others if _suffix(name) == suffix)
-            return f"it holds {listing}{note}. {mismatch(named, suffix[1:], 'jsonl')}"
         fix = (
             f"If they hold records all the same, pass file_extensions=[{suffix!r}], or" if suffix else "Rename them, or"
         )

@@ -119,7 +119,7 @@ def test_nothing_found_says_what_is_there(tree, path, parts):
     [
         ("a.parquet", [".jsonl", ".json", ".ndjson"], "1 × .parquet.* Read those with ParquetReader, or point"),
         ("a.JSONL.gz", [".parquet"], "1 × .jsonl.* Read those with JsonlReader, or point"),
-        ("a.csv.zst", [".jsonl"], "cannot be read as JSONL: it is CSV"),
+        ("a.csv.zst", [".jsonl"], r"file_extensions=\['.csv'\]"),
         ("_a.jsonl.gz", [".jsonl"], "1 × .jsonl .* Rename them"),
     ],
 )
