@@ -51,26 +51,27 @@ __all__ = [
     "processing_stage",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "ledger.ask.ledger": ["Ledger"],
-        "pipeline.pipeline": ["Pipeline"],
-        "recipes.loader": ["load_recipe"],
-        "stages.base": ["ProcessingStage"],
-        "stages.deduplication": [
-            "ExactDeduplicationWorkflow",
-            "FuzzyDeduplicationWorkflow",
-            "TextSemanticDeduplicationWorkflow",
-        ],
-        "stages.function_decorators": ["processing_stage"],
-        "stages.resources": ["Resources"],
-        "stages.text.filters.doc_filter": ["DocumentFilter"],
-        "stages.text.filters.score_filter": ["Filter", "Score", "ScoreFilter"],
-        "stages.text.io.reader": ["JsonlReader", "ParquetReader"],
-        "stages.text.io.writer": ["JsonlWriter", "ParquetWriter"],
-        "stages.text.modifiers.doc_modifier": ["DocumentModifier"],
-        "stages.text.modifiers.modifier": ["Modify"],
-        "tasks.document": ["DocumentBatch"],
-    },
-)
+if not TYPE_CHECKING:  # to a type checker, any other name is an error
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "ledger.ask.ledger": ["Ledger"],
+            "pipeline.pipeline": ["Pipeline"],
+            "recipes.loader": ["load_recipe"],
+            "stages.base": ["ProcessingStage"],
+            "stages.deduplication": [
+                "ExactDeduplicationWorkflow",
+                "FuzzyDeduplicationWorkflow",
+                "TextSemanticDeduplicationWorkflow",
+            ],
+            "stages.function_decorators": ["processing_stage"],
+            "stages.resources": ["Resources"],
+            "stages.text.filters.doc_filter": ["DocumentFilter"],
+            "stages.text.filters.score_filter": ["Filter", "Score", "ScoreFilter"],
+            "stages.text.io.reader": ["JsonlReader", "ParquetReader"],
+            "stages.text.io.writer": ["JsonlWriter", "ParquetWriter"],
+            "stages.text.modifiers.doc_modifier": ["DocumentModifier"],
+            "stages.text.modifiers.modifier": ["Modify"],
+            "tasks.document": ["DocumentBatch"],
+        },
+    )

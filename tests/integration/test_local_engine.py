@@ -772,7 +772,7 @@ def test_settings_that_cannot_work_are_refused(source: Path, tmp_path: Path) -> 
         LocalExecutor({"num_cpu": 2})
     with pytest.raises(UsageError, match="streaming"):
         LocalExecutor({"execution_mode": "stream"})
-    with pytest.raises(PlanningError, match=r"when they do nothing, about .*[MG]B") as caught:
+    with pytest.raises(PlanningError, match=r"idle footprint of this run \(about .*[MG]B\)") as caught:
         run(pipeline(source, tmp_path / "out", Upper()), memory_budget="50MB")
     assert caught.value.floor > 50 << 20
     with pytest.raises(PlanningError, match="time limit"):

@@ -97,7 +97,7 @@ def reasons(stage: StageReport) -> str:
     listed = []
     for counts in (stage.dropped, stage.quarantined):
         names = sorted(sorted(counts), key=counts.__getitem__, reverse=True)  # equally frequent ones by name
-        listed.append(", ".join([f"{name} {counts[name]:,}" for name in names]))
+        listed.append(", ".join(map("{} {:,}".format, names, map(counts.__getitem__, names))))
     dropped, quarantined = listed
     changed = f"changed {stage.changed:,}" if stage.changed else ""
     return ", ".join(filter(None, [dropped, changed, f"quarantined: {quarantined}" if quarantined else ""]))

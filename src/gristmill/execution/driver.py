@@ -127,9 +127,8 @@ class ErrorBudget:
                 damaged = f" {plural(len(self.damaged), 'input file')} damaged: {self.damaged[0]} {SALVAGE_HINT}"
             raise ErrorBudgetExceededError(
                 f"{self.quarantined} of {self.records} records could not be processed; the error budget "
-                f"{self.limit!r} allows {allowed}.{damaged} See them with `gristmill quarantine OUTPUT`; raise "
-                "error_budget (--error-budget) to go on with so many, and run again: finished partitions are not "
-                "redone.",
+                f"{self.limit!r} allows {allowed}.{damaged} See them with `gristmill quarantine OUTPUT`. To "
+                "accept this many, raise --error-budget (error_budget) and run again; finished partitions are kept.",
                 quarantined=self.quarantined,
                 records=self.records,
                 allowed=allowed,

@@ -103,7 +103,7 @@ def failed_stage(
         told += _OTHER_COLUMN
     return StageFailedError(
         f"Stage {stage.name!r} failed{place}: {told}\n\n"
-        f"Committed output is intact: fix the cause and run the same command again to go on.",
+        f"Committed output is intact: fix the cause and run the same command again to resume.",
         stage=stage.name,
         file=file,
         row=number,

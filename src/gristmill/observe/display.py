@@ -70,19 +70,14 @@ def make_listener(
         raise UsageError(f"display={kind!r}: choose 'auto', 'live', 'lines' or 'off'.")
     target = sys.stderr if stream is None else stream
     if kind == "auto":
-        kind = "live" if _can_redraw(target) else "lines"
+        try:
+            can_redraw = target.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        except (AttributeError, ValueError, OSError):  # closed, or not quite a stream
+            can_redraw = False
+        kind = "live" if can_redraw else "lines"
     if kind == "live":
         return LiveDisplay(target, REFRESH_S, now)
     return LineDisplay(target, logging_interval, now) if kind == "lines" else Display(target, logging_interval, now)
-
-
-def _can_redraw(stream: TextIO) -> bool:
-    """Whether the cursor can be moved: a terminal that is not a dumb one."""
-    try:
-        terminal = stream.isatty()
-    except (AttributeError, ValueError, OSError):
-        return False
-    return terminal and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 # --- how things stand ---
@@ -150,14 +145,10 @@ class Progress:
         elif isinstance(event, RunStarted):
             self.pipeline, self.status, self.partitions = event.pipeline, "running", event.partitions
             self.partitions_done = self.partitions_done_before = event.partitions_done_before
-            self.stages = {name: StageCount() for name in event.stages}
+            for name in event.stages:
+                self.stages[name] = StageCount()
         elif isinstance(event, RunFinished):
             self.status = event.status
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the run began."""
-        return self.now() - self.started
 
     @property
     def rate(self) -> float:
@@ -216,7 +207,7 @@ def _line(progress: Progress) -> str:
         parts.append(f"queue {progress.queued:,} ({format_size(progress.queued_bytes)})")
     if progress.memory_bytes:
         parts.append(f"memory {format_size(progress.memory_bytes)}")
-    parts.append(duration(progress.elapsed_s))
+    parts.append(duration(progress.now() - progress.started))
     if progress.seconds_left is not None:
         parts.append(f"{duration(progress.seconds_left)} left")
     return " · ".join(parts)
@@ -224,7 +215,7 @@ def _line(progress: Progress) -> str:
 
 def _last_line(progress: Progress) -> str:
     """How it ended; what went wrong is told by the error that ends the run."""
-    elapsed = progress.elapsed_s
+    elapsed = progress.now() - progress.started
     parts = _totals(progress, per_second=progress.rows_read / elapsed if elapsed > 0 else 0.0)
     if progress.peak_memory_bytes:
         parts.append(f"at most {format_size(progress.peak_memory_bytes)} of memory")

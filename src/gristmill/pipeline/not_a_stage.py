@@ -58,6 +58,7 @@ def _argument(frame: FrameType) -> str | None:
     first, last, start, end = place
     if first is None or last is None or start is None or end is None:
         return None  # Python was told to keep no positions
+    linecache.checkcache(frame.f_code.co_filename)
     lines = [line.encode() for line in linecache.getlines(frame.f_code.co_filename, frame.f_globals)[first - 1 : last]]
     if not lines:
         return None

@@ -388,7 +388,7 @@ def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
     if not isinstance(problem, OutputError):
         problem = output_error(str(problem.filename or plan.settings.output), problem)
     return OutputError(
-        f"{problem} Committed output is intact: make room and run the same command again to go on.",
+        f"{problem} Committed output is intact: make room and run the same command again to resume.",
         path=plan.settings.output,
         errno=problem.errno,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -152,10 +153,11 @@ def find_recipe(name_or_path: str) -> FilePath:
     if shipped.parent == _SHIPPED and shipped.is_file():
         return shipped
     names = sorted(file.stem for file in _SHIPPED.glob("*.yaml"))
-    beside = [str(file) for file in path.parent.glob("*.y*ml")]
+    beside = {file.stem: str(file) for file in path.parent.glob("*.y*ml") if file.is_file()} if path.suffix else {}
+    near = difflib.get_close_matches(path.stem, beside, n=1)
+    hint = f" Did you mean {beside[near[0]]!r}?" if near else did_you_mean(name_or_path, names)
     raise recipe_error(
-        f"There is no recipe {name_or_path!r}: no such file, and the shipped recipes are "
-        f"{', '.join(names)}.{did_you_mean(name_or_path, [*names, *beside])}"
+        f"There is no recipe {name_or_path!r}: no such file, and the shipped recipes are {', '.join(names)}.{hint}"
     )
 
 

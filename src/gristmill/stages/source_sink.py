@@ -187,6 +187,11 @@ class BaseWriter(SinkStage):
             raise kind(
                 f"{type(self).__name__}(mode={mode!r}): mode is one of {', '.join(get_args(Mode))}.{hint}", mode=mode
             )
+        if not str(path).strip() or str(path).endswith("://"):
+            raise UsageError(
+                f"{type(self).__name__}(path={str(path)!r}): this names no folder. Give one; if the path comes from a "
+                "variable, check that it is set."
+            )
         self.path = str(path)
         self.fields = field_names(fields)
         self.mode = mode

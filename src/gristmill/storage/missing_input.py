@@ -33,7 +33,7 @@ def missing_error(
         text = f"The input folder {asked!r} is empty (looked for {wanted}). Point file_paths at a folder with data."
     else:
         kind = "pattern" if any(sign in path for sign in "*?[") else "path"
-        text = f"The input {kind} {asked!r} matches no file (looked for {wanted}).{_near(path, fs)} Correct the path."
+        text = f"The input {kind} {asked!r} matches no file (looked for {wanted}).{_near(asked, path, fs)}"
     return InputNotFoundError(text, path=asked, extensions=extensions)
 
 
@@ -71,18 +71,18 @@ def _advice(example: str, suffix: str, fs: Any) -> str:
     return f"Pass file_extensions=[{suffix!r}] to {READERS['parquet' if kind == 'parquet' else 'jsonl']}, or"
 
 
-def _near(path: str, fs: Any) -> str:
-    """The nearest neighbour of a path that does not exist, or what its folder holds."""
+def _near(asked: str, path: str, fs: Any) -> str:
+    """The nearest neighbour of a path that does not exist, written as that was, or what its folder holds."""
     parent, name = os.path.split(path.rstrip("/"))
     while parent not in ("", "/") and not _is_folder(parent, fs):
         parent, name = os.path.split(parent)
     siblings = _names_in(parent, fs)
     near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
     if near:
-        return f" Did you mean {os.path.join(parent, near[0])!r}?"
-    if siblings:
-        return f" The folder {parent!r} holds: {', '.join(sorted(siblings)[:5])}{', …' if len(siblings) > 5 else ''}."
-    return f" The folder {parent!r} is empty." if _is_folder(parent, fs) else ""
+        base = path.removesuffix(asked.rstrip("/"))  # what was put before a relative path
+        return f" Did you mean {os.path.join(parent, near[0]).removeprefix(base)!r}?"
+    holds = f"holds: {', '.join(sorted(siblings)[:5])}{', …' if len(siblings) > 5 else ''}" if siblings else "is empty"
+    return f" The folder {parent!r} {holds}. Correct the path." if _is_folder(parent, fs) else " Correct the path."
 
 
 def _suffix(name: str) -> str:

@@ -302,9 +302,9 @@ def _wrong_result(stage: Stage, found: Any, method: str, inside: str) -> StageRe
     if hasattr(found, "columns") or hasattr(found, "schema"):
         hint = "Wrap the data: return DocumentBatch(data=…)."
     return StageResultError(
-        f"Stage {stage.name!r} returned {returned} from {method}(); allowed is {allowed}. {hint} The stage is at "
-        "fault and not a document, so ignoring failures would not help. Committed output is intact: correct the stage "
-        "and run the same command again to go on.",
+        f"Stage {stage.name!r} returned {returned} from {method}(); allowed is {allowed}. {hint} This is a bug "
+        "in the stage; --ignore-failures does not apply. Committed output is intact: correct the stage and run the "
+        "same command again to resume.",
         stage=stage.name,
         returned=returned,
         file=None,

@@ -23,10 +23,20 @@ from gristmill.errors import (
     StageFailedError,
     UsageError,
 )
+from gristmill.kernels.compiler import compile_listeners
 from gristmill.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
-from gristmill.observe.events import PartitionCommitted, RunFinished, RunStarted, TaskFinished
+from gristmill.observe.events import (
+    EventStream,
+    KernelCompiling,
+    Notice,
+    PartitionCommitted,
+    RunFinished,
+    RunStarted,
+    TaskFinished,
+)
 from gristmill.pipeline import Pipeline
+from gristmill.pipeline.run import announced_compilation
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.resources import Resources
@@ -644,3 +654,14 @@ def test_only_a_stage_that_really_does_nothing_is_called_without_effect(tmp_path
     assert [alarm.split("'")[1] for alarm in report.alarms] == ["idle"]
     changed = {stage.name: stage.changed for stage in report.stages}
     assert (changed["texts"], changed["numbers"], changed["idle"]) == (10_000, 0, 0)
+
+
+def test_kernels_that_are_compiled_are_announced() -> None:
+    seen: list[Any] = []
+    with announced_compilation(EventStream([seen.append])):
+        for name in ("words", "lines"):
+            for listener in compile_listeners:
+                listener(name)
+    assert [type(event) for event in seen] == [Notice, KernelCompiling, KernelCompiling]
+    assert [event.name for event in seen[1:]] == ["words", "lines"]
+    assert compile_listeners == []

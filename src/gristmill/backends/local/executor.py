@@ -160,8 +160,8 @@ class LocalExecutor(BaseExecutor):
         floor = measure_tree([os.getpid()]).pss_bytes + _SERVER_BYTES + _WORKER_BYTES * max(1, len(plan.segments))
         if asked < floor:
             raise PlanningError(
-                f"memory_budget={self.settings.memory_budget!r} is below what the processes of this run need when they "
-                f"do nothing, about {format_size(floor)}. Give at least {format_size(int(floor * 1.3))}, or run in the "
+                f"memory_budget={self.settings.memory_budget!r} is below the idle footprint of this run (about "
+                f"{format_size(floor)}). Give at least {format_size(int(floor * 1.3))}, or run in the "
                 "calling process with --workers 0 (num_cpus=0).",
                 floor=floor,
             )

@@ -223,8 +223,8 @@ def _vanished_error(vanished: Sequence[ManifestEntry], committed: int, partition
     rows = sum(entry.rows_written for entry in vanished)
     return ResumeError(
         f"{len(vanished)} of {committed} finished partitions in the output ({_some(names)}; {rows} rows written) are "
-        f"not among the {partitions} partitions of this run. {cause}. Their rows are not kept silently: give the same "
-        "input as before, write to another folder, or start over with --fresh (fresh=True).",
+        f"not among the {partitions} partitions of this run. {cause}. Refusing to keep rows whose input is gone: "
+        "restore the input, write to another folder, or start over with --fresh (fresh=True).",
         partitions=names,
         inputs=paths,
     )

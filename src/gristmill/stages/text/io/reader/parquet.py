@@ -79,8 +79,8 @@ class ParquetReaderStage(ReaderStage):
 class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
     """Reads Parquet files from any place fsspec knows.
 
-    Files may lack columns that others have; types that contradict each other are an error that names both files. Nothing
-    of a damaged file is kept, unless the run salvages (`Pipeline.run(salvage=True)`).
+    Files may lack columns that others have; types that contradict each other are an error that names both files.
+    Nothing of a damaged file is kept, unless the run salvages (`Pipeline.run(salvage=True)`).
 
     Args:
         file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
