@@ -87,6 +87,13 @@ def test_formats_are_chosen_where_there_are_two(jsonl: Path, parquet: Path, tmp_
         assert written(tmp_path / f"only-{kind}") == DOCUMENTS
 
 
+def test_a_description_beside_the_data_is_not_another_format(parquet: Path, tmp_path: Path) -> None:
+    (parquet / "dataset_info.json").write_text('{\n  "features": {},\n  "splits": {}\n}\n')
+    report = run(DocumentReader(parquet), DocumentWriter(str(tmp_path / "out")))
+    assert written(tmp_path / "out") == DOCUMENTS
+    assert "dataset_info.json" in str(report)
+
+
 @pytest.mark.parametrize(
     ("kind", "compression", "ending"),
     [

@@ -89,7 +89,7 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
                 parquet += file.relative.lower().endswith(EXTENSIONS["parquet"])
             kind = "parquet" if parquet else "jsonl"
             if parquet and parquet < len(found.files):
-                found = None  # the source tells what else is there, and refuses real data
+                found = found.only("parquet")  # where the rest is data too, the source refuses it with both choices
         selection = None
         if self.sample is not None or self.max_documents is not None:
             selection = Selection(self.sample, self.seed, self.max_documents)
