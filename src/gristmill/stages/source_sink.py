@@ -94,16 +94,17 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             while reading is raised: documents that were given before must be taken back.
         checks_first: Look for damage in a pass of its own, and leave damaged files out. For plans whose documents are
             on their way to other workers by then, and when a partition is read again because of damage.
+        selection: The documents to read, where not all.
     """
 
     hints: tuple[str, ...] = ()
     salvage: bool = False
     checks_first: bool = False
-    _selection: Selection | None = None
+    selection: Selection | None = None
 
     def select(self, selection: Selection) -> None:
         """Read only the selected documents; as parameters of the stage they are a part of the plan."""
-        self._selection = selection
+        self.selection = selection
         given = {"sample": selection.sample, "max_documents": selection.max_documents}
         given |= {"seed": None if selection.sample is None else selection.seed}
         vars(self).update({name: value for name, value in given.items() if value is not None})

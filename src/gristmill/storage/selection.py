@@ -54,6 +54,12 @@ class Selection:
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise UsageError(f"max_documents={most!r}: give a whole number of at least 1.", value=most)
 
+    def __str__(self) -> str:
+        sample = "" if self.sample is None else f"a sample of {self.sample:g} of the documents (seed {self.seed})"
+        if self.max_documents is None:
+            return sample
+        return f"the first {self.max_documents} documents" + (f" of {sample}" if sample else "")
+
     def mask(self, partition_id: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of the rows of a partition are read."""
         chosen = np.ones(len(rows), bool)

@@ -113,11 +113,13 @@ class Why:
         query: What was asked.
         documents: One for every document that answers to it; empty means that none was ever seen.
         recorded: What the ledger can be asked for: `ids`, `urls`.
+        selection: The documents that the run has read, in words, where these are not all.
     """
 
     query: str
     documents: list[DocumentHistory] = field(default_factory=list)
     recorded: tuple[str, ...] = ()
+    selection: str = ""
 
     @property
     def seen(self) -> bool:
@@ -146,6 +148,10 @@ class Why:
                 )
             kinds = " or ".join({"ids": "id", "urls": "URL"}[kind] for kind in self.recorded)
             quoted = repr(self.query) if len(self.query) <= _MAX_SHOWN else asked
+            if self.selection:
+                return (
+                    f"Not found: no document that was read has the {kinds} {quoted}. Only {self.selection} were read."
+                )
             return f"Not found: no input document has the {kinds} {quoted}."
         if len(self.documents) == 1:
             first, *rest = self.documents[0].lines()

@@ -13,6 +13,8 @@ import pytest
 
 from gristmill.backends.local import LocalExecutor
 from gristmill.errors import ResumeError, UsageError
+from gristmill.ledger.ask.diff import compare_ledgers
+from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.io import DocumentReader, DocumentWriter, JsonlReader, JsonlWriter, ParquetReader
@@ -200,3 +202,36 @@ def test_split_files_and_groups_have_a_first_document_too(jsonl: Path, parquet: 
 
 def test_more_than_there_is(jsonl: Path, tmp_path: Path) -> None:
     assert run(DocumentReader(jsonl, max_documents=5000), DocumentWriter(str(tmp_path / "out"))).rows_read == 900
+
+
+def test_the_ledger_knows_what_was_read(jsonl: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    report = run(DocumentReader(jsonl, sample=0.3, max_documents=150), DocumentWriter(str(output)))
+    assert report.notes == ("Only the first 150 documents of a sample of 0.3 of the documents (seed 0) are read.",)
+    kept = [document["id"] for document in written(output)]
+    ledger = Ledger(output)
+    for number, document in enumerate(DOCUMENTS[:300]):
+        assert ledger.why(document["id"]).kept == ledger.why(f"0#{number}").kept == (document["id"] in kept)
+    answer = str(ledger.why("nosuch"))
+    assert "Only the first 150 documents of a sample of 0.3 of the documents (seed 0) were read." in answer
+    documents = ledger.documents()
+    assert [f"{int(part) * 300 + row:04}" for part, row in documents.select("partition", "row").iter_rows()] == kept
+
+    run(DocumentReader(jsonl), DocumentWriter(str(tmp_path / "whole")))
+    difference = compare_ledgers(ledger, Ledger(tmp_path / "whole"))
+    assert (difference.same, difference.counts()) == (150, {"new": 750})
+    assert set(difference.frame["id"].drop_nulls()) <= set(IDS) - set(kept)
+
+
+def test_a_replay_reads_the_same_documents(jsonl: Path, tmp_path: Path) -> None:
+    lines = (jsonl / "0.jsonl").read_text().splitlines()
+    (jsonl / "0.jsonl").write_text("\n".join("broken" if number % 3 else line for number, line in enumerate(lines)))
+    stages = [DocumentReader(jsonl, sample=0.5, max_documents=300), DocumentWriter(str(tmp_path / "out"))]
+    pipeline = Pipeline("p", stages=stages)
+    first = pipeline.run(LocalExecutor({"num_cpus": 0}), error_budget=None).report
+    assert first.rows_read == 300
+    before = written(tmp_path / "out")
+    replayed = pipeline.replay(LocalExecutor({"num_cpus": 0}))
+    assert (replayed.records, replayed.still_quarantined) == (first.quarantined, first.quarantined)
+    assert written(tmp_path / "out") == before
+    assert verify(tmp_path / "out").ok

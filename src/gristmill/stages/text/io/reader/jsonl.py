@@ -73,7 +73,7 @@ class JsonlReaderStage(ReaderStage):
         if self.checks_first and any(codec_of(path) != "none" for path in partition.source_files):
             left_out = find_damage(partition, read)
         blocks = read(partition, strict=not self.salvage, left_out=left_out)
-        for block in blocks if self._selection is None else self._selection.blocks(blocks, partition.id):
+        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
             yield self._batch(block, task.dataset_name)
 
     def _batch(self, block: RecordBlock, dataset_name: str) -> DocumentBatch:

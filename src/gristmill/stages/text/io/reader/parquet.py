@@ -64,7 +64,7 @@ class ParquetReaderStage(ReaderStage):
         )
         left_out = find_damage(partition, read) if self.checks_first else {}
         blocks = read(partition, strict=not self.salvage, left_out=left_out)
-        for block in blocks if self._selection is None else self._selection.blocks(blocks, partition.id):
+        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
             yield self._batch(block, task.dataset_name)
 
     def _batch(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
