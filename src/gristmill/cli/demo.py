@@ -48,7 +48,7 @@ def command(
     sample = SAMPLE_FILE
     pipeline, engine, display = make_ready(
         RECIPE,
-        Assignments({"input_path": str(sample), "output_path": output}, {}),
+        Assignments({"input_path": str(sample), "output_path": output}),
         executor=executor,
         workers=workers,
         memory_budget=memory_budget,

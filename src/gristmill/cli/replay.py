@@ -66,7 +66,9 @@ def replay_recipe(
     if recipe is not None:
         text = find_recipe(recipe).read_text(encoding="utf-8-sig")
         asks = "${output_path}" in text and not any(name.startswith("output_path=") for name in settings)
-        loaded = read_recipe(recipe, read_settings(settings, None, output if asks else None))
+        assignments = read_settings(settings)
+        assignments.variables.update({"output_path": output} if asks else {})
+        loaded = read_recipe(recipe, assignments)
     elif folder.exists(kept := folder.record_path("recipe")):
         loaded = parse_recipe(folder.read(kept).decode(), origin=kept)
     else:

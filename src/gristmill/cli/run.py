@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXECUTOR_PREFIX = "executor."
-WRITERS = ("JsonlWriter", "ParquetWriter")
+FILETYPES = ("jsonl", "parquet")
+DOCUMENT_OPTIONS = ("text_field", "input_filetype", "output_filetype", "compression", "limit", "sample", "seed")
+STANDARD_INPUT = "-"
+WRITERS = ("DocumentWriter", "JsonlWriter", "ParquetWriter")
 
 
 def _error_budget(ctx: click.Context, param: click.Parameter, text: str) -> float | int | None:
@@ -54,8 +57,7 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
 
 recipe_arguments = options(
     click.argument("recipe", metavar="RECIPE"),
-    click.argument("input_path", metavar="[INPUT]", required=False),
-    click.argument("output_path", metavar="[OUTPUT]", required=False),
+    click.argument("paths", metavar="[INPUT]... [OUTPUT]", nargs=-1),
     click.option(
         "--set",
         "settings",
@@ -73,6 +75,36 @@ code_option = click.option(
     help="Allow the recipe to use stages of this Python module, as '- MODULE:Class: {…}'. The module is imported, from "
     "the current folder or from the installed ones. May be repeated.",
 )
+document_options = options(
+    click.option("--text-field", metavar="NAME", help="Column that holds the text, for every stage that names none."),
+    click.option(
+        "--input-filetype",
+        type=click.Choice(FILETYPES),
+        help="Read only files of this format [default: what is there].",
+    ),
+    click.option("--output-filetype", type=click.Choice(FILETYPES), help="Format to write [default: as read]."),
+    click.option(
+        "--compression",
+        type=click.Choice(["none", "gz", "gzip", "zst", "zstd", "bz2", "snappy", "lz4", "brotli"]),
+        metavar="NAME",
+        help="Compress the output: none, gz, zst or bz2; for Parquet none, gz, zst, snappy, lz4 or brotli "
+        "[default: none for JSONL, zst for Parquet].",
+    ),
+    click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Read only the first N documents (of the sample, with --sample).",
+    ),
+    click.option(
+        "--sample",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="SHARE",
+        help="Read only a random share of the documents, such as 0.01.",
+    ),
+    click.option("--seed", type=int, metavar="N", help="Take another sample [default: 0]."),
+)
+"""What to read and to write, whatever the recipe."""
 executor_options = options(
     click.option(
         "--executor", metavar="NAME", help=f"Where to run: {', '.join(sorted(executor_names()))} [default: local]."
@@ -122,6 +154,7 @@ run_options = options(
 
 @click.command("run")
 @recipe_arguments
+@document_options
 @code_option
 @executor_options
 @run_options
@@ -146,8 +179,7 @@ def command(
     ctx: click.Context,
     /,
     recipe: str,
-    input_path: str | None,
-    output_path: str | None,
+    paths: tuple[str, ...],
     settings: tuple[str, ...],
     allow_code: tuple[str, ...],
     executor: str | None,
@@ -157,20 +189,29 @@ def command(
     show_all: bool,
     as_json: bool,
     ignore_failures: bool,
-    **run_with: Any,  # options that are called as those of `Pipeline.run`
+    **run_with: Any,  # those of `document_options`, and options that are called as those of `Pipeline.run`
 ) -> None:
     """Run a recipe.
 
-    RECIPE is a YAML file, or the name of a shipped one (see 'gristmill recipes'). INPUT and OUTPUT set its variables
-    input_path and output_path. OUTPUT is a folder that will hold data only; for one input file also a file, such as
-    clean.jsonl. The record of the run goes beside it. Interrupt a run at any time: the same command takes it up where
-    it stopped.
+    RECIPE is a YAML file, or the name of a shipped one (see 'gristmill recipes'). INPUT is a file, a folder, a glob or
+    a URL, and there may be several; '-' is standard input (JSONL, of which a copy is kept beside the output). They and
+    OUTPUT, the last one, set the variables input_path and output_path. OUTPUT is a folder that will hold data only, or
+    for one input file also a file, such as clean.jsonl; the record of the run goes beside it. Interrupt a run at any
+    time: run the same command again to resume.
 
     \b
     gristmill run english crawl/ clean/
+    gristmill run english 'crawl/*.parquet' more.jsonl.gz clean/ --output-filetype jsonl --compression zst
+    gristmill run english crawl/ tried/ --sample 0.01 --limit 1000 --text-field content
+    zcat crawl.jsonl.gz | gristmill run english - clean/
     gristmill run my.yaml --set min_words=20 --workers 8
     """
-    assignments = read_settings(settings, input_path, output_path)
+    assignments = read_settings(settings, paths, run_with)
+    if assignments.variables.get("input_path") == STANDARD_INPUT:
+        from gristmill.cli.standard_input import keep_standard_input
+
+        read_recipe(recipe, assignments)  # what is wrong with the recipe is told before anything is read
+        assignments.variables["input_path"] = keep_standard_input(assignments.variables.get("output_path"))
     pipeline, engine, display = make_ready(
         recipe,
         assignments,
@@ -197,6 +238,7 @@ def command(
 
 @click.command("plan")
 @recipe_arguments
+@document_options
 @code_option
 @executor_options
 @salvage_option
@@ -205,14 +247,13 @@ def command(
 @common_options
 def plan(
     recipe: str,
-    input_path: str | None,
-    output_path: str | None,
+    paths: tuple[str, ...],
     settings: tuple[str, ...],
     allow_code: tuple[str, ...],
     executor: str | None,
     workers: int | None,
     memory_budget: str | None,
-    **explained_with: Any,  # options that are called as those of `Pipeline.explain`
+    **explained_with: Any,  # those of `document_options`, and options that are called as those of `Pipeline.explain`
 ) -> None:
     """Check a recipe and show its plan.
 
@@ -223,8 +264,12 @@ def plan(
     \b
     gristmill plan english crawl/ clean/
     """
-    assignments = read_settings(settings, input_path, output_path)
-    read = read_recipe(recipe, assignments)
+    from gristmill.recipes.adjust import adjust
+
+    assignments = read_settings(settings, paths, explained_with)
+    if assignments.variables.get("input_path") == STANDARD_INPUT:
+        raise click.UsageError("A plan looks at its input, and standard input can be read only once. Give a file.")
+    read = adjust(read_recipe(recipe, assignments), assignments.options)
     search_current_folder(allow_code)
     pipeline = read.pipeline(allow_code=allow_code)
     engine = choose_executor(read, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
@@ -233,25 +278,49 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """The values of `--set`: some for variables of the recipe, some for the executor."""
+    """What the command line sets.
 
-    variables: dict[str, Any]
-    executor: dict[str, Any]
+    Attributes:
+        variables: Variables of the recipe.
+        executor: Settings of the executor.
+        options: Options that change parameters of stages, as `adjust` takes them.
+    """
+
+    variables: dict[str, Any] = field(default_factory=dict)
+    executor: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-def read_settings(settings: Sequence[str], input_path: str | None, output_path: str | None) -> Assignments:
-    """The assignments of `--set`, and the two positional ones.
+def read_settings(
+    settings: Sequence[str], paths: Sequence[str] = (), given: dict[str, Any] | None = None
+) -> Assignments:
+    """The assignments of `--set`, of the positional arguments and of `document_options`.
+
+    Args:
+        settings: The texts of `--set`.
+        paths: Inputs and output.
+        given: The command's options, of which those of `document_options` are taken out.
 
     Raises:
-        click.UsageError: One has no `=`, or a variable is set twice.
+        click.UsageError: One has no `=`, a variable is set twice, or something is given that cannot be meant so.
         RecipeError: A value is not YAML.
     """
     from gristmill.recipes.yaml_source import parse_yaml
 
-    found = Assignments({}, {})
-    for name, value in (("input_path", input_path), ("output_path", output_path)):
+    found, given = Assignments(), given or {}
+    for option in DOCUMENT_OPTIONS:
+        value = given.pop(option, None)
         if value is not None:
-            found.variables[name] = value
+            found.options[option] = value
+    if "seed" in found.options and "sample" not in found.options:
+        raise click.UsageError("--seed is for --sample, which is missing.")
+    inputs = list(paths[:-1] or paths)
+    if len(inputs) > 1 or STANDARD_INPUT in paths:
+        _check_paths(inputs, None if len(paths) == 1 else paths[-1])
+    if inputs:
+        found.variables["input_path"] = inputs[0] if len(inputs) == 1 else inputs
+    if len(paths) > 1:
+        found.variables["output_path"] = paths[-1]
     for setting in settings:
         key, sign, text = setting.partition("=")
         key = key.strip()
@@ -263,7 +332,21 @@ def read_settings(settings: Sequence[str], input_path: str | None, output_path: 
         if name in target:
             raise click.UsageError(f"{key!r} is set twice.")
         target[name] = value
+    if "text_field" in found.variables and "text_field" in found.options:
+        raise click.UsageError("'text_field' is set twice, by --set and by --text-field.")
     return found
+
+
+def _check_paths(inputs: Sequence[str], output: str | None) -> None:
+    """Refuse what cannot be meant where there are several inputs, or standard input."""
+    if output == STANDARD_INPUT:
+        raise click.UsageError("OUTPUT is '-', but documents are written to files only. Give a folder.")
+    if len(inputs) > 1 and STANDARD_INPUT in inputs:
+        raise click.UsageError("'-' (standard input) is given among other inputs; it must be the only one.")
+    if output is not None and len(inputs) > 1 and os.path.isfile(output):
+        raise click.UsageError(
+            f"OUTPUT, the last path, is {output!r}, which is a file. Put the output folder behind the inputs."
+        )
 
 
 def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
@@ -272,7 +355,7 @@ def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
 
     path = find_recipe(recipe)
     try:
-        return load_recipe(path, variables=assignments.variables)
+        return load_recipe(path, variables=assignments.variables, text_field=assignments.options.get("text_field"))
     except RecipeError as error:
         if any(f"variable {name!r} has no value" in error.message for name in ("input_path", "output_path")):
             context = click.get_current_context(silent=True)
@@ -343,13 +426,16 @@ def make_ready(
         start_early(recipe, executor=executor, workers=workers, settings=assignments.executor)
     defer_imports()
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
+    from gristmill.recipes.adjust import adjust
     from gristmill.recipes.yaml_source import recipe_error
 
+    if assignments.options:
+        recipe = adjust(recipe, assignments.options)
     pipeline = recipe.pipeline(allow_code=allow_code)
     if not any(entry.name in WRITERS for entry in recipe.stages):
         raise recipe_error(
             f"{recipe.source.origin}: the recipe has no writer, so that nothing would be kept. "
-            "End it with one, such as: - JsonlWriter: {path: clean/}"
+            "End it with one, such as: - DocumentWriter: {path: clean/}"
         )
     pipeline.config["recipe"] = recipe.to_yaml(secrets=False)
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)

@@ -77,7 +77,7 @@ def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
     for name in dict.fromkeys([*totals.stages, *timed, *planned]):
         count, times = totals.stages.get(name, StageCount()), timed.get(name, {})
         counted = {key: getattr(count, key) for key in ("rows_in", "rows_out", "created", "untracked", "changed")}
-        spent = {"busy_s": float(times.get("busy_seconds", 0)), "calls": int(times.get("calls", 0))}
+        spent: dict[str, Any] = {"busy_s": float(times.get("busy_seconds", 0)), "calls": int(times.get("calls", 0))}
         stages.append(StageReport(name, dropped=count.dropped, quarantined=count.quarantined, **counted, **spent))
     return RunReport(
         pipeline=str(run.get("pipeline", "")),

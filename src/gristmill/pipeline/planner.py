@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain, count, pairwise, repeat
 from operator import methodcaller
@@ -50,7 +51,7 @@ def expand(stages: Sequence[Stage]) -> list[Stage]:
             if isinstance(piece, CompositeStage):
                 if depth > _MAX_DEPTH:
                     raise PlanningError(f"Composite stage {piece.name!r} contains itself.", stage=piece.name)
-                inner = piece.decompose_and_apply_with()
+                inner = piece.decompose_and_apply_with(flat)
                 if not inner:
                     raise PlanningError(f"Composite stage {piece.name!r} has no parts: decompose() returned nothing.")
                 waiting.extend(zip(reversed(inner), repeat(depth + 1)))
@@ -90,7 +91,8 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
                 "To write twice, run two pipelines.",
                 stage=stage.name,
             )
-    source = own_copy(flat[0]) if isinstance(flat[0], SourceStage) else None
+    # A shallow copy: its files, where they are listed already, can be very many.
+    source = copy(flat[0]) if isinstance(flat[0], SourceStage) else None
     if source is not None and has_initial_tasks:
         raise PlanningError("The pipeline has a reader and was given initial_tasks; give it one of the two.")
     rest = [own_copy(stage) for stage in (flat[1:] if source is not None else flat)]
@@ -328,6 +330,8 @@ def finish(
         columns, _ = declared_columns(stages[1:])
         identity = filter(None, () if settings.output is None else (settings.id_field, settings.url_field))
         stages[0].hints = tuple(dict.fromkeys([*columns, *identity]))
+        if stages[0].selection is not None:
+            notes.append(f"Only {stages[0].selection} are read.")
     names = tuple(chain.from_iterable(map(member_names, stages)))
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
     if sketch.source is not None and len(segments) > 1 and len(partitions) >= _MANY_PARTITIONS:

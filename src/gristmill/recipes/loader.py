@@ -161,12 +161,15 @@ def find_recipe(name_or_path: str) -> FilePath:
     )
 
 
-def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(
+    path: str | FilePath, *, variables: Mapping[str, Any] | None = None, text_field: str | None = None
+) -> Recipe:
     """The recipe in a file.
 
     Args:
         path: The YAML file, or as text also the name of a shipped recipe.
         variables: Values that take precedence over the recipe's defaults.
+        text_field: The value of the variable `text_field`, where the recipe has one.
 
     Raises:
         RecipeError: The file is missing or is not a recipe; lists everything that is wrong.
@@ -180,16 +183,23 @@ def load_recipe(path: str | FilePath, *, variables: Mapping[str, Any] | None = N
         raise recipe_error(
             f"The recipe {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}."
         ) from error
-    return parse_recipe(text, origin=str(path), variables=variables)
+    return parse_recipe(text, origin=str(path), variables=variables, text_field=text_field)
 
 
-def parse_recipe(text: str, *, origin: str = "recipe", variables: Mapping[str, Any] | None = None) -> Recipe:
+def parse_recipe(
+    text: str,
+    *,
+    origin: str = "recipe",
+    variables: Mapping[str, Any] | None = None,
+    text_field: str | None = None,
+) -> Recipe:
     r"""The recipe in a text.
 
     Args:
         text: YAML with `name`, `stages` and, if wanted, `description`, `variables` and `executor`.
         origin: How error messages call the text.
         variables: Values that take precedence over the recipe's defaults.
+        text_field: The value of the variable `text_field`, where the recipe has one.
 
     Raises:
         RecipeError: The text is not a recipe; lists everything that is wrong.
@@ -211,6 +221,8 @@ def parse_recipe(text: str, *, origin: str = "recipe", variables: Mapping[str, A
             problems.add((key,), f"unknown key {key!r}.{did_you_mean(key, KEYS)} A recipe has: {', '.join(KEYS)}.")
     body = {key: value for key, value in whole.items() if key != "variables"}
     used = used_variables(body)
+    if text_field is not None and "text_field" in used:
+        variables = {"text_field": text_field, **(variables or {})}
     known = _variables(whole.get("variables") or {}, variables or {}, used, problems)
     plain = substitute(body, known, report=problems.add, spare=known.keys() - used)
     for key in ("name", "description"):

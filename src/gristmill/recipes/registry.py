@@ -74,6 +74,7 @@ class Registered:
 
 _TEXT = "gristmill.stages.text"
 _TABLE: dict[str, tuple[str, str]] = {
+    f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
     f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
     f"{_TEXT}.filters": (

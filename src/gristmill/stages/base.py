@@ -452,8 +452,10 @@ class CompositeStage(ProcessingStage[X, Y]):
         changed.decompose_and_apply_with()
         return changed
 
-    def decompose_and_apply_with(self) -> list[ProcessingStage[Any, Any]]:
-        """The parts with the changes of `with_` applied."""
+    def decompose_and_apply_with(
+        self, before: Sequence[ProcessingStage[Any, Any]] = ()
+    ) -> list[ProcessingStage[Any, Any]]:
+        """The parts with the changes of `with_` applied; `before` are the stages before it, composites taken apart."""
         parts = list(self.decompose())
         if not self._changes and not self._keywords:
             return parts

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from gristmill.errors import NotSupportedError, UsageError, did_you_mean
 from gristmill.ledger.record.trail import QuarantinedRecord
@@ -21,6 +21,9 @@ from gristmill.storage.partitions import BadRecord, Partition
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
+
+if TYPE_CHECKING:
+    from gristmill.storage.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,20 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             while reading is raised: documents that were given before must be taken back.
         checks_first: Look for damage in a pass of its own, and leave damaged files out. For plans whose documents are
             on their way to other workers by then, and when a partition is read again because of damage.
+        selection: The documents to read, where not all.
     """
 
     hints: tuple[str, ...] = ()
     salvage: bool = False
     checks_first: bool = False
+    selection: Selection | None = None
+
+    def select(self, selection: Selection) -> None:
+        """Read only the selected documents; as parameters of the stage they are a part of the plan."""
+        self.selection = selection
+        given = {"sample": selection.sample, "max_documents": selection.max_documents}
+        given |= {"seed": None if selection.sample is None else selection.seed}
+        vars(self).update({name: value for name, value in given.items() if value is not None})
 
     def note_bad(self, batch: DocumentBatch, bad: BadRecord) -> None:
         """Quarantine what could not be read."""

@@ -74,6 +74,17 @@ class Survey:
     files: list[InputFile]
     left_out: list[LeftOut]
 
+    def only(self, kind: Format) -> Survey:
+        """The same with files that have the name of another format among those that are not read."""
+        files: list[InputFile] = []
+        left_out = list(self.left_out)
+        for file in self.files:
+            if format_of(file.relative) in (None, kind):
+                files.append(file)
+            else:
+                left_out.append(LeftOut(file.path, file.relative, "extension"))
+        return Survey(files, sorted(left_out, key=attrgetter("relative")))
+
     def formats(self) -> dict[Format | None, list[InputFile]]:
         """The files to read by the format that their names stand for; None for names that say nothing."""
         found: dict[Format | None, list[InputFile]] = {}

@@ -70,6 +70,11 @@ class RecordBlock:
         """The size of the buffer."""
         return len(self.buffer)
 
+    def take(self, chosen: NDArray[np.bool_]) -> RecordBlock:
+        """The block with these records alone; the bytes of the others stay in the buffer."""
+        starts, ends, rows, offsets = (part[chosen] for part in (self.starts, self.ends, self.rows, self.offsets))
+        return RecordBlock(self.buffer, starts, ends, rows, offsets, self.sources, self.bad)
+
     def file_of(self, row: int) -> SourceFile:
         """The file that a row comes from."""
         return next(file for first, file in reversed(self.sources) if first <= row)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,10 @@ class TableBlock:
         """The size of the table in memory."""
         return int(self.table.nbytes)
 
+    def take(self, chosen: NDArray[np.bool_]) -> TableBlock:
+        """The block with these rows alone."""
+        return TableBlock(self.rows[chosen], self.table.filter(chosen), self.sources, self.bad)
+
 
 @contextlib.contextmanager
 def open_parquet(path: str, *, storage_options: StorageOptions = None) -> Iterator[pq.ParquetFile]:
@@ -68,6 +73,7 @@ class _Footer:
 
     schema: pa.Schema
     stored_bytes: tuple[int, ...]
+    rows: tuple[int, ...]
 
 
 class Footers:
@@ -86,17 +92,29 @@ class Footers:
             try:
                 with open_parquet(path, storage_options=self.storage_options) as opened:
                     metadata = opened.metadata
-                    sizes = (_stored_bytes(metadata.row_group(at)) for at in range(metadata.num_row_groups))
+                    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
                     # Most files have the same schema: one of them is kept for all. Schemas are equal for PyArrow when
                     # only their metadata differ, which says here what is JSON: their bytes tell them apart.
                     schema = opened.schema_arrow
                     schema = self._schemas.setdefault(schema.serialize().to_pybytes(), schema)
-                    found = _Footer(schema, tuple(sizes))
+                    rows = tuple(map(attrgetter("num_rows"), groups))
+                    found = _Footer(schema, tuple(map(_stored_bytes, groups)), rows)
             except _DAMAGE as error:
                 _raise_unless_damage(error)
                 found = error
             self._read[path] = found
         return found
+
+    def rows(self, partition: Partition) -> int:
+        """How many rows the partition has; a file whose footer is damaged is reported as one."""
+        rows = 0
+        for part in partition.ranges:
+            footer = self.read(part.path)
+            if isinstance(footer, Exception):
+                rows += 1
+            else:
+                rows += sum(footer.rows[part.start : part.end if part.end >= 0 else None])
+        return rows
 
     def unified(self, files: Iterable[InputFile | FileRange]) -> pa.Schema:
         """As `unified_schema`."""

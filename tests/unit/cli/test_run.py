@@ -237,4 +237,4 @@ def test_a_recipe_without_a_writer_is_refused_before_anything_runs(tmp_path: Pat
     result = CliRunner().invoke(cli, ["run", str(tmp_path / "recipe.yaml")])
     assert result.exit_code == 2
     assert "no writer" in result.stderr
-    assert "JsonlWriter" in result.stderr
+    assert "DocumentWriter" in result.stderr

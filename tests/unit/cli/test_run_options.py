@@ -10,18 +10,18 @@ from gristmill.errors import RecipeError
 
 
 def test_values_are_yaml() -> None:
-    found = read_settings(["a=3", "b='3'", "c=no", "d=[x, 1]", "e=", "f=x=y", "g=1e-3"], None, None)
+    found = read_settings(["a=3", "b='3'", "c=no", "d=[x, 1]", "e=", "f=x=y", "g=1e-3"])
     assert found.variables == {"a": 3, "b": "3", "c": "no", "d": ["x", 1], "e": None, "f": "x=y", "g": 0.001}
     assert found.executor == {}
 
 
 def test_executor_settings_are_apart() -> None:
-    found = read_settings(["executor.num_cpus=2", "x=1"], None, None)
+    found = read_settings(["executor.num_cpus=2", "x=1"])
     assert found == Assignments({"x": 1}, {"num_cpus": 2})
 
 
 def test_positional_paths_are_text_as_given() -> None:
-    assert read_settings([], "007", "out").variables == {"input_path": "007", "output_path": "out"}
+    assert read_settings([], ("007", "out")).variables == {"input_path": "007", "output_path": "out"}
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_positional_paths_are_text_as_given() -> None:
 )
 def test_refused(settings: list[str], part: str) -> None:
     with pytest.raises(click.UsageError, match=part):
-        read_settings(settings, "in", None)
+        read_settings(settings, ["in"])
 
 
 def test_a_value_that_is_no_yaml() -> None:
     with pytest.raises(RecipeError, match=r"--set a, line 1.*not valid YAML"):
-        read_settings(["a=[1"], None, None)
+        read_settings(["a=[1"])
 
 
 def read_error_budget(text: str) -> float | int | None:
@@ -67,6 +67,6 @@ def test_error_budget_refused(text: str) -> None:
 
 
 def test_a_shipped_recipe_by_name() -> None:
-    recipe = read_recipe("web", Assignments({"input_path": "in", "output_path": "out"}, {}))
+    recipe = read_recipe("web", Assignments({"input_path": "in", "output_path": "out"}))
     assert recipe.name == "web"
     assert recipe.stages[-1].parameters == {"path": "out"}

@@ -143,6 +143,9 @@ _DO_NOT_COUNT = {"path", "file_paths", "cache_dir", "hf_token", "limit"}
 _NEEDED = {"GeneralCommentToCodeFilter": {"language": "text/x-python"}, "LineRemover": {"patterns": ["a"]}}
 _NEEDED |= {"SubstringFilter": {"substring": "a", "position": "any"}, "FastTextQualityFilter": {"model_path": "m"}}
 _NEEDED |= {"TokenCountFilter": {"hf_model_name": "m"}, "TokenizerFertilityFilter": {"path_to_tokenizer": "t.model"}}
+# A seed counts where there is a sample, and looking for files of a format needs files.
+_NEEDED |= {name: {"file_paths": "a", "sample": 0.5} for name in ("JsonlReader", "ParquetReader")}
+_NEEDED |= {"DocumentReader": {"file_paths": "a", "sample": 0.5, "filetype": "jsonl"}}
 
 
 def _others(name: str, value: Any) -> list[Any]:

@@ -115,6 +115,8 @@ def _documents(ledger: Ledger, entries: Mapping[str, ManifestEntry], matched_by:
         for entry in entries.values():
             own = ledger.index(entry)[matched_by == "url"]
             hashes.append(np.zeros(entry.row_numbers, np.uint64) if own is None else own)
-        frame = frame.with_columns(pl.Series("key", np.concatenate(hashes)))
+        starts = np.cumsum([0, *(entry.row_numbers for entry in entries.values())])[: len(entries)]
+        first = frame["partition"].replace_strict(list(entries), starts, return_dtype=pl.Int64)
+        frame = frame.with_columns(pl.Series("key", np.concatenate(hashes)[(first + frame["row"]).to_numpy()]))
         frame = frame.with_columns(pl.when(pl.col("key") == 0).then(place).otherwise("key").alias("key"))
     return frame.with_columns(pl.int_range(pl.len()).over("key").alias("number"))

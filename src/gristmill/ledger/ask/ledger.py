@@ -20,6 +20,7 @@ from gristmill.ledger.record.plan_record import missing_scores, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
 from gristmill.storage.files import StorageOptions, is_local
+from gristmill.storage.selection import Selection
 
 if TYPE_CHECKING:
     import polars as pl
@@ -96,8 +97,17 @@ class Ledger:
             if entry is not None:
                 documents += [(entry.index, history) for history in self._histories(entry, sorted(found))]
         documents.sort(key=lambda pair: (pair[0], pair[1].row))
-        damaged = [] if documents else [file.file for file in self._manifest.totals().damaged]
-        return Why(query, [history for _, history in documents], recorded, tuple(dict.fromkeys(damaged)))
+        if documents:
+            return Why(query, [history for _, history in documents], recorded)
+        damaged = dict.fromkeys(file.file for file in self._manifest.totals().damaged)
+        return Why(query, [], recorded, tuple(damaged), str(self._selection() or ""))
+
+    def _selection(self) -> Selection | None:
+        """The documents of the input that the run has read; None for all of them."""
+        stages = (read_plan(self.folder) or {}).get("stages") or [{}]
+        given = stages[0].get("parameters") or {}
+        values = {name: given[name] for name in ("sample", "seed", "max_documents") if name in given}
+        return Selection(**values) if values else None
 
     def _entry(self, partition: str) -> ManifestEntry | None:
         try:
@@ -117,6 +127,9 @@ class Ledger:
 
     def _histories(self, entry: ManifestEntry, rows: list[int]) -> Iterator[DocumentHistory]:
         rows = [row for row in rows if row < entry.row_numbers]
+        selection = self._selection()
+        if selection is not None:
+            rows = np.array(rows, np.int64)[selection.mask(entry.partition, np.array(rows, np.int64))].tolist()
         decisions = self._rows_of(entry, "ledger", rows)
         changes = self._rows_of(entry, "changes", rows)
         scores = self._rows_of(entry, "scores", rows)
@@ -219,7 +232,7 @@ class Ledger:
         return self._frame("ledger", DECISIONS)
 
     def documents(self) -> pl.DataFrame:
-        """Every document of the input in source order, with the last decision on it; `status` is `kept` without one."""
+        """Every document that was read, in source order, with the last decision on it; `status` is `kept` without."""
         import polars as pl
 
         entries = self.entries()
@@ -228,11 +241,17 @@ class Ledger:
             schema={"partition": pl.String, "size": pl.Int64},
         )
         rows = sizes.select("partition", pl.int_ranges("size").alias("row")).explode("row").drop_nulls("row")
+        selection = self._selection()
+        if selection is not None:
+            masks = [selection.mask(key, np.arange(entry.row_numbers)) for key, entry in entries.items()]
+            rows = rows.with_columns(pl.Series("read", np.concatenate([np.array([], bool), *masks])))
         last = self.frame().unique(["partition", "row"], keep="last", maintain_order=True)
         last = last.rename({"outcome": "status"}).select(
             "partition", "row", "id", "status", "stage", "reason", "score", "threshold"
         )
         found = rows.join(last, on=["partition", "row"], how="left", maintain_order="left")
+        if selection is not None:
+            found = found.filter(pl.col("read") | pl.col("status").is_not_null()).drop("read")
         return found.with_columns(pl.col("status").fill_null(KEPT))
 
     def changes(self) -> pl.DataFrame:

@@ -115,12 +115,14 @@ class Why:
         documents: One for every document that answers to it; empty means that none was ever seen.
         recorded: What the ledger can be asked for: `ids`, `urls`.
         damaged: Input files that were not read to their end; a document that was never seen may have been in one.
+        selection: The documents that the run has read, in words, where these are not all.
     """
 
     query: str
     documents: list[DocumentHistory] = field(default_factory=list)
     recorded: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+    selection: str = ""
 
     @property
     def seen(self) -> bool:
@@ -149,10 +151,13 @@ class Why:
                 )
             kinds = " or ".join({"ids": "id", "urls": "URL"}[kind] for kind in self.recorded)
             quoted = repr(self.query) if len(self.query) <= _MAX_SHOWN else asked
-            text = f"Not found: no input document has the {kinds} {quoted}."
+            read = "document that was read" if self.selection or self.damaged else "input document"
+            text = f"Not found: no {read} has the {kinds} {quoted}."
+            if self.selection:
+                text += f" Only {self.selection} were read."
             if self.damaged:
-                text = f"Not found: no document that could be read has the {kinds} {quoted}. Damaged input files: "
-                text += f"{', '.join(self.damaged[:_MAX_FILES])}{', …' if len(self.damaged) > _MAX_FILES else ''}."
+                text += f" Damaged input files: {', '.join(self.damaged[:_MAX_FILES])}"
+                text += ", …." if len(self.damaged) > _MAX_FILES else "."
             return text
         if len(self.documents) == 1:
             first, *rest = self.documents[0].lines()

@@ -68,6 +68,8 @@ def commit_partition(
     rows_read = row_numbers = source_rows(counts)
     for identity in trail.identities:
         row_numbers = max(row_numbers, int(identity.rows.max(initial=-1)) + 1)
+    if trail.quarantine:  # in a sample the last row can be one of these
+        row_numbers = max(row_numbers, 1 + max(map(attrgetter("row"), trail.quarantine)))
     contents = _record_contents(trail, stage_order, row_numbers)
     if keeps_rows:
         written = sorted(trail.written, key=attrgetter("order"))

@@ -37,6 +37,7 @@ RECORD_FILES = {
     "report": "report.html",
     "workflow": "deduplication.json",
     "left_out": "left_out.jsonl",
+    "stdin": "stdin.jsonl",
 }
 """Files in the record folder that belong to a run as a whole."""
 PARTITION_FILES = {

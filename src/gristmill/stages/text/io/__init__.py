@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.stages.text.io.documents import DocumentReader, DocumentWriter
     from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
     from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 
-__all__ = ["JsonlReader", "JsonlWriter", "ParquetReader", "ParquetWriter"]
+__all__ = ["DocumentReader", "DocumentWriter", "JsonlReader", "JsonlWriter", "ParquetReader", "ParquetWriter"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {"reader": ["JsonlReader", "ParquetReader"], "writer": ["JsonlWriter", "ParquetWriter"]}
+    __name__,
+    {
+        "documents": ["DocumentReader", "DocumentWriter"],
+        "reader": ["JsonlReader", "ParquetReader"],
+        "writer": ["JsonlWriter", "ParquetWriter"],
+    },
 )

@@ -20,6 +20,7 @@ from gristmill.storage.formats import EXTENSIONS, codec_of
 from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
 from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, find_damage, make_partitions
+from gristmill.storage.selection import Selection
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import RecordColumns
 from gristmill.tasks.document import DocumentBatch
@@ -71,7 +72,8 @@ class JsonlReaderStage(ReaderStage):
         left_out = {}
         if self.checks_first and any(codec_of(path) != "none" for path in partition.source_files):
             left_out = find_damage(partition, read)
-        for block in read(partition, strict=not self.salvage, left_out=left_out):
+        blocks = read(partition, strict=not self.salvage, left_out=left_out)
+        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
             yield self._batch(block, task.dataset_name)
 
     def _batch(self, block: RecordBlock, dataset_name: str) -> DocumentBatch:
@@ -135,6 +137,9 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
         task_type: Only "document".
         file_extensions: Which files of a folder to take.
         limit: Only the first so many partitions.
+        max_documents: Only the first so many documents (of the sample, where there is one).
+        sample: Only a random share of the documents, such as 0.01.
+        seed: Another seed gives another sample.
 
     Example:
         >>> pipeline.add_stage(JsonlReader(file_paths="crawl/*.jsonl.zst", fields=["id", "text"]))
@@ -155,6 +160,9 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
         _assign_ids: bool = False,
         *,
         limit: int | None = None,
+        max_documents: int | None = None,
+        sample: float | None = None,
+        seed: int = 0,
         storage_options: Mapping[str, Any] | None = None,
         max_record_bytes: int | str | None = None,
     ) -> None:
@@ -170,10 +178,18 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
         self.fields = fields
         self.file_extensions = file_extensions
         self.limit = limit
+        self.max_documents = max_documents
+        self.sample = sample
+        self.seed = seed
         self.with_ids = _generate_ids or _assign_ids
         self.decompose()
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        reader = JsonlReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs)
+        selection = None
+        if self.sample is not None or self.max_documents is not None:
+            selection = Selection(self.sample, self.seed, self.max_documents)
+            reader.select(selection)
         stages: list[ProcessingStage[Any, Any]] = [
             FilePartitioningStage(
                 self.file_paths,
@@ -184,8 +200,9 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
                 self.limit,
                 format="jsonl",
                 fields=self.fields,
+                selection=selection,
             ),
-            JsonlReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs),
+            reader,
         ]
         return [*stages, AssignRowIds()] if self.with_ids else stages
 

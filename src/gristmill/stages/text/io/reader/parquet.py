@@ -16,6 +16,7 @@ from gristmill.storage.files import list_files
 from gristmill.storage.formats import EXTENSIONS
 from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import Partition, find_damage, make_partitions
+from gristmill.storage.selection import Selection
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
@@ -62,7 +63,8 @@ class ParquetReaderStage(ReaderStage):
             storage_options=self.storage_options,
         )
         left_out = find_damage(partition, read) if self.checks_first else {}
-        for block in read(partition, strict=not self.salvage, left_out=left_out):
+        blocks = read(partition, strict=not self.salvage, left_out=left_out)
+        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
             yield self._batch(block, task.dataset_name)
 
     def _batch(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
@@ -92,6 +94,9 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
         task_type: Only "document".
         file_extensions: Which files of a folder to take.
         limit: Only the first so many partitions.
+        max_documents: Only the first so many documents (of the sample, where there is one).
+        sample: Only a random share of the documents, such as 0.01.
+        seed: Another seed gives another sample.
 
     Example:
         >>> pipeline.add_stage(ParquetReader(file_paths="corpus/", fields=["id", "text"]))
@@ -112,6 +117,9 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
         _assign_ids: bool = False,
         *,
         limit: int | None = None,
+        max_documents: int | None = None,
+        sample: float | None = None,
+        seed: int = 0,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         settings = dict(read_kwargs or {})
@@ -125,10 +133,18 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
         self.fields = fields
         self.file_extensions = file_extensions
         self.limit = limit
+        self.max_documents = max_documents
+        self.sample = sample
+        self.seed = seed
         self.with_ids = _generate_ids or _assign_ids
         self.decompose()
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        reader = ParquetReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs)
+        selection = None
+        if self.sample is not None or self.max_documents is not None:
+            selection = Selection(self.sample, self.seed, self.max_documents)
+            reader.select(selection)
         stages: list[ProcessingStage[Any, Any]] = [
             FilePartitioningStage(
                 self.file_paths,
@@ -139,8 +155,9 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
                 self.limit,
                 format="parquet",
                 fields=self.fields,
+                selection=selection,
             ),
-            ParquetReaderStage(self.fields, storage_options=self.storage_options, **self.read_kwargs),
+            reader,
         ]
         return [*stages, AssignRowIds()] if self.with_ids else stages
 

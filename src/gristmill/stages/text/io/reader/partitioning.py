@@ -9,6 +9,8 @@ from itertools import filterfalse
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pyarrow import types
 
 from gristmill.errors import InputError, MissingColumnError, UsageError, did_you_mean
@@ -16,7 +18,7 @@ from gristmill.figures import parse_size
 from gristmill.kernels.json_values import ARRAY, ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, OBJECT, STRING, TRUE
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
-from gristmill.stages.source_sink import SourceColumns, SourceStage, field_names
+from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage, field_names
 from gristmill.storage.compression import HEADS, kinds_of
 from gristmill.storage.files import InputFile, LeftOut, SourceFiles, Survey, is_local, local_path, survey
 from gristmill.storage.formats import EXTENSIONS, FORMAT_NAMES, READERS, Format, codec_of, format_of, mismatch
@@ -24,6 +26,7 @@ from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import read_blocks
 from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import DEFAULT_BLOCKSIZE, Partition, make_partitions
+from gristmill.storage.selection import Selection
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # How many files are looked at before a run, and how much of them together.
@@ -51,11 +54,16 @@ class FilePartitioningStage(SourceStage):
         limit: Only the first so many partitions.
         format: What the files hold, which decides where they can be split.
         fields: The only columns that the reader will give.
+        selection: The documents to read, where not all.
+
+    Attributes:
+        found: The files, where somebody has just looked for them to tell their format; used once.
     """
 
     name = "file_partitioning"
     fork_safe = True
     resources = Resources(cpus=0.5)
+    found: Survey | None = None
 
     def __init__(
         self,
@@ -68,6 +76,7 @@ class FilePartitioningStage(SourceStage):
         *,
         format: Format | None = None,
         fields: Sequence[str] | None = None,
+        selection: Selection | None = None,
     ) -> None:
         if files_per_partition is not None and blocksize is not None:
             raise UsageError(
@@ -86,6 +95,7 @@ class FilePartitioningStage(SourceStage):
         self.format = format or _format_of(self.file_extensions)
         self._files: SourceFiles | None = None
         self.fields = field_names(fields)
+        self.selection = self._selected = selection
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
 
     def num_workers(self) -> int | None:
@@ -94,7 +104,9 @@ class FilePartitioningStage(SourceStage):
     def partitions(self) -> list[Partition]:
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
         extensions = self.file_extensions or EXTENSIONS[self.format]
-        found = survey(self.file_paths, extensions=extensions, storage_options=self.storage_options)
+        found, self.found = self.found, None
+        if found is None:
+            found = survey(self.file_paths, extensions=extensions, storage_options=self.storage_options)
         left_out = self._without_other_formats(found) if found.left_out else []
         kinds = self._kinds(found.files)
         partitions = make_partitions(
@@ -107,7 +119,9 @@ class FilePartitioningStage(SourceStage):
             footers=self._footers,
             whole=kinds,
         )
-        if self.limit is not None:
+        if self.selection is not None:
+            partitions, self._selected = self.selection.first_of(partitions, self._row_numbers)
+        if self.limit is not None or self.selection is not None:
             read = {piece.path for partition in partitions for piece in partition.ranges}
             over = [LeftOut(file.path, file.relative, "limit") for file in found.files if file.path not in read]
             left_out = sorted([*left_out, *over], key=attrgetter("relative"))
@@ -116,6 +130,14 @@ class FilePartitioningStage(SourceStage):
         paths = [*map(local_path, filter(is_local, given)), *filterfalse(is_local, given)]
         self._files = SourceFiles(paths, list(extensions), len(found.files), left_out)
         return partitions
+
+    def _row_numbers(self, partition: Partition) -> Iterator[npt.NDArray[np.int64]]:
+        """The rows of a partition as its reader will number them."""
+        if self._footers is not None:
+            yield np.arange(self._footers.rows(partition))
+            return
+        for block in read_blocks(partition, storage_options=self.storage_options):
+            yield np.sort(np.append(block.rows, [bad.row for bad in block.bad]).astype(np.int64))
 
     def files(self) -> SourceFiles | None:
         return self._files
@@ -223,6 +245,8 @@ class FilePartitioningStage(SourceStage):
         return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader", not_text=found.not_text)
 
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
+        if self._selected is not None and isinstance(reader, ReaderStage):
+            reader.select(self._selected)
         if self.format == "parquet" and hasattr(reader, "schema") and partitions:
             pieces = list({piece.path: piece for partition in partitions for piece in partition.ranges}.values())
             assert self._footers is not None

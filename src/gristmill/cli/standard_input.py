@@ -1,0 +1,42 @@
+"""Standard input as a file: kept in the record of the output, so that a run can be resumed, replayed and verified."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+
+import click
+
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.storage.atomic import AtomicFile
+
+_CHUNK = 1 << 20
+
+
+def keep_standard_input(output: str | None) -> str:
+    """Copy standard input into the record of an output; returns the path of the copy.
+
+    A copy that has the same bytes already stays as it is, so that the same stream resumes a run.
+
+    Raises:
+        click.UsageError: Nothing comes from standard input, or there is no output.
+    """
+    if output is None:
+        raise click.UsageError("INPUT is '-' (standard input), and OUTPUT is missing: gristmill run RECIPE - OUTPUT")
+    folder = RunFolder(output)
+    stream = sys.stdin.buffer
+    if stream.isatty():
+        raise click.UsageError("INPUT is '-', but nothing is piped in. Try: zcat FILE | gristmill run RECIPE - OUTPUT")
+    path = folder.record_path("stdin")
+    with ExitStack() as stack:
+        earlier = stack.enter_context(folder.open(path)) if folder.exists(path) else None
+        file = stack.enter_context(AtomicFile(path, storage_options=folder.storage_options))
+        same = earlier is not None
+        while piece := stream.read(_CHUNK):
+            file.write(piece)
+            same = same and earlier is not None and earlier.read(len(piece)) == piece
+        if not file.size:  # as after a command before the pipe that failed: what is there is not replaced by nothing
+            raise click.UsageError("INPUT is '-', but standard input is empty. Check the command before the pipe.")
+        if same and earlier is not None and not earlier.read(1):
+            file.discard()
+    return path
