@@ -79,7 +79,7 @@ def _print_kinds(output: Path) -> None:
 def labelled_documents(output: Path) -> dict[str, tuple[int, str]]:
     """For each label in the output, the number of documents and the beginning of the last."""
     kinds: dict[str, tuple[int, str]] = {}
-    for path in sorted(output.glob("*.jsonl*")):
+    for path in _files(output):
         for document in _documents(path):
             number, _ = kinds.get(document[KIND_FIELD], (0, ""))
             kinds[document[KIND_FIELD]] = (number + 1, _beginning(document["text"]))
@@ -111,8 +111,12 @@ def _print_next(sample: Path, output: Path) -> None:
 
 def first_dropped(sample: Path, output: Path) -> str | None:
     """The id of the first document of the sample that is not in the output."""
-    kept = {document["id"] for path in sorted(output.glob("*.jsonl*")) for document in _documents(path)}
+    kept = {document["id"] for path in _files(output) for document in _documents(path)}
     return next((document["id"] for document in _documents(sample) if document["id"] not in kept), None)
+
+
+def _files(output: Path) -> list[Path]:
+    return [output] if output.is_file() else sorted(output.glob("*.jsonl*"))
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:

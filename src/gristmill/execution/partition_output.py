@@ -81,7 +81,7 @@ class PartitionOutput:
             return TaskEnd(whole, failed=self.failed)
         files = [] if self._file is None else self._file.close()
         self._file = None
-        return TaskEnd(whole, entry=commit(self._settings, partition, files, trail))
+        return TaskEnd(whole, entry=commit(self._sink, self._settings, partition, files, trail))
 
     def abort(self) -> None:
         """Remove what was written."""
@@ -114,13 +114,17 @@ def join_pieces(
     files: list[WrittenFile] = []
     if pieces:
         files.extend(sink.concatenate(pieces, f"{settings.staging}/{partition.id}{sink.extension}"))
-    return commit(settings, partition, files, trail)
+    return commit(sink, settings, partition, files, trail)
 
 
-def commit(settings: RunSettings, partition: Partition, files: Sequence[WrittenFile], trail: Trail) -> ManifestEntry:
+def commit(
+    sink: SinkStage, settings: RunSettings, partition: Partition, files: Sequence[WrittenFile], trail: Trail
+) -> ManifestEntry:
     """Make the staged files the partition's output."""
     assert settings.output is not None
     folder = RunFolder(settings.output, settings.storage_options, record_path=settings.record)
+    if not files and folder.ending is not None:  # whoever named a file expects one, also where no document is left
+        files = sink.open_part(f"{settings.staging}/{partition.id}{sink.extension}").close()
     return commit_partition(
         folder,
         partition,

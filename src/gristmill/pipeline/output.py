@@ -12,6 +12,7 @@ from typing import Any
 
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.errors import GristmillError, OutputError, OutputExistsError, ResumeError, VerificationError
+from gristmill.figures import plural
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.earlier_names import earlier_name
@@ -32,6 +33,7 @@ from gristmill.observe.events import Event, TaskFinished
 from gristmill.stages.source_sink import SinkStage
 from gristmill.storage.atomic import output_error
 from gristmill.storage.files import RECORD_SUFFIX, SourceFiles, is_local, skip_reason
+from gristmill.storage.formats import codec_of, format_of
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.file_group import FileGroupTask
@@ -256,6 +258,7 @@ def _checked(
     Where only its record is left, a run starts over.
     """
     there = os.path.lexists(folder.path) if is_local(folder.path) else bool(folder.walk(folder.path))
+    check_single(folder, sink.extension, partitions)
     check_apart(folder, partitions, searched)
     check_usable(folder, write=write)
     check_strangers(folder, sink.mode, sink.extension, partitions)
@@ -270,6 +273,34 @@ def _checked(
             path=sink.path,
         )
     return begun, absent
+
+
+def check_single(folder: RunFolder, extension: str, partitions: Sequence[Partition]) -> None:
+    """Make sure that an output which is one file can be one.
+
+    Args:
+        folder: The output.
+        extension: The end of the names that its writer gives.
+        partitions: The input.
+
+    Raises:
+        OutputError: Its name stands for another format, or there are several input files.
+    """
+    if folder.ending is None:
+        return
+    if (format_of(folder.path), codec_of(folder.path)) != (format_of(extension), codec_of(extension)):
+        raise OutputError(
+            f"The output {folder.path} ends with {folder.ending}, but the writer makes {extension} files. Name it "
+            f"…{extension}, name a folder, or use the writer for {folder.ending}.",
+            path=folder.path,
+        )
+    if len(partitions) > 1:
+        files = len({piece.path for partition in partitions for piece in partition.ranges})
+        raise OutputError(
+            f"The output {folder.path} is one file, and the input is {plural(files, 'file')} in "
+            f"{plural(len(partitions), 'partition')}. Name a folder to write to.",
+            path=folder.path,
+        )
 
 
 def check_usable(folder: RunFolder, *, write: bool = True) -> None:
@@ -378,8 +409,8 @@ def check_strangers(folder: RunFolder, mode: str, extension: str, partitions: Se
         return
     if mode == "error":
         raise OutputExistsError(
-            f"The output folder {folder.path} is not empty (it holds {there[0]!r}), and the writer has mode='error'. "
-            "Write to another folder, or use mode='ignore' to write beside what is there.",
+            f"There is something at {folder.path} ({folder.shown(there[0])!r}), and the writer has mode='error'. Write "
+            "to another place, or use mode='ignore' to write beside what is there.",
             path=folder.path,
         )
     ours = {folder.relative(folder.data_path(partition.id, extension)) for partition in partitions}

@@ -185,6 +185,12 @@ def prepare(
         if not stage.runtime_env:
             stage.check_environment()
     partitions, root = _roots(sketch, initial_tasks)
+    unsplit = None
+    if folder is not None and folder.ending is not None and len(partitions) > 1 and sketch.source is not None:
+        if not any(map(NEEDS_ALL, sketch.stages)):
+            sketch.source.keep_files_whole()
+            partitions, root = _roots(sketch, initial_tasks)
+        unsplit = f"{folder.path} is one file, which one worker writes. Name a folder to use all cores."
     unseen: list[str] = []
     if sketch.source is not None:
         wanted, _ = declared_columns(sketch.stages[1:])
@@ -212,7 +218,7 @@ def prepare(
         share_workers=not executor.one_stage_at_a_time,
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
-    notes = (*plan.notes, *unseen, *([note] if note else []))
+    notes = (*plan.notes, *unseen, *filter(None, (note, unsplit)))
     files = None if sketch.source is None else sketch.source.files()
     return Prepared(sketch, folder, partitions, root, replace(plan, notes=notes, description=description), files)
 

@@ -64,6 +64,9 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
         """Tell the stage that reads these partitions what only the whole input shows; called on a copy of it."""
 
+    def keep_files_whole(self) -> None:
+        """Make every file a partition from now on, instead of splitting large ones; called on a copy of the stage."""
+
     def searched_folders(self) -> list[str]:
         """Absolute paths of local folders of which every suitable file is input."""
         return []
@@ -165,7 +168,8 @@ class BaseWriter(SinkStage):
     """Writes documents into a folder, one file per partition, each of them complete or not there.
 
     Args:
-        path: The folder.
+        path: The folder; for a single input file also a file with an ending such as `.jsonl`, unless a folder of that
+            name is there.
         write_kwargs: `compression`, and `storage_options` of the file system.
         fields: Only these columns, in this order.
         mode: What to do about what is in the folder: "ignore" goes on where an earlier run stopped and refuses to

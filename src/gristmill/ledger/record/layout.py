@@ -65,7 +65,7 @@ _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _MAX_NAME_BYTES = 230  # leaves room for the endings above within the 255 of most file systems
 _STAGING = re.compile(r"(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]+")
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-_DATA_ENDING = re.compile(r"\.(jsonl|json|ndjson|parquet)(\.(gz|zst|bz2|xz))?$", re.IGNORECASE)
+_DATA_ENDING = re.compile(r"\.(jsonl|json|ndjson|parquet)(\.(gz|zst|zstd|bz2|xz|lzma))?$", re.IGNORECASE)
 
 
 class RunFolder:
@@ -140,7 +140,7 @@ class RunFolder:
         first, _, rest = relative.partition("/")
         if first == RECORD_FOLDER:
             return f"{self.record}/{rest}"
-        return f"{self.path}/{relative}" if self.ending is None else self.path
+        return self.path if relative == f"output{self.ending}" else f"{self.path}/{relative}"
 
     def relative(self, path: str) -> str:
         """The name that a manifest has for a file of the output or of the record."""
@@ -171,8 +171,8 @@ class RunFolder:
         return f"{self.record}/{place}"
 
     def data_path(self, partition_id: str, extension: str) -> str:
-        """The output file of a partition; `extension` with its dot."""
-        if _UNSAFE.search(extension) or (extension and not extension.startswith(".")):
+        """The output file of a partition; `extension` with its dot, after `~1` for the second of several files."""
+        if _UNSAFE.search(extension) or (extension and not extension.startswith((".", "~"))):
             raise UsageError(f"The extension {extension!r} must begin with a dot and hold no folder.", value=extension)
         return f"{self.path}/{safe_name(partition_id)}{extension}" if self.ending is None else self.path
 

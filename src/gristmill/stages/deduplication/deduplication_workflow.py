@@ -324,7 +324,7 @@ class DeduplicationWorkflow(WorkflowBase):
         return DocumentSource(
             paths,
             self.input_filetype or find_filetype(paths, storage_options=storage, extensions=self.input_file_extensions),
-            self.input_blocksize,
+            self.input_blocksize if self.folder.ending is None else None,
             self.files_per_partition,
             None if self.input_file_extensions is None else tuple(self.input_file_extensions),
             dict(self.read_kwargs) if self.read_kwargs else None,

@@ -18,7 +18,7 @@ from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.layout import STEPS_FOLDER, RunFolder, step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.trail import DUPLICATE
-from gristmill.pipeline.output import check_apart
+from gristmill.pipeline.output import check_apart, check_single
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import ProcessingStage, Spec
@@ -237,6 +237,9 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         source, placed = self._source()
         folder = RunFolder(self.output_path, storage, record_path=self.record_path)
         check_apart(folder, source.partitions(), source.searched_folders())
+        kind = ParquetWriter if (self.output_filetype or source.filetype) == "parquet" else JsonlWriter
+        output = kind(self.output_path, self._writing, self.output_fields, self.output_mode or "ignore")
+        check_single(folder, output.extension, source.partitions())
         steps = f"{folder.record}/{STEPS_FOLDER}/ids"
         listed = RunFiles(())
         if not nothing:
@@ -254,9 +257,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         own = [] if self._assigned else [self.id_field]
         places = [DEDUP_ID_FIELD] if placed else []
         removal = RemovalById(listed, own + places, drop_fields=places + (own if self.drop_id_field else []))
-        kind = ParquetWriter if (self.output_filetype or source.filetype) == "parquet" else JsonlWriter
-        writer = kind(self.output_path, self._writing, self.output_fields, self.output_mode or "ignore")
-        stages = [source.reader(), *([AssignRowIds()] if placed else []), removal, writer]
+        stages = [source.reader(), *([AssignRowIds()] if placed else []), removal, output]
         done = Pipeline("removal", stages=stages).run(
             executor=chosen,
             fresh=fresh,

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.base import BaseExecutor
-from gristmill.errors import MissingColumnError
+from gristmill.errors import MissingColumnError, OutputError
 from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder, step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.workflow_record import CHOICE
-from gristmill.pipeline.output import check_apart, check_strangers, check_usable
+from gristmill.pipeline.output import check_apart, check_single, check_strangers, check_usable
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
@@ -87,7 +87,12 @@ class Steps:
 
     def check_apart(self) -> None:
         """Refuse an output that is mixed up with the input, before anything is written there."""
-        check_apart(self.workflow.folder, self.partitions, self.source.searched_folders())
+        output = self.workflow.folder
+        check_apart(output, self.partitions, self.source.searched_folders())
+        if self.workflow.perform_removal:
+            check_single(output, self.workflow._writer(self.source).extension, self.partitions)
+        elif output.ending is not None:
+            raise OutputError(f"{output.path} is one file. A list of duplicates needs a folder.", path=output.path)
 
     def check_input(self) -> None:
         """Refuse to go on with an input that is not what the first step has read."""

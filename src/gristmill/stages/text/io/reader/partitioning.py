@@ -210,6 +210,9 @@ class FilePartitioningStage(SourceStage):
             )
         return arrays
 
+    def keep_files_whole(self) -> None:
+        self.blocksize = None
+
     def searched_folders(self) -> list[str]:
         paths = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
         return list(filter(os.path.isdir, map(local_path, filter(is_local, paths))))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gristmill.errors import UsageError
 from gristmill.stages.source_sink import BaseWriter, Mode, PartFile
 from gristmill.storage.atomic import WrittenFile
+from gristmill.storage.formats import codec_of, format_of
 from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
 from gristmill.tasks.document import DocumentBatch
 
@@ -20,7 +21,8 @@ _SUFFIXES = {None: "", "none": "", "gzip": ".gz", "gz": ".gz", "zstd": ".zst", "
 class JsonlWriter(BaseWriter):
     """Writes documents as JSONL.
 
-    NaN and the infinities, which Parquet has and JSON has not, are written as null.
+    NaN and the infinities, which Parquet has and JSON has not, are written as null. A path that ends with `.jsonl.gz`
+    says how to compress.
 
     Example:
         >>> pipeline.add_stage(JsonlWriter(path="clean/", compression="zstd"))
@@ -40,6 +42,8 @@ class JsonlWriter(BaseWriter):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(path, write_kwargs, fields, mode, compression=compression, storage_options=storage_options)
+        if self.compression is None and format_of(self.path) == "jsonl" and codec_of(self.path) != "none":
+            self.compression = codec_of(self.path)
         if self.compression not in _SUFFIXES:
             raise UsageError(
                 f"JsonlWriter(compression={self.compression!r}): give None, 'gzip', 'zstd' or 'bz2'.",

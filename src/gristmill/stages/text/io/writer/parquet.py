@@ -18,8 +18,8 @@ from gristmill.tasks.document import DocumentBatch
 
 
 def _numbered(path: str, number: int) -> str:
-    """The path of the file number `number` of a partition."""
-    return path if number == 0 else f"{path.removesuffix('.parquet')}-{number}.parquet"
+    """The path of the file number `number` of a partition; `~` is in no partition's id."""
+    return path if number == 0 else f"{path.removesuffix('.parquet')}~{number}.parquet"
 
 
 class _ParquetPart:
