@@ -290,8 +290,8 @@ def check_single(folder: RunFolder, extension: str, partitions: Sequence[Partiti
         return
     if (format_of(folder.path), codec_of(folder.path)) != (format_of(extension), codec_of(extension)):
         raise OutputError(
-            f"The output {folder.path} ends with {folder.ending}, but the writer makes {extension} files. Name it "
-            f"…{extension}, name a folder, or use the writer for {folder.ending}.",
+            f"The output {folder.path} ends with {folder.ending}, but the writer makes {extension} files. Name the file"
+            " or the writer otherwise (--output-filetype, --compression), or name a folder.",
             path=folder.path,
         )
     if len(partitions) > 1:
@@ -389,9 +389,10 @@ def check_strangers(folder: RunFolder, mode: str, extension: str, partitions: Se
         partitions: What will be written.
 
     Raises:
-        OutputExistsError: There are some.
+        OutputExistsError: There are some, or the record is that of another output.
     """
     if folder.has_run():
+        _check_owner(folder)
         return
     there = []
     for name in folder.walk():
@@ -422,6 +423,22 @@ def check_strangers(folder: RunFolder, mode: str, extension: str, partitions: Se
             f"The output {held} written by no run, and the output would replace it. Write to another place, move it "
             "away, or use the writer's mode='overwrite'.",
             path=folder.path,
+        )
+
+
+def _check_owner(folder: RunFolder) -> None:
+    """Refuse a record that was asked for and is that of another output; of a moved one nothing is left there."""
+    if folder.record in (f"{folder.path}{RECORD_SUFFIX}", f"{folder.path}/{RECORD_FOLDER}"):
+        return
+    try:
+        owner = (read_run(folder) or {}).get("output") or folder.path
+    except VerificationError:
+        return
+    if owner != folder.path and (os.path.lexists(owner) if is_local(owner) else folder.walk(owner)):
+        raise OutputExistsError(
+            f"{folder.record} is the record of {owner}. Name another place for that of {folder.path} with --record "
+            "(record_path=…).",
+            path=folder.record,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ class Pipeline:
         id_field: str | None = "id",
         url_field: str | None = "url",
         scores: str = "decisive",
-        record_path: str | None = None,
+        record_path: str | os.PathLike[str] | None = None,
         salvage: bool = False,
     ) -> str:
         """What a run would do: partitions, segments, workers, resources, and what of the output is there already.
@@ -119,7 +120,7 @@ class Pipeline:
         url_field: str | None = "url",
         scores: str = "decisive",
         alarm_share: float | None = 0.9,
-        record_path: str | None = None,
+        record_path: str | os.PathLike[str] | None = None,
         listeners: Sequence[Listener] = (),
         progress: bool | None = None,
         keep_steps: bool = False,

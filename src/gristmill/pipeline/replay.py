@@ -6,6 +6,7 @@ would have written. Partitions without quarantined records are left as they are.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ def replay(
     executor: BaseExecutor | str | None = None,
     *,
     cause: str | None = None,
-    record_path: str | None = None,
+    record_path: str | os.PathLike[str] | None = None,
     listeners: Sequence[Listener] = (),
 ) -> ReplayReport:
     """Redo the partitions of the pipeline's output that hold quarantined records.

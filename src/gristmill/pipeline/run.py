@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -127,7 +128,7 @@ class Options:
     url_field: str | None = "url"
     scores: str = "decisive"
     alarm_share: float | None = 0.9
-    record_path: str | None = None
+    record_path: str | os.PathLike[str] | None = None
 
     def check(self) -> None:
         """Refuse values that cannot work."""
@@ -185,16 +186,15 @@ def prepare(
         if not stage.runtime_env:
             stage.check_environment()
     partitions, root = _roots(sketch, initial_tasks)
-    unsplit = None
+    unseen: list[str] = []
     if folder is not None and folder.ending is not None and len(partitions) > 1 and sketch.source is not None:
         if not any(map(NEEDS_ALL, sketch.stages)):
             sketch.source.keep_files_whole()
             partitions, root = _roots(sketch, initial_tasks)
-        unsplit = f"{folder.path} is one file, which one worker writes. Name a folder to use all cores."
-    unseen: list[str] = []
+        unseen.append(f"{folder.path} is one file, which one worker writes. Name a folder to use all cores.")
     if sketch.source is not None:
         wanted, _ = declared_columns(sketch.stages[1:])
-        unseen = check_columns(sketch.stages, sketch.source.columns(partitions, wanted))
+        unseen += check_columns(sketch.stages, sketch.source.columns(partitions, wanted))
     settings = RunSettings(
         id_field=options.id_field,
         url_field=options.url_field,
@@ -218,7 +218,7 @@ def prepare(
         share_workers=not executor.one_stage_at_a_time,
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
-    notes = (*plan.notes, *unseen, *filter(None, (note, unsplit)))
+    notes = (*plan.notes, *unseen, *([note] if note else []))
     files = None if sketch.source is None else sketch.source.files()
     return Prepared(sketch, folder, partitions, root, replace(plan, notes=notes, description=description), files)
 

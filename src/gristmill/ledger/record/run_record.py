@@ -198,6 +198,7 @@ class RunRecorder:
             "version": __version__,
             "status": finished.status if finished else RUNNING,
             "error": finished.error if finished else None,
+            "output": None if self.folder is None else self.folder.path,
             "pipeline": started.pipeline if started else "",
             "executor": started.executor if started else "",
             **times,
