@@ -316,8 +316,10 @@ class _FileReader:
                 elif kind not in (None, "jsonl", "json_array") and (ended or len(head) == HEAD_BYTES):
                     # Planning did not look at this file. None of its lines is a record.
                     size = max(self._part.size, filled)
-                    lost, problem = estimated_records(0, 0, size), mismatch(self._part.path, kind, "jsonl")
-                    self._bad.append(BadRecord(self.row, self._file, 0, "other_format", head, size, str(problem), lost))
+                    problem = str(mismatch(self._part.path, kind, "jsonl"))
+                    detail = problem.removeprefix(f"{self._part.path} ").partition(". ")[0]
+                    lost = estimated_records(0, 0, size)
+                    self._bad.append(BadRecord(self.row, self._file, 0, "other_format", head, size, detail, lost))
                     self.row += 1
                     break
                 elif head.startswith(_BOM):
