@@ -174,11 +174,22 @@ class ExecutorSuite:
         assert not TaskPerfUtils.collect_stage_metrics(again)
 
     def test_whole_partitions(self, source: Path, tmp_path: Path) -> None:
-        """One segment from reading to commit, with an empty file and a batch of which nothing is left."""
+        """One segment from reading to commit, with an empty file, a JSON array and a batch of which nothing is left."""
         (source / "part-9.jsonl").write_bytes(b"")
+        elements = [json.loads(line) for line in (source / "part-2.jsonl").read_text().splitlines()]
+        (source / "part-2.json").write_text(json.dumps([*elements, "no record"], indent=2))
+        (source / "notes.txt").write_text("not read")
         self.run(source, [stages.Shout(), stages.Split()], tmp_path / "here", on=InProcess())
-        self.run(source, [stages.Shout(), stages.Split()], tmp_path / "there")
-        assert contents(tmp_path / "here") == contents(tmp_path / "there")
+        result = self.run(source, [stages.Shout(), stages.Split()], tmp_path / "there")
+        found = contents(tmp_path / "there")
+        assert contents(tmp_path / "here") == found
+        lines, array = (found[name].splitlines() for name in ("part-2.jsonl", "part-2~json.jsonl"))
+        assert list(map(json.loads, array)) == list(map(json.loads, lines))
+        assert result.report.quarantined == 1
+        assert {reason: total["files"] for reason, total in result.report.left_out.items()} == {
+            "extension": 1,
+            "empty": 1,
+        }
 
     @pytest.mark.parametrize("salvage", [False, True])
     @pytest.mark.parametrize("segments", ["one", "several"])

@@ -16,7 +16,7 @@ from gristmill.figures import plural
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.commit import remove_partition
 from gristmill.ledger.record.earlier_names import earlier_name
-from gristmill.ledger.record.input_files import record_files
+from gristmill.ledger.record.input_files import record_list, totals
 from gristmill.ledger.record.layout import RECORD_FOLDER, RECORD_NAMES, RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.plan_record import (
@@ -181,6 +181,14 @@ def open_output(
         resume = decide(manifest, partitions, digest, salvage=plan.settings.salvage)
     else:
         digest = write_plan(folder, plan.description)
+    account: dict[str, Any] | None = None
+    if files is not None:
+        account = {"paths": files.paths, "extensions": files.extensions, "read": files.read, "left_out": {}}
+        if files.left_out:
+            account["left_out"] = totals(files.left_out)
+            record_list(folder, files.left_out)
+        else:
+            folder.remove(folder.record_path("left_out"))
     settings = replace(plan.settings, plan_digest=digest, staging=folder.new_staging())
     return OutputState(
         folder,
@@ -191,7 +199,7 @@ def open_output(
             limits=alarms,
             quiet_stages=(plan.stage_names[0], plan.stage_names[-1]),
             previous=previous,
-            files=None if files is None else record_files(folder, files),
+            files=account,
         ),
         rows_read=resume.rows_read,
         quarantined=resume.quarantined,

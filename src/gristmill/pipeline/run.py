@@ -219,7 +219,7 @@ def prepare(
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
     notes = (*plan.notes, *unseen, *([note] if note else []))
-    files = None if sketch.source is None else sketch.source.files()
+    files = None if sketch.source is None else sketch.source.surveyed
     return Prepared(sketch, folder, partitions, root, replace(plan, notes=notes, description=description), files)
 
 

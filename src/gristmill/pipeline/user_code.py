@@ -31,7 +31,7 @@ import numpy as np
 
 _PLACES = frozenset(
     {"path", "file_paths", "storage_options", "cache_dir", "hints", "schema", "mode", "limit", "runtime_env"}
-    | {"salvage", "checks_first", "selection"}
+    | {"salvage", "checks_first", "selection", "surveyed"}
 )
 """Where things lie, in classes of this package: inputs are compared by their fingerprints, outputs may move."""
 _SECRET = re.compile(r"(^|_)(hf_token|auth_token|access_token|api_?key|access_key|secret|password|credentials?)$")

@@ -41,13 +41,14 @@ class SourceColumns:
 
 
 class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
-    """A stage that knows its partitions before anything runs. Asked by the driver only."""
+    """A stage that knows its partitions before anything runs. Asked by the driver only.
+
+    Attributes:
+        surveyed: What of the input is read and what is not, once `partitions` has looked; None for other than files.
+    """
 
     is_source_stage = True
-
-    def files(self) -> SourceFiles | None:
-        """What of the input is read and what is not, once `partitions` has looked; None if the input is no files."""
-        return None
+    surveyed: SourceFiles | None = None
 
     @abstractmethod
     def partitions(self) -> list[Partition]:

@@ -218,6 +218,7 @@ def survey(
         if not given:
             raise UsageError("file_paths is an empty list. Name at least one file, folder, glob or URL.")
     found: dict[tuple[str, str], _Found] = {}
+    schemes, roots = set[str](), set[str]()
     for entry in given:
         text = os.fspath(entry) if isinstance(entry, (str, os.PathLike)) else None
         if not isinstance(text, str) or not text:
@@ -227,16 +228,17 @@ def survey(
         matches = _local_matches(text, allowed) if is_local(text) else _remote_matches(text, allowed, storage_options)
         for item in matches:
             key = item.scheme, item.inner
+            if item.reason is None:
+                schemes.add(item.scheme)
+                roots.add("/" + item.root.strip("/"))
             if key not in found or found[key].reason is not None:  # named by one path and skipped by another: taken
                 found[key] = item
     taken = Survey([], [])
-    one_store = len({scheme for scheme, _ in found}) == 1
-    common = os.path.commonpath(sorted({"/" + item.root.strip("/") for item in found.values() if item.reason is None}))
-    cut = len(common.rstrip("/")) + 1
+    cut = len(os.path.commonpath(sorted(roots)).rstrip("/")) + 1
     for item in found.values():
         # Several stores have no common root, so the scheme becomes the first folder.
         inner = item.inner.lstrip("/")
-        relative = f"/{inner}"[cut:] if one_store else f"{item.scheme}/{inner}"
+        relative = f"/{inner}"[cut:] if len(schemes) == 1 else f"{item.scheme}/{inner}"
         reason = "empty" if item.size == 0 else item.reason
         if reason is not None:
             taken.left_out.append(LeftOut(item.path, relative, reason, item.files))

@@ -313,11 +313,13 @@ class _FileReader:
                     self._damage = None  # met again behind what was read
                     source = ArraySource(source, buffer[:filled].copy(), path=self._part.path)
                     filled, ended = self._fill(source, buffer, 0)
-                elif (ended or len(head) == HEAD_BYTES) and (problem := mismatch(self._part.path, kind, "jsonl")):
+                elif kind not in (None, "jsonl", "json_array") and (ended or len(head) == HEAD_BYTES):
                     # Planning did not look at this file. None of its lines is a record.
                     size = max(self._part.size, filled)
+                    problem = str(mismatch(self._part.path, kind, "jsonl"))
+                    detail = problem.removeprefix(f"{self._part.path} ").partition(". ")[0]
                     lost = estimated_records(0, 0, size)
-                    self._bad.append(BadRecord(self.row, self._file, 0, "other_format", head, size, problem, lost))
+                    self._bad.append(BadRecord(self.row, self._file, 0, "other_format", head, size, detail, lost))
                     self.row += 1
                     break
                 elif head.startswith(_BOM):

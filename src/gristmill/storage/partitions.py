@@ -303,7 +303,7 @@ def make_partitions(
     if limit is not None:
         groups = groups[:limit]
     partitions = [Partition(index, name, ranges) for index, (name, ranges) in enumerate(groups)]
-    if len({part.id for part in partitions}) != len(partitions):
+    if len(set(map(attrgetter("id"), partitions))) != len(partitions):
         raise UsageError(
             "Two input files have the same path below the input root. Name each of them once in file_paths."
         )

@@ -253,7 +253,7 @@ def test_of_very_many_files_some_are_looked_at_and_the_rest_when_they_are_opened
     assert (report.rows_read, report.quarantined) == (59 * 1200 + 1, 1)
     found = verify(str(tmp_path / "out"))
     assert not found.ok
-    assert "041.jsonl cannot be read as JSONL: it is CSV" in str(found)
+    assert "041.jsonl is damaged: cannot be read as JSONL: it is CSV; nothing of it was kept" in str(found)
 
 
 # JSON arrays ---------------------------------------------------------------------------------------------------------

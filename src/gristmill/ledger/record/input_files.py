@@ -14,7 +14,7 @@ import orjson
 from gristmill.errors import GristmillError
 from gristmill.figures import plural
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.storage.files import LeftOut, SourceFiles, is_local, survey
+from gristmill.storage.files import LeftOut, is_local, survey
 
 EXAMPLES = 5
 """How many files are named for each reason where not all are."""
@@ -51,20 +51,12 @@ def sentence(found: Mapping[str, Mapping[str, Any]]) -> str:
     return f"Not read: {plural(number, 'file')} of the input ({'; '.join(reasons)})."
 
 
-def record_files(folder: RunFolder, files: SourceFiles) -> dict[str, Any]:
-    """What `run.json` says about the input; the list of files that are not read goes into the record by itself."""
-    path = folder.record_path("left_out")
-    left_out: dict[str, dict[str, Any]] = {}
-    if files.left_out:
-        lines = [
-            orjson.dumps({"path": _text(item.relative), "reason": item.reason, "files": item.files})
-            for item in files.left_out
-        ]
-        folder.write(path, b"\n".join([*lines, b""]))
-        left_out = totals(files.left_out)
-    else:
-        folder.remove(path)
-    return {"paths": files.paths, "extensions": files.extensions, "read": files.read, "left_out": left_out}
+def record_list(folder: RunFolder, left_out: Iterable[LeftOut]) -> None:
+    """Put the list into the record."""
+    lines = [
+        orjson.dumps({"path": _text(item.relative), "reason": item.reason, "files": item.files}) for item in left_out
+    ]
+    folder.write(folder.record_path("left_out"), b"\n".join([*lines, b""]))
 
 
 def _text(name: str) -> str:

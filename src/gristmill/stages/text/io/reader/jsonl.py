@@ -121,21 +121,21 @@ def _hint(raw: bytes) -> str:
 
 
 class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads JSONL files: plain, .gz, .zst or .bz2, from any place fsspec knows.
+    """Reads JSONL files and JSON arrays: plain, .gz, .zst, .bz2 or .xz, from any place fsspec knows.
 
     Every value is kept as it is written; a record that cannot be read is quarantined and the rest goes on. Nothing of a
     damaged archive is kept, unless the run salvages (`Pipeline.run(salvage=True)`).
 
     Args:
         file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
-            are passed over.
+            are skipped.
         files_per_partition: So many whole files to a partition; small ones are read as one batch.
         blocksize: Partitions of about this size; a large file is split at line ends. With neither of the two, every
             file is a partition, and files above 128 MB are split.
         fields: Only these keys.
         read_kwargs: `batch_bytes` and `max_record_bytes` of the reader, `storage_options` of the file system.
         task_type: Only "document".
-        file_extensions: Which files of a folder to take.
+        file_extensions: Which files of a folder to take. Without it, a folder that holds Parquet too is refused.
         limit: Only the first so many partitions.
         max_documents: Only the first so many documents (of the sample, where there is one).
         sample: Only a random share of the documents, such as 0.01.

@@ -93,7 +93,6 @@ class FilePartitioningStage(SourceStage):
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.limit = limit
         self.format = format or _format_of(self.file_extensions)
-        self._files: SourceFiles | None = None
         self.fields = field_names(fields)
         self.selection = self._selected = selection
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
@@ -128,7 +127,7 @@ class FilePartitioningStage(SourceStage):
             found = Survey([file for file in found.files if file.path in read], left_out)
         given = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
         paths = [*map(local_path, filter(is_local, given)), *filterfalse(is_local, given)]
-        self._files = SourceFiles(paths, list(extensions), len(found.files), left_out)
+        self.surveyed = SourceFiles(paths, list(extensions), len(found.files), left_out)
         return partitions
 
     def _row_numbers(self, partition: Partition) -> Iterator[npt.NDArray[np.int64]]:
@@ -138,9 +137,6 @@ class FilePartitioningStage(SourceStage):
             return
         for block in read_blocks(partition, storage_options=self.storage_options):
             yield np.sort(np.append(block.rows, [bad.row for bad in block.bad]).astype(np.int64))
-
-    def files(self) -> SourceFiles | None:
-        return self._files
 
     def _without_other_formats(self, found: Survey) -> list[LeftOut]:
         """What is left out of the input, once it is clear that leaving out files of another format was asked for.
@@ -187,12 +183,13 @@ class FilePartitioningStage(SourceStage):
         """
         most = _MOST_CHECKED if is_local(files[0].path) else _MOST_CHECKED_REMOTE
         most = max(1, min(most, _MOST_CHECKED_BYTES // HEADS[codec_of(files[0].path)]))
-        paths = list(map(attrgetter("path"), files[:: -(-len(files) // most)]))
+        paths = dict.fromkeys(map(attrgetter("path"), files[:: -(-len(files) // most)]))
         if self.format == "jsonl" and self.files_per_partition is None:
             largest = DEFAULT_BLOCKSIZE if self.blocksize is None else parse_size(self.blocksize, name="blocksize")
-            large = filter(lambda file: file.size > largest and codec_of(file.path) == "none", files)
-            paths.extend(map(attrgetter("path"), large))
-        kinds = kinds_of(dict.fromkeys(paths), storage_options=self.storage_options)
+            for file in files:
+                if file.size > largest and codec_of(file.path) == "none":
+                    paths[file.path] = None
+        kinds = kinds_of(paths, storage_options=self.storage_options)
         wrong: list[str] = []
         arrays: dict[str, str] = {}
         for path, kind in kinds.items():
