@@ -21,7 +21,7 @@ from gristmill.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.pipeline import Pipeline
-from gristmill.stages.deduplication import ExactDeduplicationWorkflow
+from gristmill.stages.deduplication import ExactDeduplication, ExactDeduplicationWorkflow
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
 from gristmill.storage.compression import DamagedArchiveError
@@ -242,6 +242,23 @@ def test_deduplication_leaves_it_out_in_every_step(tmp_path: Path, salvage: bool
     expected = [*sound[:80], *(broken if salvage else []), *sound[80:], *([] if salvage else broken[:10])]
     assert read_lines(tmp_path / "out") == [record.decode() for record in expected]
     assert facts["num_removed"] == (20 if salvage else 10)
+    proof = verify(str(tmp_path / "out"))
+    assert not proof.problems, proof
+    assert len(proof.damaged) == 1
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+@pytest.mark.parametrize("before", [[], [ScoreFilter(WordCountFilter(min_words=1))]])
+def test_deduplication_as_a_stage_carries_it_on(tmp_path: Path, before: list[Any], salvage: bool) -> None:
+    sound, broken = _input(tmp_path)
+    (tmp_path / "in" / "d.jsonl").write_bytes(lines([*sound[:10], *broken[:10]]))
+    stages = [*before, ExactDeduplication(), ScoreFilter(WordCountFilter(min_words=2)).with_(name="last")]
+    run = _pipeline(tmp_path, *stages, files=2)
+    report = run.run(executor=here(), error_budget=None, salvage=salvage).report
+    expected = [*sound[:80], *(broken if salvage else []), *sound[80:], *([] if salvage else broken[:10])]
+    assert read_lines(tmp_path / "out") == [record.decode() for record in expected]
+    assert any("b.jsonl.gz is damaged" in alarm for alarm in report.alarms)
+    assert ("not proved" in str(Ledger(str(tmp_path / "out")).why("2-0"))) == salvage
     proof = verify(str(tmp_path / "out"))
     assert not proof.problems, proof
     assert len(proof.damaged) == 1

@@ -124,6 +124,7 @@ class PipelineSteps:
             initial_tasks if documents is None else None,
             error_budget=self.options.error_budget,
             ignore_failures=self.options.ignore_failures,
+            salvage=self.options.salvage,
             id_field=self.options.id_field,
             url_field=self.options.url_field,
             scores=self.options.scores,
@@ -151,6 +152,7 @@ class PipelineSteps:
             self.executor,
             name=stage.name,
             error_budget=self.options.error_budget,
+            salvage=self.options.salvage,
             listeners=[*self.listeners, self._sampled],
         )
         self._spent({stage.name: StageTime(1, time.monotonic() - begun)})
