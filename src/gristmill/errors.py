@@ -97,6 +97,10 @@ class SchemaConflictError(InputError):
     """Two input files give the same column types that cannot be brought together."""
 
 
+class StoreError(GristmillError, ConnectionError):
+    """The store of an input or output cannot be reached, or does not accept the credentials."""
+
+
 class OutputError(GristmillError, OSError):
     """The output cannot be written (no permission, disk full, already there)."""
 

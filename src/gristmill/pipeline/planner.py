@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain, count, pairwise, repeat
-from operator import methodcaller
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage
@@ -169,8 +168,11 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
     known = dict.fromkeys(found.names)
     owners: dict[str, str | None] = dict.fromkeys(known)  # stages; None owns the columns of the input
     not_text = dict(found.not_text)
-    texts = list(chain.from_iterable(map(methodcaller("text_columns"), stages)))
+    texts: list[tuple[str, ...]] = []  # the columns that each stage reads as text
     for stage in stages:
+        given = () if stage.text_parameter is None else getattr(stage, stage.text_parameter)
+        texts.append((given,) if isinstance(given, str) else tuple(given))
+    for stage, reads in zip(stages, texts, strict=True):
         if isinstance(stage, ReaderStage):
             continue
         needed, provided = declared_columns([stage])
@@ -192,7 +194,7 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                     column=name,
                     available=list(known),
                 )
-        for name in stage.text_columns():
+        for name in reads:
             if name in not_text:
                 cause = f"({stage.text_parameter}) holds {not_text[name]} in {found.looked_at}: name a column of text."
                 raise _no_text(stage, name, cause)
@@ -201,7 +203,7 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
             if owners.get(name) is not None:
                 del owners[name]  # somebody has read what a stage has written there
         for name in stage.filled_columns():
-            if name in texts and name in known and not stage.fills_text:
+            if name in known and not stage.fills_text and name in chain.from_iterable(texts):
                 raise _no_text(stage, name, "holds text, which its results would replace: give it another column.")
             if name in owners and owners[name] is None:
                 notes.append(

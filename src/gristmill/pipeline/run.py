@@ -28,7 +28,7 @@ from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, keep_recorded_names, open_output, preview_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
 from gristmill.stages.base import FusedStage
-from gristmill.storage.atomic import output_error
+from gristmill.storage.atomic import check_writable, output_error
 from gristmill.storage.files import SourceFiles
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask, Task
@@ -167,6 +167,8 @@ def prepare(
     options.check()
     sketch = draft(pipeline.stages, has_initial_tasks=bool(initial_tasks))
     sink = sketch.sink
+    if sink is not None:
+        check_writable(sink.path, storage_options=sink.storage_options)
     folder = None if sink is None else RunFolder(sink.path, sink.storage_options, record_path=options.record_path)
     if sink is not None and folder is not None and not options.fresh and sink.mode != "overwrite":
         keep_recorded_names(folder, sketch.stages)

@@ -216,12 +216,10 @@ class ProcessingStage(ABC, Generic[X, Y]):
         declared = self.inputs()
         if isinstance(declared, dict) or type(self).inputs is ProcessingStage.inputs:
             return []
-        return list(filter(lambda name: name not in declared[1], self.outputs()[1]))
-
-    def text_columns(self) -> list[str]:
-        """The columns that `text_parameter` names."""
-        given = () if self.text_parameter is None else getattr(self, self.text_parameter)
-        return [given] if isinstance(given, str) else list(given)
+        filled = dict.fromkeys(self.outputs()[1])
+        for name in declared[1]:
+            filled.pop(name, None)
+        return list(filled)
 
     def content_digest(self) -> str | None:
         """A digest of local files that decide the results, where the parameters only name them; None without any.

@@ -26,12 +26,13 @@ import xxhash
 
 from gristmill.errors import OutputError, UsageError
 from gristmill.figures import format_size
-from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path, store_errors
 
 TEMPORARY_PREFIX = ".tmp-"
 
 _TEMPORARY = re.compile(r"\.tmp-(?P<token>[A-Za-z0-9]+)-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-\d+-.*", re.DOTALL)
 _COPY_BYTES = 1 << 20
+_WITH_BUCKETS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _counter = itertools.count()
 
@@ -294,3 +295,39 @@ def _alive(pid: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def check_writable(path: str, *, storage_options: StorageOptions = None) -> None:
+    """Refuse a folder in which nothing can be written, as far as that can be told without leaving anything there.
+
+    Raises:
+        OutputError: The user may not write there, or the bucket does not exist.
+        StoreError: The store cannot be reached.
+        MissingExtraError: The package that opens such stores is not installed.
+    """
+    if is_local(path):
+        place = local_path(path)
+        while not os.path.lexists(place) and os.path.dirname(place) != place:
+            place = os.path.dirname(place)
+        if os.path.isdir(place):
+            try:
+                tempfile.TemporaryFile(dir=place).close()  # without a name, so that nobody sees it
+            except OSError as error:
+                raise OutputError(
+                    f"Cannot write to {path}: {place}: {error.strerror}. Check the path and its permissions.",
+                    path=path,
+                    errno=error.errno,
+                ) from error
+        return
+    with store_errors(path):
+        fs, inner = filesystem(path, storage_options)
+        for part in (inner, inner.strip("/").partition("/")[0]):
+            try:
+                fs.info(part)
+                return
+            except PermissionError:
+                return  # listing may be forbidden where writing is not
+            except FileNotFoundError:
+                missing = part
+        if path.partition(":")[0] in _WITH_BUCKETS:  # elsewhere it is a folder, which is made
+            raise OutputError(f"Cannot write to {path}: there is no bucket {missing!r}. Make it first.", path=path)

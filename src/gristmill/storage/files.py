@@ -10,11 +10,20 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal
 
-from gristmill.errors import InputError, InputNotFoundError, InputPermissionError, UsageError
+from gristmill.errors import (
+    GristmillError,
+    InputError,
+    InputNotFoundError,
+    InputPermissionError,
+    StoreError,
+    UsageError,
+    missing_extra,
+)
 from gristmill.storage.formats import EXTENSIONS, Format, format_of, has_extension
 from gristmill.storage.missing_input import missing_error
 
@@ -140,11 +149,38 @@ def local_path(path: str | os.PathLike[str]) -> str:
 
 
 def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, str]:
-    """The fsspec filesystem of `path` and the path inside it."""
+    """The fsspec filesystem of `path` and the path inside it.
+
+    Raises:
+        MissingExtraError: The package that opens such stores is not installed.
+    """
     from fsspec.core import url_to_fs
 
-    fs, inner = url_to_fs(path, **dict(storage_options or {}))
+    try:
+        fs, inner = url_to_fs(path, **dict(storage_options or {}))
+    except ImportError as error:
+        package = getattr(error.__cause__, "name", None) or f"fsspec for {path.partition(':')[0]}"
+        raise missing_extra(package, f"The store of {path!r}") from error
     return fs, inner
+
+
+@contextmanager
+def store_errors(url: str) -> Iterator[None]:
+    """Turn what a store's library raises when it cannot reach the store into an error that says so.
+
+    Raises:
+        StoreError: There was no answer, or no credentials.
+    """
+    try:
+        yield
+    except (GristmillError, ImportError, FileNotFoundError, PermissionError, ValueError):
+        raise
+    except Exception as error:  # libraries of stores have classes of their own
+        raise StoreError(
+            f"The store of {url!r} cannot be reached: {type(error).__name__}: {error}. Check the address, the network "
+            "and the credentials in storage_options.",
+            path=url,
+        ) from error
 
 
 def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
@@ -368,13 +404,14 @@ def _forbidden(path: str) -> InputPermissionError:
 
 def _remote_matches(url: str, allowed: tuple[str, ...], storage_options: StorageOptions) -> list[_Found]:
     try:
-        fs, inner = filesystem(url, storage_options)
-        return _remote_search(fs, url, inner, allowed)
+        with store_errors(url):
+            fs, inner = filesystem(url, storage_options)
+            return _remote_search(fs, url, inner, allowed)
     except PermissionError as error:
         raise InputPermissionError(
             f"The input {url!r} may not be read: {error}. Check the credentials in storage_options.", path=url
         ) from error
-    except (ImportError, ValueError) as error:
+    except ValueError as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"The input {url!r} cannot be opened: {error}", path=url) from error

@@ -113,9 +113,11 @@ class FastTextLangId(_ModelFilter):
         labels = fasttext_model.read_labels(self._path())
         codes = [label.removeprefix(fasttext_model.LABEL_PREFIX) for label in labels]
         if not any(map(self._matches, codes)):
+            short = str(self.lang).replace("-", "_").partition("_")[0].lower()
+            hint = f" Did you mean {short!r}?" if short in codes else did_you_mean(str(self.lang), codes)
             raise PlanningError(
-                f"FastTextLangId(lang={self.lang!r}): the model knows no such language."
-                f"{did_you_mean(str(self.lang), codes)} It knows {len(codes)}: {', '.join(sorted(codes))}.",
+                f"FastTextLangId(lang={self.lang!r}): the model knows no such language.{hint} "
+                f"It knows {len(codes)}: {', '.join(sorted(codes))}.",
                 parameter="lang",
                 value=self.lang,
             )

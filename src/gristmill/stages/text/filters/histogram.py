@@ -12,7 +12,7 @@ from gristmill.errors import InputNotFoundError
 from gristmill.kernels.text_characters import CHARS, FIRST_SET, count_sets
 from gristmill.kernels.text_edit import FROM_START, slice_spans
 from gristmill.kernels.unicode_classes import CODE_POINTS
-from gristmill.stages.text.filters.rule import ColumnFilter
+from gristmill.stages.text.filters.rule import ColumnFilter, check_shares
 from gristmill.stages.text.filters.statistics import Scores, TextStatistics
 
 __all__ = ["HistogramFilter"]
@@ -52,6 +52,7 @@ class HistogramFilter(ColumnFilter):
         super().__init__(lower=1.0)
         self.lang = "en" if lang is None else lang
         self.share = 0.8 if threshold is None else threshold
+        check_shares(self, threshold=self.share)
         self.cache_dir = cache_dir or ""
         self.threshold_char = "]" if threshold_char is None else threshold_char
 

@@ -51,8 +51,7 @@ class ColumnFilter(DocumentFilter):
             if not isinstance(bound, Real) or bound != bound:
                 raise self._refused(side, bound, "give a number.")
             if self.score_kind == "share" and not 0 <= bound <= 1:
-                percent = f" ({bound:g} % is {bound / 100:g})" if 1 < bound <= 100 else ""
-                raise self._refused(side, bound, f"the score is a share: give a number from 0 to 1{percent}.")
+                check_shares(self, **{getattr(self, f"{side}_parameter") or side: bound})
             if self.score_kind == "count" and bound < 0:
                 raise self._refused(side, bound, "the score is a count: give 0 or more.")
         if lower is not None and upper is not None and lower > upper:
@@ -146,3 +145,19 @@ class ColumnFilter(DocumentFilter):
     def keep_document(self, score: Any) -> bool:
         """Whether a document with this score stays."""
         return bool(self.keep(np.array([score], dtype=np.float64))[0])
+
+
+def check_shares(owner: object, **values: float | None) -> None:
+    """Refuse parameters that are meant as shares and lie outside of 0 to 1; None and infinity turn a rule off.
+
+    Raises:
+        UsageError: Names the parameter, its value and what is valid.
+    """
+    for parameter, value in values.items():
+        if value is not None and not 0 <= value <= 1 and value != np.inf:
+            percent = f" ({value:g} % is {value / 100:g})" if 2 <= value <= 100 else ""
+            raise UsageError(
+                f"{type(owner).__name__}({parameter}={value!r}): this is a share: give a number from 0 to 1{percent}.",
+                parameter=parameter,
+                value=value,
+            )

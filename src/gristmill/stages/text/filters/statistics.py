@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.errors import UnknownNameError, did_you_mean, optional_module
+from gristmill.errors import UnknownNameError, UsageError, did_you_mean, optional_module
 from gristmill.kernels import (
     ngrams,
     ngrams_joined,
@@ -67,13 +67,21 @@ SPACY = "spacy"
 Splitter = Callable[[str], list[str]]
 
 SPLITTERS = {"zh": JIEBA, "ja": MECAB}
+"""By language, how words are found where they are not separated by spaces."""
+_LANGUAGES = frozenset(  # a text, because a list would take a page
+    """aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
+    eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka
+    kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl
+    nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv
+    sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu""".split()  # noqa: SIM905
+)
+"""The two-letter codes of ISO 639."""
 LIBRARIES = {
     JIEBA: ("jieba", "Splitting Chinese text into words"),
     MECAB: ("MeCab", "Splitting Japanese text into words"),
     SPACY: ("spacy", "Splitting words as spaCy does"),
 }
 """The modules behind splitters, and what needs them."""
-"""By language, how words are found where they are not separated by spaces."""
 
 
 class Statistic(NamedTuple):
@@ -271,6 +279,24 @@ class TextStatistics:
             kept = (split_column(self.column, splitter, rows), rows.copy())
             self._split[splitter] = kept
         return kept[0]
+
+
+def splitter_of(lang: str) -> str:
+    """The name of what splits texts of a language into words.
+
+    Raises:
+        UsageError: It is no code of a language.
+    """
+    code = lang.lower()
+    if code in _LANGUAGES or (len(code) == 3 and code.isascii() and code.isalpha()):
+        return SPLITTERS.get(code, SPACE)
+    short = code.replace("_", "-").partition("-")[0]
+    near = f" Write {short!r}." if short in _LANGUAGES else ""
+    raise UsageError(
+        f"lang={lang!r} is not the code of a language: give one of ISO 639, such as 'en' or 'zh'.{near}",
+        parameter="lang",
+        value=lang,
+    )
 
 
 @lru_cache(maxsize=8)

@@ -94,7 +94,7 @@ class RepeatingTopNGramsFilter(ColumnFilter):
 
     def __init__(self, n: int = 2, max_repeating_ngram_ratio: float = 0.2, lang: str = "en") -> None:
         super().__init__(f"RepeatingTopNGramsFilter_n{n}", upper=max_repeating_ngram_ratio)
-        self.statistic = Statistic(s.TOP_NGRAM, 0, n, s.SPLITTERS.get(lang.lower(), s.SPACE))
+        self.statistic = Statistic(s.TOP_NGRAM, 0, n, s.splitter_of(lang))
         self.upper_reason = f"top_{n}gram_repeats"
         if not 0 <= max_repeating_ngram_ratio <= n:  # n-grams overlap, so that a score may exceed 1
             raise self._refused("upper", max_repeating_ngram_ratio, "give a share of the text, from 0 to 1.")
@@ -115,7 +115,7 @@ class RepeatingDuplicateNGramsFilter(ColumnFilter):
 
     def __init__(self, n: int = 2, max_repeating_duplicate_ngram_ratio: float = 0.2, lang: str = "en") -> None:
         super().__init__(f"RepeatingDuplicateNGramsFilter_n{n}", upper=max_repeating_duplicate_ngram_ratio)
-        self.statistic = Statistic(s.DUPLICATE_NGRAM, 0, n, s.SPLITTERS.get(lang.lower(), s.SPACE))
+        self.statistic = Statistic(s.DUPLICATE_NGRAM, 0, n, s.splitter_of(lang))
         self.upper_reason = f"duplicate_{n}grams"
         if not 0 <= max_repeating_duplicate_ngram_ratio <= n:  # n-grams overlap, so that a score may exceed 1
             raise self._refused("upper", max_repeating_duplicate_ngram_ratio, "give a share of the text, from 0 to 1.")

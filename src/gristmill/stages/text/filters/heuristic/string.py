@@ -152,7 +152,7 @@ class _WordFilter(ColumnFilter):
 
     def __init__(self, lang: str, *, lower: float | None = None, upper: float | None = None) -> None:
         super().__init__(lower=lower, upper=upper)
-        self._splitter = s.SPLITTERS.get(lang.lower(), s.SPACE)
+        self._splitter = s.splitter_of(lang)
 
     def needs(self) -> Iterable[Statistic]:
         if self._splitter == s.SPACE:

@@ -8,7 +8,7 @@ from gristmill.kernels import text_layout, text_tokens
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.published.gopher import STOP_WORDS
 from gristmill.stages.text.filters.published.rules import FilterSet, Rule, check_splitter
-from gristmill.stages.text.filters.rule import ColumnFilter
+from gristmill.stages.text.filters.rule import ColumnFilter, check_shares
 from gristmill.stages.text.filters.statistics import UNICODE, Scores, TextStatistics
 
 
@@ -45,6 +45,12 @@ class FineWebQualityFilter(FilterSet):
         word_splitter: str = UNICODE,
     ) -> None:
         splitter = check_splitter(word_splitter)
+        check_shares(
+            self,
+            min_finished_line_ratio=min_finished_line_ratio,
+            max_short_line_ratio=max_short_line_ratio,
+            max_repeated_char_ratio=max_repeated_char_ratio,
+        )
         finished = s.layout(text_layout.FINISHED_LINES, short_line_length)
         short = s.layout(text_layout.SHORT_LINES, short_line_length)
         words = s.tokens(text_tokens.N_TOKENS, splitter, STOP_WORDS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from gristmill.kernels import text_characters, text_layout, text_tokens
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.published.rules import FilterSet, Rule, check_splitter
-from gristmill.stages.text.filters.rule import ColumnFilter
+from gristmill.stages.text.filters.rule import ColumnFilter, check_shares
 from gristmill.stages.text.filters.statistics import UNICODE, Statistic
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -53,6 +53,12 @@ class GopherQualityFilter(FilterSet):
         word_splitter: str = UNICODE,
     ) -> None:
         splitter = check_splitter(word_splitter)
+        check_shares(
+            self,
+            max_bullet_lines_ratio=max_bullet_lines_ratio,
+            max_ellipsis_lines_ratio=max_ellipsis_lines_ratio,
+            min_alpha_words_ratio=min_alpha_words_ratio,
+        )
         listed = tuple(STOP_WORDS if stop_words is None else stop_words)
 
         def of(column: int) -> Statistic:
@@ -126,6 +132,13 @@ class GopherRepetitionFilter(FilterSet):
         word_splitter: str = UNICODE,
     ) -> None:
         splitter = check_splitter(word_splitter)
+        check_shares(
+            self,
+            max_line_ratio=max_line_ratio,
+            max_paragraph_ratio=max_paragraph_ratio,
+            max_line_char_ratio=max_line_char_ratio,
+            max_paragraph_char_ratio=max_paragraph_char_ratio,
+        )
         paragraphs = s.layout(text_layout.RUN_PARAGRAPHS)
         lines = s.layout(text_layout.RUN_LINES)
 
