@@ -21,9 +21,10 @@ _FACTS = ("version", "executor", "started", "finished", "error", "partitions_com
 
 @click.command("show")
 @click.argument("output")
+@click.option("--all", "show_all", is_flag=True, help="Also list stages that dropped nothing.")
 @json_option
 @common_options
-def command(output: str, as_json: bool) -> None:
+def command(output: str, show_all: bool, as_json: bool) -> None:
     """Show the summary of a run again.
 
     From the record of OUTPUT: every stage with its rows, what was dropped and why, and what it took. Of a run that is
@@ -54,7 +55,7 @@ def command(output: str, as_json: bool) -> None:
     if report is not None:
         for line in state(report, run):
             click.echo(line)
-        print_report(report, as_json=False, quiet=False)
+        print_report(report, as_json=False, quiet=False, show_all=show_all)
     if workflow is not None:
         click.echo("\n".join(summary(dict(workflow))))
     elif steps:
@@ -76,9 +77,20 @@ def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
     stages = []
     for name in dict.fromkeys([*totals.stages, *timed, *planned]):
         count, times = totals.stages.get(name, StageCount()), timed.get(name, {})
-        counted = {key: getattr(count, key) for key in ("rows_in", "rows_out", "created", "untracked", "changed")}
-        spent: dict[str, Any] = {"busy_s": float(times.get("busy_seconds", 0)), "calls": int(times.get("calls", 0))}
-        stages.append(StageReport(name, dropped=count.dropped, quarantined=count.quarantined, **counted, **spent))
+        stages.append(
+            StageReport(
+                name,
+                count.rows_in,
+                count.rows_out,
+                count.created,
+                count.dropped,
+                count.quarantined,
+                count.untracked,
+                count.changed,
+                float(times.get("busy_seconds", 0)),
+                int(times.get("calls", 0)),
+            )
+        )
     return RunReport(
         pipeline=str(run.get("pipeline", "")),
         status=str(run.get("status", "unknown")),
@@ -91,6 +103,7 @@ def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
         partitions_done_before=int(run.get("partitions_done_before") or 0),
         output=folder.path,
         alarms=tuple(map(str, run.get("alarms") or ())),
+        left_out=(run.get("files") or {}).get("left_out") or {},
     )
 
 

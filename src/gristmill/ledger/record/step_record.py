@@ -88,6 +88,7 @@ class EarlierStep:
             rows_dropped=before.rows_dropped + own.rows_dropped,
             quarantined=before.quarantined + own.quarantined,
             row_numbers=before.row_numbers,
+            damaged=before.damaged,
         )
         index = {kind: self._index(kind, contents) for kind in ("ids", "urls")}
         joined: Contents = {

@@ -229,6 +229,7 @@ class DeduplicationWorkflow(WorkflowBase):
         *,
         name: str,
         error_budget: float | int | None,
+        salvage: bool,
         listeners: Sequence[Listener],
     ) -> DuplicateRemoval:
         """Find the duplicates among documents of a pipeline; gives the stage `name` that removes them.
@@ -242,7 +243,10 @@ class DeduplicationWorkflow(WorkflowBase):
                 "read as one partition, and after other stages it cannot be told which. Leave files_per_partition and "
                 "blocksize of the reader out, or put the deduplication directly after the reader."
             )
-        options = {"error_budget": error_budget, "listeners": listeners, "progress": False, "url_field": None}
+        options = {
+            "error_budget": error_budget, "salvage": salvage, "listeners": listeners, "progress": False,
+            "url_field": None,
+        }  # fmt: skip
         steps = Steps(self, executor, documents, fresh=False, options=options)
         notes = [*self._notes(), *check_named_columns(self, documents)]
         for listener in listeners:

@@ -48,13 +48,11 @@ class PipelineSteps:
         run: The run as a whole; its output is open.
         executor: Where all steps run.
         options: Those of the run.
-        listeners: Told about every step.
     """
 
     run: Run
     executor: BaseExecutor
     options: Options
-    listeners: Sequence[Listener]
 
     def run_earlier(self, initial_tasks: Sequence[Task[Any]] | None) -> None:
         """Run all steps but the last, and make the last one what is left to do for the run.
@@ -123,13 +121,14 @@ class PipelineSteps:
             self.executor,
             initial_tasks if documents is None else None,
             error_budget=self.options.error_budget,
+            salvage=self.options.salvage,
             ignore_failures=self.options.ignore_failures,
             id_field=self.options.id_field,
             url_field=self.options.url_field,
             scores=self.options.scores,
             alarm_share=None,
             record_path=step_folder(path).record,
-            listeners=[*self.listeners, self._recorded],
+            listeners=[*self._listeners, self._recorded],
             progress=False,
         )
         self._spent({stage.name: StageTime(stage.calls, stage.busy_s) for stage in result.report.stages})
@@ -151,7 +150,8 @@ class PipelineSteps:
             self.executor,
             name=stage.name,
             error_budget=self.options.error_budget,
-            listeners=[*self.listeners, self._sampled],
+            salvage=self.options.salvage,
+            listeners=[*self._listeners, self._sampled],
         )
         self._spent({stage.name: StageTime(1, time.monotonic() - begun)})
         return removal
@@ -224,6 +224,13 @@ class PipelineSteps:
         return "zstd" if any(codec_of(path.lower()) != "none" for path in sources) else None
 
     # --- what all steps come to ---
+
+    @property
+    def _listeners(self) -> list[Listener]:
+        """Who is told about the steps: all who are told about the run, but for what keeps its record."""
+        state = self.run.state
+        assert state is not None
+        return [one for one in self.run.work.events.listeners if one is not state.recorder and one is not self.run.perf]
 
     def _spent(self, times: Mapping[str, StageTime]) -> None:
         trail = Trail()

@@ -399,3 +399,32 @@ def test_a_replay_is_refused(tmp_path: Path) -> None:
     run(whole)
     with pytest.raises(ResumeError, match="compares all documents"):
         whole.replay(IN_PROCESS)
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_damage_in_the_input_is_known_to_the_record_of_the_last_step(tmp_path: Path, salvage: bool) -> None:
+    import gzip
+
+    source = write_input(tmp_path / "in", files=2)
+    lines = "".join(json.dumps(record) + "\n" for record in documents(7) * 200)
+    (source / "part-7.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-400])
+    whole = pipeline_of(source, tmp_path / "out", least(10), ExactDeduplication())
+    result = run(whole, salvage=salvage, error_budget=None)
+    report = verify(tmp_path / "out")
+    assert not report.problems
+    assert len(report.damaged) == 1
+    assert result.report.quarantined == 1
+    assert (Ledger(tmp_path / "out").why("7-1").status == "duplicate") == salvage
+
+
+def test_listeners_are_told_about_every_step(tmp_path: Path) -> None:
+    from gristmill.observe.events import RunFinished, RunStarted
+
+    told: list[Any] = []
+    source = write_input(tmp_path / "in")
+    run(pipeline_of(source, tmp_path / "out", least(10), ExactDeduplication()), listeners=[told.append])
+    names = [event.pipeline for event in told if isinstance(event, RunStarted)]
+    assert names == ["p: step 1", "exact_deduplication: signatures", "exact_deduplication: groups", "p"]
+    # One after the other: a display shows one run at a time.
+    kinds = [type(event).__name__ for event in told if isinstance(event, RunStarted | RunFinished)]
+    assert kinds == ["RunStarted", "RunFinished"] * 4
