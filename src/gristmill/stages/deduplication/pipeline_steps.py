@@ -25,7 +25,6 @@ from gristmill.pipeline.run import Options, Run, prepare
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.forecast import FreeSpace
 from gristmill.stages.deduplication.step_files import PipelineDocuments
-from gristmill.stages.source_sink import ReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.storage.formats import codec_of
@@ -63,8 +62,8 @@ class PipelineSteps:
         assert self.run.state is not None
         if self.options.fresh:
             self.finish(keep=False)
-        pipeline = self.run.pipeline
-        stages = list(pipeline.stages)
+        # Expanded as a whole: what a part is called, and what a writer writes, depends on the stages before it.
+        stages = expand(self.run.pipeline.stages)
         places = [at for at, stage in enumerate(stages) if stage.needs_all_documents]
         self._check_room(len(places))
         documents: PipelineDocuments | None = None
@@ -75,8 +74,8 @@ class PipelineSteps:
                 waiting.append(stage)
                 continue
             searching: Any = stage
-            if documents is None and len(waiting) == 1 and not initial_tasks:
-                documents = PipelineDocuments.read_by(waiting[0])
+            if documents is None and not initial_tasks:
+                documents = PipelineDocuments.read_by(waiting)
                 waiting = [] if documents is not None else waiting
             if documents is None or waiting:
                 number += 1
@@ -214,7 +213,8 @@ class PipelineSteps:
 
     @property
     def _filetype(self) -> str:
-        reader = next((stage for stage in expand(self.run.pipeline.stages) if isinstance(stage, ReaderStage)), None)
+        """Parquet, whose types JSON does not have, where Parquet is read."""
+        reader = self.run.plan.segments[0].stages[0]
         return "parquet" if isinstance(reader, ParquetReaderStage) else "jsonl"
 
     @property

@@ -27,6 +27,7 @@ from gristmill.stages.deduplication import (
     SemanticDeduplication,
 )
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.stages.text.io import DocumentReader, DocumentWriter
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
@@ -326,6 +327,20 @@ def test_parquet_and_compressed_input(tmp_path: Path) -> None:
     run(pipeline_of(packed, tmp_path / "plain", least(10), ExactDeduplication()), keep_steps=True)
     assert list((tmp_path / "plain.gristmill" / STEPS_FOLDER / "1-documents").glob("*.jsonl.zst"))
     assert verify(tmp_path / "plain").ok
+
+
+def test_what_a_writer_writes_follows_the_input_of_the_whole_run(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(2):
+        pq.write_table(pa.Table.from_pylist(documents(number)), source / f"part-{number}.parquet")
+    stages = [DocumentReader(str(source), sample=0.7), least(10), ExactDeduplication()]
+    run(Pipeline("p", stages=[*stages, DocumentWriter(str(tmp_path / "out"))]))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["part-0.parquet", "part-1.parquet"]
+    assert verify(tmp_path / "out").ok
+    ledger = Ledger(tmp_path / "out")
+    statuses = [ledger.why(record["id"]).status for record in documents(0)]
+    assert {"kept", "never seen"} <= set(statuses)
 
 
 def test_an_object_store_holds_output_and_steps(tmp_path: Path) -> None:
