@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.main import before_the_run, common_options, json_option, print_json
+from gristmill.cli.main import before_the_run, common_options, json_option, print_json, record_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +32,10 @@ _WRITERS = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_n
     metavar="FILE",
     help="Write what would become of every document to FILE (.parquet, .csv or .jsonl).",
 )
+@record_option
 @json_option
 @common_options
-def command(output: str, settings: tuple[str, ...], path: str | None, as_json: bool) -> None:
+def command(output: str, settings: tuple[str, ...], path: str | None, record_path: str | None, as_json: bool) -> None:
     """Decide again with other thresholds, without a run.
 
     From the scores in the record of OUTPUT, which must come from a run with --scores all: how many documents would be
@@ -47,7 +48,7 @@ def command(output: str, settings: tuple[str, ...], path: str | None, as_json: b
     from gristmill.ledger.ask.ledger import Ledger
     from gristmill.ledger.ask.rethreshold import cuts
 
-    ledger = Ledger(output)
+    ledger = Ledger(output, record_path=record_path)
     with before_the_run():
         known = cuts(ledger)
         thresholds = read_thresholds(settings)

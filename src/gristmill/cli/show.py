@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.main import common_options, json_option, print_json
+from gristmill.cli.main import common_options, json_option, print_json, record_option
 from gristmill.figures import plural
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ _FACTS = ("version", "executor", "started", "finished", "error", "partitions_com
 @click.command("show")
 @click.argument("output")
 @click.option("--all", "show_all", is_flag=True, help="Also list stages that dropped nothing.")
+@record_option
 @json_option
 @common_options
-def command(output: str, show_all: bool, as_json: bool) -> None:
+def command(output: str, show_all: bool, record_path: str | None, as_json: bool) -> None:
     """Show the summary of a run again.
 
     From the record of OUTPUT: every stage with its rows, what was dropped and why, and what it took. Of a run that is
@@ -39,7 +40,7 @@ def command(output: str, show_all: bool, as_json: bool) -> None:
     from gristmill.ledger.record.run_record import read_run
     from gristmill.ledger.record.workflow_record import is_list_only, read_workflow_record
 
-    folder = RunFolder(output)
+    folder = RunFolder(output, record_path=record_path)
     workflow = read_workflow_record(folder)
     listed = workflow is not None and is_list_only(folder)
     if not listed:
@@ -123,15 +124,15 @@ def state(report: RunReport, run: Mapping[str, Any]) -> list[str]:
 
 def step_states(folder: RunFolder, workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
     """How the steps of a run that has several stand, as far as they are still there."""
-    from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
+    from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, step_folder
     from gristmill.ledger.record.manifest import Manifest
     from gristmill.ledger.record.run_record import read_run
 
     root = workflow.get("steps_folder") or folder.join(f"{RECORD_FOLDER}/{STEPS_FOLDER}")
     names = {name.split("/", 1)[0] for name in RunFolder(root, folder.storage_options).walk() if "/" in name}
     found = []
-    for name in sorted({name.removesuffix(".gristmill") for name in names}):
-        step = RunFolder(f"{root}/{name}", folder.storage_options)
+    for name in sorted(names):
+        step = step_folder(f"{root}/{name}", folder.storage_options)
         run = read_run(step)
         if run is not None:
             totals = Manifest(step).totals()

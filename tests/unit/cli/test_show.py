@@ -96,7 +96,7 @@ def test_a_killed_run_says_how_far_its_steps_have_come(tmp_path: Path) -> None:
     shown = gristmill("show", output)
     assert shown.exit_code == 0, shown.output
     assert "Status: running, or killed; 0 of 1 partition" in shown.output
-    assert "1-documents: done, 1 of 1 partitions" in shown.output
+    assert "documents-1: done, 1 of 1 partitions" in shown.output
     assert "signatures: done, 1 of 1 partitions" in shown.output
     done = gristmill("run", path, str(tmp_path / "in"), output, "--workers", "0")
     assert done.exit_code == 0, done.output

@@ -68,8 +68,8 @@ class PipelineSteps:
         self._check_room(len(places))
         documents: PipelineDocuments | None = None
         waiting: list[Stage] = []
-        number = 0
-        for place, stage in enumerate(stages[: places[-1] + 1]):
+        written = searched = 0
+        for stage in stages[: places[-1] + 1]:
             if not stage.needs_all_documents:
                 waiting.append(stage)
                 continue
@@ -78,10 +78,11 @@ class PipelineSteps:
                 documents = PipelineDocuments.read_by(waiting)
                 waiting = [] if documents is not None else waiting
             if documents is None or waiting:
-                number += 1
-                documents = self._write_documents(documents, waiting, number, initial_tasks)
+                written += 1
+                documents = self._write_documents(documents, waiting, written, initial_tasks)
                 waiting = []
-            documents = documents.without(self._search(searching, documents, place))
+            searched += 1
+            documents = documents.without(self._search(searching, documents, searched))
         assert documents is not None
         self._begin_last(documents, stages[places[-1] + 1 :])
 
@@ -102,7 +103,7 @@ class PipelineSteps:
         initial_tasks: Sequence[Task[Any]] | None,
     ) -> PipelineDocuments:
         """Run some stages, and give the documents that they leave."""
-        path = f"{self._root}/{number}-documents"
+        path = f"{self._root}/documents-{number}"
         filetype = self._filetype
         settings = {"storage_options": self._storage} if self._storage else None
         writer: Stage
@@ -133,7 +134,7 @@ class PipelineSteps:
         self._spent({stage.name: StageTime(stage.calls, stage.busy_s) for stage in result.report.stages})
         return PipelineDocuments.left_by(path, filetype, self._storage)
 
-    def _search(self, stage: Deduplication, documents: PipelineDocuments, place: int) -> Stage:
+    def _search(self, stage: Deduplication, documents: PipelineDocuments, number: int) -> Stage:
         """Find the duplicates among some documents; gives the stage that removes them."""
         begun = time.monotonic()
         workflow = stage.workflow(
@@ -143,7 +144,7 @@ class PipelineSteps:
             id_field=None if self.options.id_field == "id" else self.options.id_field,
             write_kwargs={"storage_options": self._storage} if self._storage else None,
         )
-        workflow.step_prefix = f"{place}-search-"
+        workflow.step_prefix = f"search-{number}-"
         removal = workflow.search(
             documents,
             self.executor,

@@ -162,7 +162,7 @@ def test_a_deduplication_behind_the_reader_or_another_one_writes_no_documents_be
     assert not [name for name in steps_of(tmp_path / "out") if "documents" in name]
     assert verify(tmp_path / "out").ok
     run(pipeline_of(source, tmp_path / "two", least(10), ExactDeduplication(), FuzzyDeduplication()), keep_steps=True)
-    assert [name for name in steps_of(tmp_path / "two") if "documents" in name] == ["1-documents"]
+    assert [name for name in steps_of(tmp_path / "two") if "documents" in name] == ["documents-1"]
     report = verify(tmp_path / "two")
     assert report.ok
     assert report.steps > 3
@@ -315,7 +315,7 @@ def test_parquet_and_compressed_input(tmp_path: Path) -> None:
     run(Pipeline("p", stages=[*stages, ParquetWriter(str(tmp_path / "out"))]), keep_steps=True)
     assert pq.read_table(tmp_path / "out" / "part-0.parquet").schema.field("n").type == pa.int64()
     assert verify(tmp_path / "out").ok
-    step = tmp_path / "out.gristmill" / STEPS_FOLDER / "1-documents"
+    step = tmp_path / "out.gristmill" / STEPS_FOLDER / "documents-1"
     assert list(step.glob("*.parquet"))
 
     import gzip
@@ -325,7 +325,7 @@ def test_parquet_and_compressed_input(tmp_path: Path) -> None:
     lines = "".join(json.dumps(record) + "\n" for record in documents(0))
     (packed / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     run(pipeline_of(packed, tmp_path / "plain", least(10), ExactDeduplication()), keep_steps=True)
-    assert list((tmp_path / "plain.gristmill" / STEPS_FOLDER / "1-documents").glob("*.jsonl.zst"))
+    assert list((tmp_path / "plain.gristmill" / STEPS_FOLDER / "documents-1").glob("*.jsonl.zst"))
     assert verify(tmp_path / "plain").ok
 
 
