@@ -12,7 +12,8 @@ TEXT = (PAGE.parent / "recipes.md").read_text(encoding="utf-8")
 
 
 def test_the_example_is_a_recipe() -> None:
-    [example] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    example, unique = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    assert len(parse_recipe(unique, variables={"input_path": "in/", "output_path": "out/"}).pipeline().stages) == 5
     recipe = parse_recipe(example, variables={"input_path": "in/", "output_path": "out/"})
     assert recipe.stages[2].parameters == {"min_words": 50, "score_field": "words"}
     assert recipe.executor_config == {"num_cpus": 4}

@@ -16,6 +16,8 @@ EXPECTED = {
     "quarantine partly --cause IndexError": (0, "No record matches"),
     "why clean sample#3": (0, "read as row 3 of partition sample"),
     "why clean sample#3 --diff": (0, "read as row 3 of partition sample"),
+    "rethreshold clean --set WordCountFilter.min_words=40": (0, "fewer"),
+    "show clean": (0, "WordCountFilter"),
     "diff clean strict": (1, "left"),
     "verify clean": (0, "is proved"),
 }

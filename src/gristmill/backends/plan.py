@@ -64,7 +64,7 @@ class RunSettings:
         output: The output; None when the pipeline has no writer.
         record: The folder with its record.
         plan_digest: What the manifest compares.
-        earlier: The folder of the step whose output this run reads; what is recorded there is carried on.
+        earlier: The folder of the step whose output this run reads; its record is continued.
         keeps_rows: Record which row each written document was, because a later step reads the output.
     """
 

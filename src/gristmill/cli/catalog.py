@@ -66,14 +66,14 @@ def stages(name: str | None, allow_code: tuple[str, ...], as_json: bool) -> None
     gristmill stages WordCountFilter
     """
     from gristmill.cli.run import search_current_folder
-    from gristmill.recipes.registry import all_registered, own_module, registered
+    from gristmill.recipes.registry import NAMES, all_registered, registered
     from gristmill.recipes.user_stages import declared_stages, package_of
 
     if name is None:
         found = list(all_registered())
         declared = {
             name: " and ".join(map(package_of, points))
-            + (" (cannot be used: a name of Gristmill)" if own_module(name) else "")
+            + (" (cannot be used: a name of Gristmill)" if name in NAMES else "")
             for name, points in declared_stages().items()
         }
         if as_json:

@@ -39,9 +39,9 @@ def start_for_files(paths: object, modules: Sequence[str]) -> bool:
 
 def _modules(recipe: Recipe) -> list[str]:
     """Where the recipe's stages come from, as far as they are ours; others are loaded when the pipeline is built."""
-    from gristmill.recipes.registry import own_module
+    from gristmill.recipes.registry import NAMES
 
-    return [f"{module}:{entry.name}" for entry in recipe.stages if (module := own_module(entry.name)) is not None]
+    return [f"{NAMES[entry.name].module}:{entry.name}" for entry in recipe.stages if entry.name in NAMES]
 
 
 def _is_large(paths: object) -> bool:

@@ -21,10 +21,11 @@ _FACTS = ("version", "executor", "started", "finished", "error", "partitions_com
 
 @click.command("show")
 @click.argument("output")
+@click.option("--all", "show_all", is_flag=True, help="Also list stages that dropped nothing.")
 @record_option
 @json_option
 @common_options
-def command(output: str, record_path: str | None, as_json: bool) -> None:
+def command(output: str, show_all: bool, record_path: str | None, as_json: bool) -> None:
     """Show the summary of a run again.
 
     From the record of OUTPUT: every stage with its rows, what was dropped and why, and what it took. Of a run that is
@@ -55,7 +56,7 @@ def command(output: str, record_path: str | None, as_json: bool) -> None:
     if report is not None:
         for line in state(report, run):
             click.echo(line)
-        print_report(report, as_json=False, quiet=False)
+        print_report(report, as_json=False, quiet=False, show_all=show_all)
     if workflow is not None:
         click.echo("\n".join(summary(dict(workflow))))
     elif steps:
@@ -77,9 +78,20 @@ def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
     stages = []
     for name in dict.fromkeys([*totals.stages, *timed, *planned]):
         count, times = totals.stages.get(name, StageCount()), timed.get(name, {})
-        counted = {key: getattr(count, key) for key in ("rows_in", "rows_out", "created", "untracked", "changed")}
-        spent: dict[str, Any] = {"busy_s": float(times.get("busy_seconds", 0)), "calls": int(times.get("calls", 0))}
-        stages.append(StageReport(name, dropped=count.dropped, quarantined=count.quarantined, **counted, **spent))
+        stages.append(
+            StageReport(
+                name,
+                count.rows_in,
+                count.rows_out,
+                count.created,
+                count.dropped,
+                count.quarantined,
+                count.untracked,
+                count.changed,
+                float(times.get("busy_seconds", 0)),
+                int(times.get("calls", 0)),
+            )
+        )
     return RunReport(
         pipeline=str(run.get("pipeline", "")),
         status=str(run.get("status", "unknown")),
@@ -92,6 +104,7 @@ def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
         partitions_done_before=int(run.get("partitions_done_before") or 0),
         output=folder.path,
         alarms=tuple(map(str, run.get("alarms") or ())),
+        left_out=(run.get("files") or {}).get("left_out") or {},
     )
 
 
@@ -111,7 +124,7 @@ def state(report: RunReport, run: Mapping[str, Any]) -> list[str]:
 
 def step_states(folder: RunFolder, workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
     """How the steps of a run that has several stand, as far as they are still there."""
-    from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, step_folder
+    from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, step_folder
     from gristmill.ledger.record.manifest import Manifest
     from gristmill.ledger.record.run_record import read_run
 

@@ -171,7 +171,7 @@ class Pipeline:
             steps = None
             with begun_run(self, chosen, initial_tasks, options, list(listeners), progress=progress) as run:
                 if comparing is not None:
-                    steps = comparing.steps(run, chosen, options, listeners)
+                    steps = comparing.steps(run, chosen, options)
                 if len(run.work):
                     if steps is not None:
                         steps.run_earlier(initial_tasks)

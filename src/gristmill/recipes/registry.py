@@ -127,7 +127,8 @@ _WRAPPERS = {
 }
 """What wraps filters and modifiers in Python, and how a recipe says the same."""
 
-_NAMES = {name: Registered(name, module, kind) for module, (kind, names) in _TABLE.items() for name in names.split()}
+NAMES = {name: Registered(name, module, kind) for module, (kind, names) in _TABLE.items() for name in names.split()}
+"""Every name of this package that a recipe may use."""
 
 
 def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
@@ -142,34 +143,29 @@ def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
     """
     if name in _WRAPPERS:
         raise UnknownNameError(f"There is no {name!r} in recipes; {_WRAPPERS[name]}", name=name)
-    if name not in _NAMES:
+    if name not in NAMES:
         from gristmill.recipes.user_stages import user_stage
 
         found = user_stage(name, allow_code)
         if found is not None:
             return found
-        now = next((one for one in _NAMES if earlier_name(one) == name), None)  # as a report of an earlier version says
-        near = f" Did you mean {now!r}?" if now else did_you_mean(name, _NAMES)
+        now = next((one for one in NAMES if earlier_name(one) == name), None)  # as a report of an earlier version says
+        near = f" Did you mean {now!r}?" if now else did_you_mean(name, NAMES)
         raise UnknownNameError(
             f"There is no stage, filter or modifier named {name!r}.{near} 'gristmill stages' lists all of them.",
             name=name,
         )
-    return _NAMES[name]
-
-
-def own_module(name: str) -> str | None:
-    """The module of this package that has what `name` stands for; None for names that are not of the table."""
-    return _NAMES[name].module if name in _NAMES else None
+    return NAMES[name]
 
 
 def all_registered() -> Iterable[Registered]:
     """Every entry, by kind and name."""
-    return sorted(_NAMES.values(), key=lambda entry: (KINDS.index(entry.kind), entry.name))
+    return sorted(NAMES.values(), key=lambda entry: (KINDS.index(entry.kind), entry.name))
 
 
 def find_by_class(cls: type[Any]) -> Registered | None:
     """The entry that leads to exactly this class, or None; imports nothing else."""
-    entry = _NAMES.get(cls.__name__)
+    entry = NAMES.get(cls.__name__)
     return entry if entry is not None and entry.load() is cls else None
 
 

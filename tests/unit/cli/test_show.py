@@ -55,13 +55,15 @@ def test_the_summary_is_that_of_the_run(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_says_what_is_committed_and_why_it_failed(tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "a.jsonl", rows(20))
-    (tmp_path / "in" / "b.jsonl").write_text("no record\n" * 20)
+    write_lines(tmp_path / "in" / "b.jsonl", rows(20, start=20))
+    with open(tmp_path / "in" / "b.jsonl", "a") as file:
+        file.write("no record\n" * 20)
     output = str(tmp_path / "out")
     path = recipe(tmp_path, "- WordCountFilter: {min_words: 5}")
     assert gristmill("run", path, str(tmp_path / "in"), output, "--workers", "0").exit_code == 1
     text = gristmill("show", output).output
     assert "Status: failed" in text
-    assert "Error: 20 of 40 records could not be processed" in text
+    assert "Error: 20 of 60 records could not be processed" in text
     assert "Run the same command again to resume." in text
     assert json.loads(gristmill("show", output, "--json").output)["status"] == "failed"
 
@@ -94,7 +96,7 @@ def test_a_killed_run_says_how_far_its_steps_have_come(tmp_path: Path) -> None:
     shown = gristmill("show", output)
     assert shown.exit_code == 0, shown.output
     assert "Status: running, or killed; 0 of 1 partition" in shown.output
-    assert "1-documents: done, 1 of 1 partitions" in shown.output
+    assert "documents-1: done, 1 of 1 partitions" in shown.output
     assert "signatures: done, 1 of 1 partitions" in shown.output
     done = gristmill("run", path, str(tmp_path / "in"), output, "--workers", "0")
     assert done.exit_code == 0, done.output

@@ -91,7 +91,7 @@ def commit_partition(
         damaged=_damaged_files(partition, trail) if trail.quarantine else None,
     )
     if step is not None:
-        committed, contents = step.carried_on(committed, contents)
+        committed, contents = step.continued(committed, contents)
     records: dict[str, FileEntry] = {}
     for kind, (data, length) in contents.items():
         place = folder.relative(folder.record_path(kind, partition.id))

@@ -1,4 +1,4 @@
-"""The record of a partition carried on from one step of a run to the next.
+"""The record of a partition, continued from one step of a run to the next.
 
 A pipeline with a deduplication runs in steps, with files between them. Each step reads the files of the one before, but
 its record tells of the whole way so far: row numbers are those of the input, and counts, decisions, changes, scores and
@@ -63,7 +63,7 @@ class EarlierStep:
             if record.row >= 0:
                 record.row = int(numbers[record.row])
 
-    def carried_on(self, own: ManifestEntry, contents: Contents) -> tuple[ManifestEntry, Contents]:
+    def continued(self, own: ManifestEntry, contents: Contents) -> tuple[ManifestEntry, Contents]:
         """The entry and the record of a partition from its input to the end of the present step.
 
         Raises:

@@ -25,7 +25,6 @@ from gristmill.pipeline.run import Options, Run, prepare
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.forecast import FreeSpace
 from gristmill.stages.deduplication.step_files import PipelineDocuments
-from gristmill.stages.source_sink import ReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.storage.formats import codec_of
@@ -48,13 +47,11 @@ class PipelineSteps:
         run: The run as a whole; its output is open.
         executor: Where all steps run.
         options: Those of the run.
-        listeners: Told about every step.
     """
 
     run: Run
     executor: BaseExecutor
     options: Options
-    listeners: Sequence[Listener]
 
     def run_earlier(self, initial_tasks: Sequence[Task[Any]] | None) -> None:
         """Run all steps but the last, and make the last one what is left to do for the run.
@@ -65,26 +62,27 @@ class PipelineSteps:
         assert self.run.state is not None
         if self.options.fresh:
             self.finish(keep=False)
-        pipeline = self.run.pipeline
-        stages = list(pipeline.stages)
+        # Expanded as a whole: what a part is called, and what a writer writes, depends on the stages before it.
+        stages = expand(self.run.pipeline.stages)
         places = [at for at, stage in enumerate(stages) if stage.needs_all_documents]
         self._check_room(len(places))
         documents: PipelineDocuments | None = None
         waiting: list[Stage] = []
-        number = 0
-        for place, stage in enumerate(stages[: places[-1] + 1]):
+        written = searched = 0
+        for stage in stages[: places[-1] + 1]:
             if not stage.needs_all_documents:
                 waiting.append(stage)
                 continue
             searching: Any = stage
-            if documents is None and len(waiting) == 1 and not initial_tasks:
-                documents = PipelineDocuments.read_by(waiting[0])
+            if documents is None and not initial_tasks:
+                documents = PipelineDocuments.read_by(waiting)
                 waiting = [] if documents is not None else waiting
             if documents is None or waiting:
-                number += 1
-                documents = self._write_documents(documents, waiting, number, initial_tasks)
+                written += 1
+                documents = self._write_documents(documents, waiting, written, initial_tasks)
                 waiting = []
-            documents = documents.without(self._search(searching, documents, place))
+            searched += 1
+            documents = documents.without(self._search(searching, documents, searched))
         assert documents is not None
         self._begin_last(documents, stages[places[-1] + 1 :])
 
@@ -105,7 +103,7 @@ class PipelineSteps:
         initial_tasks: Sequence[Task[Any]] | None,
     ) -> PipelineDocuments:
         """Run some stages, and give the documents that they leave."""
-        path = f"{self._root}/{number}-documents"
+        path = f"{self._root}/documents-{number}"
         filetype = self._filetype
         settings = {"storage_options": self._storage} if self._storage else None
         writer: Stage
@@ -130,13 +128,13 @@ class PipelineSteps:
             scores=self.options.scores,
             alarm_share=None,
             record_path=step_folder(path).record,
-            listeners=[*self.listeners, self._recorded],
+            listeners=[*self._listeners, self._recorded],
             progress=False,
         )
         self._spent({stage.name: StageTime(stage.calls, stage.busy_s) for stage in result.report.stages})
         return PipelineDocuments.left_by(path, filetype, self._storage)
 
-    def _search(self, stage: Deduplication, documents: PipelineDocuments, place: int) -> Stage:
+    def _search(self, stage: Deduplication, documents: PipelineDocuments, number: int) -> Stage:
         """Find the duplicates among some documents; gives the stage that removes them."""
         begun = time.monotonic()
         workflow = stage.workflow(
@@ -146,14 +144,14 @@ class PipelineSteps:
             id_field=None if self.options.id_field == "id" else self.options.id_field,
             write_kwargs={"storage_options": self._storage} if self._storage else None,
         )
-        workflow.step_prefix = f"{place}-search-"
+        workflow.step_prefix = f"search-{number}-"
         removal = workflow.search(
             documents,
             self.executor,
             name=stage.name,
             error_budget=self.options.error_budget,
             salvage=self.options.salvage,
-            listeners=[*self.listeners, self._sampled],
+            listeners=[*self._listeners, self._sampled],
         )
         self._spent({stage.name: StageTime(1, time.monotonic() - begun)})
         return removal
@@ -216,7 +214,8 @@ class PipelineSteps:
 
     @property
     def _filetype(self) -> str:
-        reader = next((stage for stage in expand(self.run.pipeline.stages) if isinstance(stage, ReaderStage)), None)
+        """Parquet, whose types JSON does not have, where Parquet is read."""
+        reader = self.run.plan.segments[0].stages[0]
         return "parquet" if isinstance(reader, ParquetReaderStage) else "jsonl"
 
     @property
@@ -226,6 +225,13 @@ class PipelineSteps:
         return "zstd" if any(codec_of(path.lower()) != "none" for path in sources) else None
 
     # --- what all steps come to ---
+
+    @property
+    def _listeners(self) -> list[Listener]:
+        """Who is told about the steps: all who are told about the run, but for what keeps its record."""
+        state = self.run.state
+        assert state is not None
+        return [one for one in self.run.work.events.listeners if one is not state.recorder and one is not self.run.perf]
 
     def _spent(self, times: Mapping[str, StageTime]) -> None:
         trail = Trail()

@@ -18,7 +18,6 @@ from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
     from gristmill.backends.base import BaseExecutor
-    from gristmill.observe.events import Listener
     from gristmill.pipeline.run import Options, Run
     from gristmill.stages.deduplication.pipeline_steps import PipelineSteps
 
@@ -53,11 +52,11 @@ class Deduplication(ProcessingStage[DocumentBatch, DocumentBatch]):
             f"{type(self.workflow(output_path='unique/')).__name__}."
         )
 
-    def steps(self, run: Run, executor: BaseExecutor, options: Options, listeners: Sequence[Listener]) -> PipelineSteps:
+    def steps(self, run: Run, executor: BaseExecutor, options: Options) -> PipelineSteps:
         """The steps that come before the last one of a run."""
         from gristmill.stages.deduplication.pipeline_steps import PipelineSteps
 
-        return PipelineSteps(run, executor, options, listeners)
+        return PipelineSteps(run, executor, options)
 
 
 class ExactDeduplication(Deduplication):

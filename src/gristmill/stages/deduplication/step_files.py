@@ -9,7 +9,6 @@ from typing import Any
 from gristmill.ledger.record.layout import RunFolder, step_folder
 from gristmill.ledger.record.manifest import Manifest, ManifestEntry
 from gristmill.ledger.record.workflow_record import contents_digest
-from gristmill.pipeline.planner import expand
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec, own_copy
 from gristmill.stages.deduplication.source import DocumentSource
 from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage
@@ -151,12 +150,12 @@ class PipelineDocuments(DocumentSource):
     step: str | None = None
 
     @classmethod
-    def read_by(cls, reader: Stage) -> PipelineDocuments | None:
-        """The documents of the input, where its reader is made of a source and a reader and nothing else."""
-        parts = expand([reader])
+    def read_by(cls, parts: Sequence[Stage]) -> PipelineDocuments | None:
+        """The documents of the input, where these stages are a source and a reader and nothing else."""
         if len(parts) != 2 or not isinstance(parts[0], SourceStage) or not isinstance(parts[1], ReaderStage):
             return None
-        return cls("", _filetype(parts[1]), stages=tuple(parts))
+        filetype = "parquet" if isinstance(parts[1], ParquetReaderStage) else "jsonl"
+        return cls("", filetype, stages=tuple(parts))
 
     @classmethod
     def left_by(cls, step: str, filetype: str, storage_options: Mapping[str, Any] | None) -> PipelineDocuments:
@@ -191,8 +190,3 @@ class PipelineDocuments(DocumentSource):
     def has_one_file_each(self) -> bool:
         """Whether every partition comes from one file, so that it can be told where a document comes from."""
         return self.step is None or all(len(partition.source_files) == 1 for partition in self.partitions())
-
-
-def _filetype(reader: ReaderStage) -> str:
-    """What a step writes for the next one: Parquet, whose types JSON does not have, where Parquet was read."""
-    return "parquet" if isinstance(reader, ParquetReaderStage) else "jsonl"

@@ -27,6 +27,7 @@ from gristmill.stages.deduplication import (
     SemanticDeduplication,
 )
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from gristmill.stages.text.io import DocumentReader, DocumentWriter
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.stages.text.modifiers import Modify, UrlRemover
@@ -161,7 +162,7 @@ def test_a_deduplication_behind_the_reader_or_another_one_writes_no_documents_be
     assert not [name for name in steps_of(tmp_path / "out") if "documents" in name]
     assert verify(tmp_path / "out").ok
     run(pipeline_of(source, tmp_path / "two", least(10), ExactDeduplication(), FuzzyDeduplication()), keep_steps=True)
-    assert [name for name in steps_of(tmp_path / "two") if "documents" in name] == ["1-documents"]
+    assert [name for name in steps_of(tmp_path / "two") if "documents" in name] == ["documents-1"]
     report = verify(tmp_path / "two")
     assert report.ok
     assert report.steps > 3
@@ -314,7 +315,7 @@ def test_parquet_and_compressed_input(tmp_path: Path) -> None:
     run(Pipeline("p", stages=[*stages, ParquetWriter(str(tmp_path / "out"))]), keep_steps=True)
     assert pq.read_table(tmp_path / "out" / "part-0.parquet").schema.field("n").type == pa.int64()
     assert verify(tmp_path / "out").ok
-    step = tmp_path / "out.gristmill" / STEPS_FOLDER / "1-documents"
+    step = tmp_path / "out.gristmill" / STEPS_FOLDER / "documents-1"
     assert list(step.glob("*.parquet"))
 
     import gzip
@@ -324,8 +325,22 @@ def test_parquet_and_compressed_input(tmp_path: Path) -> None:
     lines = "".join(json.dumps(record) + "\n" for record in documents(0))
     (packed / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     run(pipeline_of(packed, tmp_path / "plain", least(10), ExactDeduplication()), keep_steps=True)
-    assert list((tmp_path / "plain.gristmill" / STEPS_FOLDER / "1-documents").glob("*.jsonl.zst"))
+    assert list((tmp_path / "plain.gristmill" / STEPS_FOLDER / "documents-1").glob("*.jsonl.zst"))
     assert verify(tmp_path / "plain").ok
+
+
+def test_what_a_writer_writes_follows_the_input_of_the_whole_run(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(2):
+        pq.write_table(pa.Table.from_pylist(documents(number)), source / f"part-{number}.parquet")
+    stages = [DocumentReader(str(source), sample=0.7), least(10), ExactDeduplication()]
+    run(Pipeline("p", stages=[*stages, DocumentWriter(str(tmp_path / "out"))]))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["part-0.parquet", "part-1.parquet"]
+    assert verify(tmp_path / "out").ok
+    ledger = Ledger(tmp_path / "out")
+    statuses = [ledger.why(record["id"]).status for record in documents(0)]
+    assert {"kept", "never seen"} <= set(statuses)
 
 
 def test_an_object_store_holds_output_and_steps(tmp_path: Path) -> None:
@@ -399,3 +414,32 @@ def test_a_replay_is_refused(tmp_path: Path) -> None:
     run(whole)
     with pytest.raises(ResumeError, match="compares all documents"):
         whole.replay(IN_PROCESS)
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_damage_in_the_input_is_known_to_the_record_of_the_last_step(tmp_path: Path, salvage: bool) -> None:
+    import gzip
+
+    source = write_input(tmp_path / "in", files=2)
+    lines = "".join(json.dumps(record) + "\n" for record in documents(7) * 200)
+    (source / "part-7.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-400])
+    whole = pipeline_of(source, tmp_path / "out", least(10), ExactDeduplication())
+    result = run(whole, salvage=salvage, error_budget=None)
+    report = verify(tmp_path / "out")
+    assert not report.problems
+    assert len(report.damaged) == 1
+    assert result.report.quarantined == 1
+    assert (Ledger(tmp_path / "out").why("7-1").status == "duplicate") == salvage
+
+
+def test_listeners_are_told_about_every_step(tmp_path: Path) -> None:
+    from gristmill.observe.events import RunFinished, RunStarted
+
+    told: list[Any] = []
+    source = write_input(tmp_path / "in")
+    run(pipeline_of(source, tmp_path / "out", least(10), ExactDeduplication()), listeners=[told.append])
+    names = [event.pipeline for event in told if isinstance(event, RunStarted)]
+    assert names == ["p: step 1", "exact_deduplication: signatures", "exact_deduplication: groups", "p"]
+    # One after the other: a display shows one run at a time.
+    kinds = [type(event).__name__ for event in told if isinstance(event, RunStarted | RunFinished)]
+    assert kinds == ["RunStarted", "RunFinished"] * 4
