@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -50,6 +50,16 @@ class Gpu(Noted):
     """The same with a share of a GPU."""
 
     resources = Resources(cpus=0.1, gpus=0.25)
+
+
+class Leaks(Noted):
+    """Keeps some megabytes of each call."""
+
+    kept: ClassVar[list[bytes]] = []
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        Leaks.kept.append(os.urandom(30_000_000))
+        return super().process(task)
 
 
 class Hangs(ProcessingStage[DocumentBatch, DocumentBatch]):
