@@ -62,6 +62,21 @@ class Leaks(Noted):
         return super().process(task)
 
 
+class LeaksInTasks(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """The same in a stage that holds nothing by its own account; writes down its process."""
+
+    name = "leaks"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        Leaks.kept.append(os.urandom(30_000_000))
+        (self.folder / f"{os.getpid()}-{uuid.uuid4().hex}").touch()
+        time.sleep(0.3)
+        return task
+
+
 class Hangs(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Never comes back from one document."""
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from gristmill.stages.text.io.reader import JsonlReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from tests.contract import stages
 from tests.contract.executor_suite import InProcess, contents, make_input
-from tests.integration.ray.ray_stages import Gpu, Hangs, Leaks, Noted, SaysVariable, notes
+from tests.integration.ray.ray_stages import Gpu, Hangs, Leaks, LeaksInTasks, Noted, SaysVariable, notes
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[3]
@@ -141,6 +142,19 @@ def test_workers_are_replaced_when_their_memory_grows(
     _pipeline(source, tmp_path / "out", leaks).run(executor=executor, listeners=[events.append])
     assert [event.cause for event in events if isinstance(event, WorkerStopped)] == ["recycled", "finished"]
     assert len(notes(folder, "call")) == 4, "no call is made again"
+
+
+def test_processes_of_tasks_are_replaced_when_their_memory_grows(
+    ray_cluster: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gristmill.backends.ray.stage_specs.MOST_GROWTH_BYTES", 40_000_000)
+    source = make_input(tmp_path / "in", files=9, rows=2)
+    _pipeline(source, tmp_path / "out", LeaksInTasks(folder)).run(executor=RayDataExecutor())
+    calls = Counter(path.name.partition("-")[0] for path in folder.iterdir())
+    assert sum(calls.values()) == 9, "no call is made again"
+    assert max(calls.values()) <= 3, calls
+    said = capsys.readouterr()
+    assert not _alarms(said.out + said.err)
 
 
 @pytest.mark.cluster

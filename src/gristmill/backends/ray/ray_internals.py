@@ -30,6 +30,9 @@ DATA_SETTINGS = {"_max_num_blocks_in_streaming_gen_buffer": 16}
 """Blocks of a worker that may wait for Ray's loop, which takes them ten times per second: with Ray's own limit of two,
 a worker makes at most 20 batches per second."""
 
+MOST_CALLS = 1_000_000_000
+"""Calls after which a process for tasks ends; never reached, unless `leave_after_call` says so."""
+
 _hidden: set[str] = set()
 """How lines begin that are not printed."""
 
@@ -53,6 +56,16 @@ def reread_authentication() -> None:
     """Let Ray in this process see changed `RAY_AUTH_*` variables: it reads them only once, when it is imported."""
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def leave_after_call() -> None:
+    """Let Ray end this process after the present call of a task whose `max_calls` is `MOST_CALLS`.
+
+    Ray counts calls and ends processes itself. It has no public way to end one earlier, and reports any other end.
+    """
+    counters = ray._private.worker.global_worker.function_actor_manager._num_task_executions
+    for function in counters:
+        counters[function] = MOST_CALLS - 1
 
 
 def hide_retries(operator: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import ray
 
-from gristmill.backends.ray.ray_internals import task_attempt
+from gristmill.backends.ray.ray_internals import leave_after_call, task_attempt
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.ray_data.background import StageThread
 from gristmill.execution.packed_task import PackedTask
@@ -128,6 +128,8 @@ def run_segment(frame: pd.DataFrame, spec: WorkerSpec) -> Iterator[pd.DataFrame]
             del _workers[other]
         _workers[key] = SegmentWorker(spec)
     yield from _run(_workers[key], frame)
+    if _workers[key].has_grown:
+        leave_after_call()
 
 
 def _run(worker: SegmentWorker, frame: pd.DataFrame, stage_thread: StageThread | None = None) -> Iterator[pd.DataFrame]:

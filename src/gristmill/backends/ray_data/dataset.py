@@ -146,8 +146,7 @@ class SegmentDataset:
             options["label_selector"] = {"ray.io/node-id": f"!{self._run.cluster.avoided}"}
         options.update(spec.ray.ray_remote_args or {})
         if not self._run.stays(segment):
-            if spec.ray.max_calls_per_worker is not None:
-                options["max_calls"] = spec.ray.max_calls_per_worker
+            options.setdefault("max_calls", spec.ray.max_calls_per_worker or ray_internals.MOST_CALLS)
             asked = (segment.workers, self._settings.max_workers_per_stage, spec.ray.max_workers)
             tasks = TaskPoolStrategy(size=None if asked == (None, None, None) else most)
             return dataset.map_batches(named_call(name), fn_kwargs={"spec": worker}, compute=tasks, **options)
