@@ -124,7 +124,7 @@ def state(report: RunReport, run: Mapping[str, Any]) -> list[str]:
 
 def step_states(folder: RunFolder, workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
     """How the steps of a run that has several stand, as far as they are still there."""
-    from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, step_folder
+    from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, step_folder
     from gristmill.ledger.record.manifest import Manifest
     from gristmill.ledger.record.run_record import read_run
 

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -50,6 +50,31 @@ class Gpu(Noted):
     """The same with a share of a GPU."""
 
     resources = Resources(cpus=0.1, gpus=0.25)
+
+
+class Leaks(Noted):
+    """Keeps some megabytes of each call."""
+
+    kept: ClassVar[list[bytes]] = []
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        Leaks.kept.append(os.urandom(30_000_000))
+        return super().process(task)
+
+
+class LeaksInTasks(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """The same in a stage that holds nothing by its own account; writes down its process."""
+
+    name = "leaks"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        Leaks.kept.append(os.urandom(30_000_000))
+        (self.folder / f"{os.getpid()}-{uuid.uuid4().hex}").touch()
+        time.sleep(0.3)
+        return task
 
 
 class Hangs(ProcessingStage[DocumentBatch, DocumentBatch]):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from gristmill.backends.ray_actor_pool import RayActorPoolExecutor
 from gristmill.backends.ray_data import RayDataExecutor
+from gristmill.backends.ray_data.dataset import SegmentDataset
 from gristmill.errors import ResourcesError, UsageError
 from gristmill.ledger.prove.verify import verify
 from gristmill.observe.events import WorkerStopped
@@ -23,7 +25,7 @@ from gristmill.stages.text.io.reader import JsonlReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from tests.contract import stages
 from tests.contract.executor_suite import InProcess, contents, make_input
-from tests.integration.ray.ray_stages import Gpu, Hangs, Noted, SaysVariable, notes
+from tests.integration.ray.ray_stages import Gpu, Hangs, Leaks, LeaksInTasks, Noted, SaysVariable, notes
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,7 +91,23 @@ def test_stages_that_run_one_after_the_other_can_each_have_the_gpu(source: Path,
     assert [note["gpus"] for note in notes(folder, "setup")] == [[0], [0]]
 
 
-def test_workers_are_replaced_when_they_are_old(source: Path, folder: Path, tmp_path: Path) -> None:
+def _alarms(text: str) -> list[str]:
+    """Lines that would frighten a user."""
+    return [line for line in text.splitlines() if any(word in line for word in ("died", "killed", "fail", "retried"))]
+
+
+def test_workers_are_replaced_when_they_are_old(
+    source: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of that looks like a fault; and Ray shows its operators by the names of the stages."""
+    build = SegmentDataset._dataset
+
+    def build_and_print(self: SegmentDataset) -> Any:
+        dataset = build(self)
+        print(repr(dataset))
+        return dataset
+
+    monkeypatch.setattr(SegmentDataset, "_dataset", build_and_print)
     spec = {"worker_max_lifetime_m": 0.001, "worker_restart_interval_m": 0.0}
     old = Noted(folder, seconds=0.1).with_(xenna_stage_spec=spec, num_workers=1)
     events: list[Any] = []
@@ -107,6 +125,66 @@ def test_workers_are_replaced_when_they_are_old(source: Path, folder: Path, tmp_
     other.mkdir()
     _pipeline(source, tmp_path / "here", stages.Stream(), Noted(other)).run(executor=InProcess())
     assert _same(tmp_path / "out", tmp_path / "here")
+    time.sleep(1.0)  # what Ray has to say comes a little later
+    said = capsys.readouterr()
+    assert not _alarms(said.out + said.err)
+    assert "MapBatches(jsonl_reader -> stream)" in said.out
+    assert "MapBatches(noted)" in said.out
+
+
+def test_workers_are_replaced_when_their_memory_grows(
+    source: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gristmill.backends.ray.stage_specs.MOST_GROWTH_BYTES", 40_000_000)
+    leaks = Leaks(folder, seconds=0.3).with_(num_workers=1)
+    events: list[Any] = []
+    executor = RayDataExecutor(config={"batches_per_call": 1})
+    _pipeline(source, tmp_path / "out", leaks).run(executor=executor, listeners=[events.append])
+    assert [event.cause for event in events if isinstance(event, WorkerStopped)] == ["recycled", "finished"]
+    assert len(notes(folder, "call")) == 4, "no call is made again"
+
+
+def test_processes_of_tasks_are_replaced_when_their_memory_grows(
+    ray_cluster: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gristmill.backends.ray.stage_specs.MOST_GROWTH_BYTES", 40_000_000)
+    source = make_input(tmp_path / "in", files=9, rows=2)
+    _pipeline(source, tmp_path / "out", LeaksInTasks(folder)).run(executor=RayDataExecutor())
+    calls = Counter(path.name.partition("-")[0] for path in folder.iterdir())
+    assert sum(calls.values()) == 9, "no call is made again"
+    assert max(calls.values()) <= 3, calls
+    said = capsys.readouterr()
+    assert not _alarms(said.out + said.err)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("cause", ["age", "growth"])
+def test_workers_on_xenna_are_replaced_and_nothing_is_done_again(
+    source: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cause: str,
+) -> None:
+    pytest.importorskip("cosmos_xenna")
+    from gristmill.backends.xenna import XennaExecutor
+
+    if cause == "age":
+        spec = {"worker_max_lifetime_m": 0.01, "worker_restart_interval_m": 0.0}
+        stage = Noted(folder, seconds=0.2).with_(xenna_stage_spec=spec, num_workers=1)
+    else:
+        monkeypatch.setattr("gristmill.backends.ray.stage_specs.MOST_GROWTH_BYTES", 100_000_000)
+        stage = Leaks(folder, seconds=0.3, name="noted").with_(num_workers=1)
+    events: list[Any] = []
+    result = _pipeline(source, None, stages.Stream(), stage).run(
+        executor=XennaExecutor(config={"cpu_allocation_percentage": 1.0}), listeners=[events.append]
+    )
+    assert sum(task.num_items for task in result) == 160
+    assert len(notes(folder, "call")) == 4 * 6
+    assert len(notes(folder, "setup")) == len(notes(folder, "teardown")) > 1
+    assert "recycled" in [event.cause for event in events if isinstance(event, WorkerStopped)]
+    said = capsys.readouterr()
+    assert not _alarms(said.out + said.err)
 
 
 def test_a_document_that_takes_too_long_is_set_aside(source: Path, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class Coordinator:
         self._events: list[WorkerStarted | WorkerStopped] = []
         self._problems: list[GristmillError] = []
         self._replaced_at: dict[int, float] = {}
+        self._grown: set[str] = set()
 
     # --- tasks ---
 
@@ -149,8 +150,12 @@ class Coordinator:
         """The workers that have started and not ended, with their handles."""
         return {worker: state.handle for worker, state in self._workers.items()}
 
-    def drain(self) -> tuple[list[WorkerStarted | WorkerStopped], list[GristmillError], int]:
-        """The events and errors since the last call, and how many workers have not ended."""
+    def worker_grew(self, worker: str) -> None:
+        """A worker holds so much more memory than at first that it should be replaced."""
+        self._grown.add(worker)
+
+    def drain(self) -> tuple[list[WorkerStarted | WorkerStopped], list[GristmillError], int, set[str]]:
+        """The events and errors since the last call, how many workers have not ended, and which have grown."""
         events, self._events = self._events, []
         problems, self._problems = self._problems, []
-        return events, problems, len(self._workers)
+        return events, problems, len(self._workers), self._grown

@@ -17,7 +17,7 @@ from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.backends.ray.allocation import Demand, Request, Share, check, fit
 from gristmill.backends.ray.cluster import Cluster
 from gristmill.backends.ray.coordinator import Coordinator
-from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, segment_spec
+from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, max_growth_bytes, segment_spec
 from gristmill.backends.ray.worker import WorkerReport, WorkerSpec, overrides, own_memory
 from gristmill.errors import GristmillError
 from gristmill.execution.driver import Work
@@ -63,6 +63,7 @@ class RayRun:
 
     Attributes:
         all_stay: Whether every segment keeps its workers, also those that hold nothing.
+        grown_workers: The ids of actors whose memory has grown so much that they should be replaced.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class RayRun:
         self.coordinator = coordinator
         self.specs: list[SegmentSpec] = [segment_spec(segment) for segment in plan.segments]
         self.all_stay = False
+        self.grown_workers: set[str] = set()
         self._default_lifetime_m = default_lifetime_m
         self._polled_at = time.monotonic()
         self._problem: GristmillError | None = None
@@ -92,6 +94,7 @@ class RayRun:
             whole_partitions=self.plan.whole_partitions,
             coordinator=self.coordinator,
             lifetime_s=lifetime_s(segment, self.specs[segment.index], self._default_lifetime_m),
+            max_growth_bytes=max_growth_bytes(self.specs[segment.index], self._default_lifetime_m),
             holds_gpu=bool(given),
         )
 
@@ -158,7 +161,8 @@ class RayRun:
 
     def _poll(self) -> int:
         """Take over what the coordinator knows; gives the number of workers that have not ended."""
-        events, problems, workers = ray.get(self.coordinator.drain.remote())
+        events, problems, workers, grown = ray.get(self.coordinator.drain.remote())
+        self.grown_workers.update(grown)
         self._polled_at = time.monotonic()
         for event in events:
             self.work.events.emit(event)

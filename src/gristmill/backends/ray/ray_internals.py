@@ -30,6 +30,12 @@ DATA_SETTINGS = {"_max_num_blocks_in_streaming_gen_buffer": 16}
 """Blocks of a worker that may wait for Ray's loop, which takes them ten times per second: with Ray's own limit of two,
 a worker makes at most 20 batches per second."""
 
+MOST_CALLS = 1_000_000_000
+"""Calls after which a process for tasks ends; never reached, unless `leave_after_call` says so."""
+
+_hidden: set[str] = set()
+"""How lines begin that are not printed."""
+
 
 def start_local_cluster(temp_dir: str, **options: Any) -> None:
     """Start a cluster on this machine whose files are below `temp_dir`, an option that `ray.init` does not document.
@@ -50,6 +56,34 @@ def reread_authentication() -> None:
     """Let Ray in this process see changed `RAY_AUTH_*` variables: it reads them only once, when it is imported."""
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def leave_after_call() -> None:
+    """Let Ray end this process after the present call of a task whose `max_calls` is `MOST_CALLS`.
+
+    Ray counts calls and ends processes itself. It has no public way to end one earlier, and reports any other end.
+    """
+    counters = ray._private.worker.global_worker.function_actor_manager._num_task_executions
+    for function in counters:
+        counters[function] = MOST_CALLS - 1
+
+
+def hide_retries(operator: str) -> None:
+    """Keep Ray from printing that calls of the actors of an operator failed and are made again, from now on.
+
+    They do whenever a worker is replaced as planned, and Ray has no setting for it. It still prints that a worker died,
+    and what is lost in a run is told by its own notices.
+    """
+    original = ray._private.worker.print_to_stdstream
+    if not _hidden:
+
+        def print_others(data: dict[str, Any], ignore_prefix: bool) -> None:
+            planned = [line for line in data["lines"] if line.startswith(tuple(_hidden)) and "will be retried" in line]
+            if others := [line for line in data["lines"] if line not in planned]:
+                original({**data, "lines": others}, ignore_prefix)
+
+        ray._private.worker.print_to_stdstream = print_others
+    _hidden.add(f"Task MapWorker(MapBatches({operator}))")
 
 
 def task_attempt() -> int:

@@ -9,6 +9,9 @@ from gristmill.backends.base import parse_config
 from gristmill.backends.plan import Segment
 from gristmill.errors import UsageError
 
+_MOST_CHARS = 80
+MOST_GROWTH_BYTES = 1 << 30
+"""A worker that holds so much more than after its first task is replaced: on Ray, a new one takes some seconds."""
 MODEL_LIFETIME_M = 120.0
 """Minutes after which a worker that holds a model is replaced, unless the stage says otherwise."""
 
@@ -102,12 +105,25 @@ def lifetime_s(segment: Segment, spec: SegmentSpec, default_m: float | None) -> 
 
     Workers that hold a model are replaced from time to time even if nobody asks for it.
     """
-    minutes = spec.xenna.worker_max_lifetime_m
-    if minutes is None:
-        minutes = default_m
+    minutes = _minutes(spec, default_m)
     if minutes is None and any(stage.needs_own_worker or stage.resources.requires_gpu for stage in segment.stages):
         minutes = MODEL_LIFETIME_M
     return minutes * 60 if minutes else None
+
+
+def shown_name(segment: Segment) -> str:
+    """The names of the segment's stages for Ray's own tables, where they must be ASCII and should fit."""
+    name = segment.name.replace("→", "->").encode("ascii", "replace").decode()
+    return name if len(name) <= _MOST_CHARS else f"{name[: _MOST_CHARS - 3]}..."
+
+
+def max_growth_bytes(spec: SegmentSpec, default_m: float | None) -> int | None:
+    """By how much a worker of the segment may grow before it is replaced; None where none is ever replaced."""
+    return None if _minutes(spec, default_m) == 0 else MOST_GROWTH_BYTES
+
+
+def _minutes(spec: SegmentSpec, default_m: float | None) -> float | None:
+    return default_m if spec.xenna.worker_max_lifetime_m is None else spec.xenna.worker_max_lifetime_m
 
 
 def _together(kind: type[Any], name: str, segment: Segment) -> Any:

@@ -28,7 +28,7 @@ from gristmill.tracking.origins import lineage_of
 
 _ANSWER_S = 600.0
 """How long a worker waits for the coordinator: it is quick, but its machine may be very busy."""
-_MEASURE_S = 1.0
+_MEASURE_S = 0.25
 """Seconds between two measurements of a worker's memory."""
 _SMALL = 1024
 """The weight of a value without documents."""
@@ -46,6 +46,7 @@ class WorkerSpec:
         whole_partitions: Whether it takes partitions from reading to commit.
         coordinator: The coordinator of the run.
         lifetime_s: The age at which the worker makes room for a new one; None: never.
+        max_growth_bytes: By how much its memory may grow after its first task; None: without a limit.
         holds_gpu: Whether it is given a GPU, or a share of one; else it sees none either.
     """
 
@@ -56,6 +57,7 @@ class WorkerSpec:
     whole_partitions: bool
     coordinator: Any
     lifetime_s: float | None = None
+    max_growth_bytes: int | None = None
     holds_gpu: bool = False
 
 
@@ -103,6 +105,7 @@ class SegmentWorker:
         self.failure: GristmillError | None = None
         self._started_at = time.monotonic()
         self._measured_at = float("-inf")
+        self._memory = self._first_memory = 0
         self._lock = threading.RLock()
         self._ended = False
         if not spec.holds_gpu:
@@ -162,8 +165,16 @@ class SegmentWorker:
             if self.number >= 0:
                 _answer(self.spec.coordinator.worker_ended.remote(self.name, cause, problem))
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether it holds so much more memory than after its first task that it should be replaced."""
+        limit = self.spec.max_growth_bytes
+        return limit is not None and self._memory - self._first_memory > limit
+
     def may_be_replaced(self, interval_s: float) -> bool:
-        """Whether the worker is old enough to be replaced, and no other of its segment was within `interval_s`."""
+        """Whether the worker has grown, or is old and no other of its segment was replaced within `interval_s`."""
+        if self.has_grown:
+            return True
         lifetime = self.spec.lifetime_s
         if lifetime is None or time.monotonic() - self._started_at <= lifetime:
             return False
@@ -261,7 +272,8 @@ class SegmentWorker:
             )
         if time.monotonic() - self._measured_at >= _MEASURE_S:
             self._measured_at = time.monotonic()
-            report.memory = own_memory()
+            report.memory = self._memory = own_memory()
+            self._first_memory = self._first_memory or self._memory
         counts = self.runner.call_counts
         seconds = time.perf_counter() - started - waited
         report.events.append(

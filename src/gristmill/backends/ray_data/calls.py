@@ -10,13 +10,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
 import ray
 
-from gristmill.backends.ray.ray_internals import task_attempt
+from gristmill.backends.ray.ray_internals import leave_after_call, task_attempt
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.ray_data.background import StageThread
 from gristmill.execution.packed_task import PackedTask
@@ -24,6 +24,8 @@ from gristmill.execution.packed_task import PackedTask
 COLUMN = "item"
 _HANDED_ON_S = 3.0
 """How long Ray may take to hand on the end of a call."""
+_KILLED_S = 60.0
+"""How long Ray may take to end a worker that has asked for it."""
 _TEARDOWN_S = 60.0
 """How long the end of a worker waits for the teardown of its stages."""
 
@@ -67,7 +69,7 @@ class SegmentActor:
                 self._turn.notify_all()
 
     def _begin(self) -> None:
-        """Begin a call, or end this process if it is old: then nothing of the call has been done.
+        """Begin a call, or end this process if it is old or has grown: then nothing of the call has been done.
 
         Ray starts the actor again and gives it the calls that it had not finished.
         """
@@ -83,7 +85,7 @@ class SegmentActor:
             self._stage_thread.call(lambda: worker.end("recycled"))
             # What the last call gave is still on its way; if it were lost, the call would be made again.
             time.sleep(_HANDED_ON_S)
-            os._exit(0)
+            _start_anew()
 
     def __del__(self) -> None:
         worker, stage_thread = getattr(self, "_worker", None), getattr(self, "_stage_thread", None)
@@ -91,6 +93,31 @@ class SegmentActor:
             with contextlib.suppress(TimeoutError):
                 stage_thread.call(worker.end, timeout_s=_TEARDOWN_S)
             stage_thread.stop()
+
+
+def _start_anew() -> None:
+    """Have Ray end this process and start the actor in another one.
+
+    If the process ended by itself, Ray would print that a worker died.
+    """
+    ray.kill(ray.get_runtime_context().current_actor, no_restart=False)
+    time.sleep(_KILLED_S)
+    os._exit(0)
+
+
+def named_actor(name: str) -> type[SegmentActor]:
+    """`SegmentActor` as Ray shows it for one segment."""
+    return type(name, (SegmentActor,), {})
+
+
+def named_call(name: str) -> Callable[[pd.DataFrame, WorkerSpec], Iterator[pd.DataFrame]]:
+    """`run_segment` as Ray shows it for one segment."""
+
+    def call(frame: pd.DataFrame, spec: WorkerSpec) -> Iterator[pd.DataFrame]:
+        yield from run_segment(frame, spec)
+
+    call.__name__ = call.__qualname__ = name
+    return call
 
 
 def run_segment(frame: pd.DataFrame, spec: WorkerSpec) -> Iterator[pd.DataFrame]:
@@ -101,6 +128,8 @@ def run_segment(frame: pd.DataFrame, spec: WorkerSpec) -> Iterator[pd.DataFrame]
             del _workers[other]
         _workers[key] = SegmentWorker(spec)
     yield from _run(_workers[key], frame)
+    if _workers[key].has_grown:
+        leave_after_call()
 
 
 def _run(worker: SegmentWorker, frame: pd.DataFrame, stage_thread: StageThread | None = None) -> Iterator[pd.DataFrame]:

@@ -18,9 +18,10 @@ from gristmill.backends.ray import ray_internals
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import temporary_variables
 from gristmill.backends.ray.driver import RayRun
+from gristmill.backends.ray.stage_specs import shown_name
 from gristmill.backends.ray.worker import WorkerReport
 from gristmill.backends.ray_data.background import BackgroundIterator, in_background
-from gristmill.backends.ray_data.calls import COLUMN, SegmentActor, block, run_segment
+from gristmill.backends.ray_data.calls import COLUMN, block, named_actor, named_call
 from gristmill.execution.packed_task import pack
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class SegmentDataset:
 
     def _mapped(self, dataset: Dataset, segment: Segment, share: Share) -> Dataset:
         spec = self._run.specs[segment.index]
-        worker = self._run.worker_spec(segment)
+        worker, name = self._run.worker_spec(segment), shown_name(segment)
         most = min(self._workers(segment), spec.ray.max_workers or self._workers(segment))
         options: dict[str, Any] = {
             "batch_size": None if segment.index == 0 else self._batches_per_call(segment),
@@ -145,11 +146,10 @@ class SegmentDataset:
             options["label_selector"] = {"ray.io/node-id": f"!{self._run.cluster.avoided}"}
         options.update(spec.ray.ray_remote_args or {})
         if not self._run.stays(segment):
-            if spec.ray.max_calls_per_worker is not None:
-                options["max_calls"] = spec.ray.max_calls_per_worker
+            options.setdefault("max_calls", spec.ray.max_calls_per_worker or ray_internals.MOST_CALLS)
             asked = (segment.workers, self._settings.max_workers_per_stage, spec.ray.max_workers)
             tasks = TaskPoolStrategy(size=None if asked == (None, None, None) else most)
-            return dataset.map_batches(run_segment, fn_kwargs={"spec": worker}, compute=tasks, **options)
+            return dataset.map_batches(named_call(name), fn_kwargs={"spec": worker}, compute=tasks, **options)
         least = min(most, max(share.least, spec.ray.min_workers or 1))
         pool = ActorPoolStrategy(
             min_size=least,
@@ -162,7 +162,8 @@ class SegmentDataset:
         )
         interval_m = spec.xenna.worker_restart_interval_m
         arguments = {"spec": worker, "restart_interval_s": 60 * (1.0 if interval_m is None else interval_m)}
-        return dataset.map_batches(SegmentActor, fn_constructor_kwargs=arguments, compute=pool, **options)
+        ray_internals.hide_retries(name)
+        return dataset.map_batches(named_actor(name), fn_constructor_kwargs=arguments, compute=pool, **options)
 
     def _environment(self, segment: Segment) -> dict[str, Any]:
         """What its workers need beside the environment of the connection: that of its stages goes before all others."""

@@ -7,6 +7,7 @@ no longer has a part, or no longer needs the change.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,14 +27,29 @@ VARIABLES = (
 """What Xenna sets in the driver. Left there, the next cluster of this process would not tell its workers their GPU."""
 
 
+_HANDED_ON_S = 2.0
+"""How long the results of a worker that has ended may take to arrive."""
+
+
 @contextlib.contextmanager
-def patched(*, nodes: frozenset[str], limits: Mapping[str, int], end_worker: Callable[[Any], None]) -> Iterator[None]:
+def patched(
+    *,
+    nodes: frozenset[str],
+    limits: Mapping[str, int],
+    end_worker: Callable[[Any, str], None],
+    has_grown: Callable[[str], bool],
+) -> Iterator[None]:
     """Xenna with these changes.
 
     - `_kill_actor_and_reap`: calls `end_worker` with the handle of a worker first. Xenna's stages have no hook for
       teardown: workers are killed.
     - `ActorPool._add_worker_group`: a stage gets no more workers than `limits` says for its name. Xenna takes a fixed
       number or none, and skips a worker that finds no place.
+    - `ActorPool._maybe_restart_long_running_actor` and `_find_worker_groups_with_free_slots`: a worker that is old, or
+      whose id `has_grown`, gets no more tasks and is replaced once it has none. Xenna kills it with the tasks it has,
+      finished or not, and has them done again by another one.
+    - `ActorPool._adjust_actors` and `delete_worker_groups`: what a worker has finished is kept when it is taken from
+      its stage. Xenna has all its tasks done again.
     - `make_cluster_resources_for_ray_cluster`: only `nodes` are used. Xenna uses all of them, asks each with a task
       that needs a processor, and takes a head that was started without any to have those of its machine.
     - `PipelineMonitor`: left out. It books a processor on every node and waits for it, asks the dashboard for more
@@ -42,14 +58,41 @@ def patched(*, nodes: frozenset[str], limits: Mapping[str, int], end_worker: Cal
     kill = actor_pool._kill_actor_and_reap
     add = actor_pool.ActorPool._add_worker_group
     look = resources.make_cluster_resources_for_ray_cluster
+    find = actor_pool.ActorPool._find_worker_groups_with_free_slots
+    adjust, delete = actor_pool.ActorPool._adjust_actors, actor_pool.ActorPool.delete_worker_groups
+    leaving: dict[str, str] = {}  # worker groups that get no more tasks, by the names of their pools
 
     def end_and_kill(actor: Any, node: str, label: str) -> None:
-        end_worker(actor)
+        end_worker(actor, "finished")
         kill(actor, node, label)
 
     def add_within_limit(pool: Any, worker: Any) -> bool:
         limit = limits.get(pool.name)
         return False if limit is not None and len(pool._worker_groups) >= limit else bool(add(pool, worker))
+
+    def replace_when_idle(pool: Any) -> None:
+        ready = {actor.metadata.worker_group_id: actor for actor in pool._ready_actors.values()}
+        group = leaving.pop(pool.name, None)
+        group = group if group in ready else _due_group(pool, has_grown)
+        if group is None:
+            return
+        if ready[group].num_used_slots:
+            leaving[pool.name] = group
+            return
+        end_worker(ready[group].actor_ref, "recycled")
+        pool._add_worker_group(pool._delete_worker_group(group))
+        pool._last_actor_restart_time = time.time()
+
+    def find_staying(pool: Any) -> list[Any]:
+        return [group for group in find(pool) if group.id_ != leaving.get(pool.name)]
+
+    def adjust_keeping(pool: Any) -> None:
+        _take_results(pool, end_worker)
+        adjust(pool)
+
+    def delete_keeping(pool: Any) -> None:
+        _take_results(pool, end_worker)
+        delete(pool)
 
     def look_at_nodes(cpu_allocation_percentage: float = 1.0) -> Any:
         return look(cpu_allocation_percentage, [node for node in ray.nodes() if node["NodeID"] in nodes])
@@ -58,10 +101,44 @@ def patched(*, nodes: frozenset[str], limits: Mapping[str, int], end_worker: Cal
         restored_variables(*VARIABLES),
         _replaced(actor_pool, "_kill_actor_and_reap", end_and_kill),
         _replaced(actor_pool.ActorPool, "_add_worker_group", add_within_limit),
+        _replaced(actor_pool.ActorPool, "_maybe_restart_long_running_actor", replace_when_idle),
+        _replaced(actor_pool.ActorPool, "_find_worker_groups_with_free_slots", find_staying),
+        _replaced(actor_pool.ActorPool, "_adjust_actors", adjust_keeping),
+        _replaced(actor_pool.ActorPool, "delete_worker_groups", delete_keeping),
         _replaced(resources, "make_cluster_resources_for_ray_cluster", look_at_nodes),
         _replaced(monitoring, "PipelineMonitor", _NoMonitor),
     ):
         yield
+
+
+def _due_group(pool: Any, has_grown: Callable[[str], bool]) -> str | None:
+    """The worker group that should be replaced next, if one should."""
+    for actor in pool._ready_actors.values():
+        if has_grown(actor.actor_ref._actor_id.hex()):
+            return str(actor.metadata.worker_group_id)
+    lifetime_m, now = pool._params.worker_max_lifetime_m, time.time()
+    if not lifetime_m or now - pool._last_actor_restart_time < 60 * pool._params.worker_restart_interval_m:
+        return None
+    # Only after a task: a lifetime that is too short would else never let any be done.
+    old = [actor for actor in pool._ready_actors.values() if actor.rate_estimator.maybe_get_rate() is not None]
+    oldest = min(old, key=lambda actor: actor.start_time, default=None)
+    if oldest is None or now - oldest.start_time <= 60 * lifetime_m:
+        return None
+    return str(oldest.metadata.worker_group_id)
+
+
+def _take_results(pool: Any, end_worker: Callable[[Any, str], None]) -> None:
+    """End the workers that are to be deleted, and take what they have finished."""
+    groups = {group.id for group in pool._worker_groups_to_delete}
+    for actor in pool._ready_actors.values():
+        if actor.metadata.worker_group_id not in groups or not actor.num_used_slots:
+            continue
+        end_worker(actor.actor_ref, "finished")
+        slots = {slot.get_task.object_ref.completed(): place for place, slot in enumerate(actor.slots) if slot.has_task}
+        ready, _ = ray.wait(list(slots), num_returns=len(slots), timeout=_HANDED_ON_S, fetch_local=False)
+        for reference in ready:
+            with contextlib.suppress(ray.exceptions.RayError):  # done again by another one
+                pool._process_completed_task(actor, slots[reference], is_primary=True)
 
 
 @contextlib.contextmanager

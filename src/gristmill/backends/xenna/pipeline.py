@@ -22,13 +22,11 @@ from gristmill.backends.plan import Segment
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.cluster import present
 from gristmill.backends.ray.driver import Delivery, RayRun, beside_driver, is_loss
+from gristmill.backends.ray.stage_specs import shown_name
 from gristmill.backends.ray.worker import SegmentWorker, WorkerReport, WorkerSpec
 from gristmill.backends.xenna.patches import patched
 from gristmill.errors import PlanningError, WorkerError
 from gristmill.execution.packed_task import PackedTask, pack
-
-if TYPE_CHECKING:
-    from gristmill.backends.xenna.executor import XennaConfig
 
 if TYPE_CHECKING:
     from gristmill.backends.xenna.executor import XennaConfig
@@ -116,7 +114,9 @@ class XennaRun:
                 problems.append(error)
 
         pipeline = threading.Thread(target=run, name="gristmill-xenna", daemon=True)
-        with patched(nodes=nodes, limits=self._limits(specification), end_worker=_end_worker):
+        grown = self._run.grown_workers
+        limits = self._limits(specification)
+        with patched(nodes=nodes, limits=limits, end_worker=_end_worker, has_grown=grown.__contains__):
             pipeline.start()
             try:
                 while pipeline.is_alive():
@@ -208,7 +208,9 @@ class XennaRun:
     def _stage(self, segment: Segment, share: Share, reports: Any, *, careful: bool) -> xenna.StageSpec:
         spec = self._run.specs[segment.index].xenna
         worker = self._run.worker_spec(segment)
-        stage = SegmentStage(
+        # Xenna calls a stage by the name of its class.
+        kind = type(shown_name(segment), (SegmentStage,), {})
+        stage = kind(
             worker,
             reports,
             share,
@@ -262,6 +264,8 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
     environment: dict[str, Any]
     _worker: SegmentWorker | None = field(default=None, init=False)
     _sent: deque[Any] = field(default_factory=deque, init=False)
+    _ending: bool = field(default=False, init=False)
+    _has_grown: bool = field(default=False, init=False)
 
     def __deepcopy__(self, memo: object) -> SegmentStage:
         # Xenna copies its whole specification; handles of actors must not be copied.
@@ -298,6 +302,8 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
     def process_data(self, in_data: list[PackedTask]) -> list[PackedTask]:
         """Called by Xenna with `stage_batch_size` tasks, or fewer at the end."""
         assert self._worker is not None
+        if self._ending:
+            threading.Event().wait()  # it is killed in a moment, and another worker gets the task
         given: list[PackedTask] = []
         with contextlib.closing(self._worker.run(in_data, careful=self.careful)) as results:
             for item in results:
@@ -305,6 +311,9 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
                     self._send(item)
                 else:
                     given.append(item)
+        if self._worker.has_grown and not self._has_grown:
+            self._has_grown = True
+            self.spec.coordinator.worker_grew.remote(self._worker.name)
         return given
 
     def _send(self, report: WorkerReport) -> None:
@@ -321,11 +330,12 @@ class SegmentStage(xenna.Stage):  # type: ignore[misc]
         while len(self._sent) > left:
             ray.get(self._sent.popleft())
 
-    def end(self) -> None:
-        """Tear down, and wait until all reports have arrived, unless the run is over."""
+    def end(self, cause: str = "finished") -> None:
+        """Tear down, and wait until all reports have arrived, unless the run is over. Tasks that wait are not begun."""
+        self._ending = True
         if self._worker is not None:
             # Waits for a call that is under way.
-            self._worker.end()
+            self._worker.end(cause)
         with contextlib.suppress(ray.exceptions.RayError):
             self._wait(0)
 
@@ -334,15 +344,15 @@ _stages: list[SegmentStage] = []
 """The stage of this process, where it is a Xenna worker."""
 
 
-def end_stage(worker: Any) -> None:
+def end_stage(worker: Any, cause: str = "finished") -> None:
     """Called in a Xenna worker by the driver, before the worker is killed."""
     for stage in _stages:
-        stage.end()
+        stage.end(cause)
 
 
-def _end_worker(actor: Any) -> None:
+def _end_worker(actor: Any, cause: str) -> None:
     with contextlib.suppress(ray.exceptions.RayError):
-        ray.get(actor.__ray_call__.remote(end_stage), timeout=_TEARDOWN_S)
+        ray.get(actor.__ray_call__.remote(end_stage, cause), timeout=_TEARDOWN_S)
 
 
 def _end_process() -> None:

@@ -80,11 +80,12 @@ def test_workers_and_their_ends() -> None:
     assert coordinator.worker_started("a", 1, 12, (0,), None) == 1
     assert list(coordinator.workers()) == ["a"]
     coordinator.worker_ended("a", "recycled", None)
-    events, problems, workers = coordinator.drain()
+    coordinator.worker_grew("b")
+    events, problems, workers, grown = coordinator.drain()
     assert [type(event) for event in events] == [WorkerStarted, WorkerStopped, WorkerStarted, WorkerStopped]
     assert [event.expected for event in events if isinstance(event, WorkerStopped)] == [False, True]
     assert not problems
-    assert workers == 0
+    assert (workers, grown) == (0, {"b"})
     assert not coordinator.workers()
 
 

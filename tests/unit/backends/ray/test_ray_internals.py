@@ -156,3 +156,26 @@ def test_ray_data_still_divides_processors_among_operators() -> None:
     """Its default reserves half of them in equal parts, used or not."""
     assert DataContext().op_resource_reservation_enabled
     assert DataContext().op_resource_reservation_ratio > 0
+
+
+def test_calls_of_a_process_are_counted_where_they_are_set() -> None:
+    manager = importlib.import_module("ray._private.function_manager").FunctionActorManager(SimpleNamespace())
+    manager._num_task_executions["f"] = 3
+    descriptor = SimpleNamespace(function_id="f")
+    manager.increase_task_counter(descriptor)
+    assert manager.get_task_counter(descriptor) == 4
+
+
+def test_only_planned_retries_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    worker = importlib.import_module("ray._private.worker")
+    assert "print_to_stdstream(" in inspect.getsource(worker.listen_error_messages)
+    monkeypatch.setattr(worker, "print_to_stdstream", lambda data, ignore_prefix: printed.extend(data["lines"]))
+    monkeypatch.setattr(ray_internals, "_hidden", set())
+    ray_internals.hide_retries("mine")
+    ray_internals.hide_retries("other")
+    retried = "failed. There are infinite retries remaining, so the task will be retried."
+    lines = [f"Task MapWorker(MapBatches(mine)).submit {retried}", f"Task theirs {retried}", "A worker died"]
+    for line in lines:
+        worker.print_to_stdstream({"lines": [line], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert printed == lines[1:]

@@ -50,14 +50,14 @@ class _Exit(BaseException):
 
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> SegmentActor:
-    def leave(code: int) -> None:
+    def leave() -> None:
         raise _Exit
 
     monkeypatch.setattr(calls, "SegmentWorker", _Worker)
     monkeypatch.setattr(calls, "task_attempt", lambda: 0)
     monkeypatch.setattr(calls, "_HANDED_ON_S", 0.0)
     monkeypatch.setattr(calls.ray, "get_gpu_ids", list)
-    monkeypatch.setattr(calls.os, "_exit", leave)
+    monkeypatch.setattr(calls, "_start_anew", leave)
     spec: Any = SimpleNamespace(last=False)
     return SegmentActor(spec, restart_interval_s=0.0)
 

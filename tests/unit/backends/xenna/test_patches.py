@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,9 +28,15 @@ pytestmark = [
 ]
 
 
-def _patched(nodes: tuple[str, ...] = (), limits: dict[str, int] | None = None, ended: list[Any] | None = None) -> Any:
+def _patched(
+    nodes: tuple[str, ...] = (),
+    limits: dict[str, int] | None = None,
+    ended: list[Any] | None = None,
+    grown: set[str] | frozenset[str] = frozenset(),
+) -> Any:
     found = [] if ended is None else ended
-    return patched(nodes=frozenset(nodes), limits=limits or {}, end_worker=found.append)
+    end = lambda actor, cause: found.append((actor, cause))  # noqa: E731
+    return patched(nodes=frozenset(nodes), limits=limits or {}, end_worker=end, has_grown=grown.__contains__)
 
 
 def test_the_installed_version_was_checked() -> None:
@@ -50,7 +57,7 @@ def test_a_worker_is_ended_before_it_is_killed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(actor_pool, "_kill_actor_and_reap", kill)
     with _patched(ended=history):
         actor_pool._kill_actor_and_reap("worker", "node", "label")
-    assert history == ["worker", ("killed", "worker")]
+    assert history == [("worker", "finished"), ("killed", "worker")]
     assert actor_pool._kill_actor_and_reap is kill
 
 
@@ -83,6 +90,86 @@ def test_xenna_has_no_setting_for_the_most_workers() -> None:
     fields = [field.name for kind in (xenna.StageSpec, xenna.PipelineConfig) for field in attrs.fields(kind)]
     assert not [name for name in fields if "max" in name and "workers" in name]
     assert "self._worker_groups[" in inspect.getsource(actor_pool.ActorPool._add_worker_group)
+
+
+class _Pool(SimpleNamespace):
+    """A pool of Xenna's, as far as it replaces workers; each worker is a group of its own."""
+
+    def __init__(self, *, lifetime_m: float = 0.0, ages_m: dict[str, float]) -> None:
+        actors = {
+            name: SimpleNamespace(
+                metadata=SimpleNamespace(worker_group_id=name),
+                actor_ref=SimpleNamespace(_actor_id=SimpleNamespace(hex=lambda name=name: name)),
+                start_time=time.time() - 60 * age_m,
+                num_used_slots=1,
+                num_empty_slots=1,
+                rate_estimator=SimpleNamespace(maybe_get_rate=lambda: 1.0),
+            )
+            for name, age_m in ages_m.items()
+        }
+        groups = {
+            name: SimpleNamespace(id_=name, state=actor_pool._WorkerGroupState.READY, actors=[name]) for name in actors
+        }
+        params = SimpleNamespace(worker_max_lifetime_m=lifetime_m, worker_restart_interval_m=1.0)
+        super().__init__(name="stage", _ready_actors=actors, _worker_groups=groups, _params=params)
+        self._last_actor_restart_time = 0.0
+        self.replaced: list[str] = []
+
+    def update(self) -> list[str]:
+        """Xenna's order: replace, then find out who gets tasks."""
+        actor_pool.ActorPool._maybe_restart_long_running_actor(self)
+        return [group.id_ for group in actor_pool.ActorPool._find_worker_groups_with_free_slots(self)]
+
+    def _delete_worker_group(self, group: str) -> str:
+        return group
+
+    def _add_worker_group(self, group: str) -> None:
+        self.replaced.append(group)
+        self._ready_actors[group].start_time = time.time()
+
+
+def test_an_old_worker_is_replaced_once_it_has_no_task_and_gets_none_before() -> None:
+    pool = _Pool(lifetime_m=10, ages_m={"young": 1, "old": 11, "oldest": 12})
+    ended: list[Any] = []
+    with _patched(ended=ended):
+        assert pool.update() == ["young", "old"]
+        assert pool.update() == ["young", "old"]
+        pool._ready_actors["oldest"].num_used_slots = 0
+        assert pool.update() == ["young", "old", "oldest"]
+        assert pool.replaced == ["oldest"]
+        assert [cause for _, cause in ended] == ["recycled"]
+        assert pool.update() == ["young", "old", "oldest"], "one minute between two of them"
+        pool._last_actor_restart_time -= 61
+        assert pool.update() == ["young", "oldest"]
+        del pool._ready_actors["old"], pool._worker_groups["old"]
+        assert pool.update() == ["young", "oldest"]
+    assert pool.replaced == ["oldest"]
+
+
+def test_a_worker_that_has_done_nothing_yet_is_not_replaced_by_age() -> None:
+    pool = _Pool(lifetime_m=0.001, ages_m={"idle": 1})
+    pool._ready_actors["idle"].num_used_slots = 0
+    pool._ready_actors["idle"].rate_estimator.maybe_get_rate = lambda: None
+    with _patched():
+        assert pool.update() == ["idle"]
+    assert pool.replaced == []
+
+
+def test_a_worker_that_has_grown_is_replaced_whatever_its_age() -> None:
+    pool = _Pool(ages_m={"small": 1, "large": 1})
+    with _patched(grown={"large"}):
+        assert pool.update() == ["small"]
+        pool._ready_actors["large"].num_used_slots = 0
+        pool.update()
+    assert pool.replaced == ["large"]
+
+
+def test_xenna_itself_has_the_tasks_of_a_worker_done_again() -> None:
+    assert "_delete_worker_group(" in inspect.getsource(actor_pool.ActorPool._maybe_restart_long_running_actor)
+    assert "_task_queue.appendleft(" in inspect.getsource(actor_pool.ActorPool._try_delete_ready_actor)
+    order = [line.strip() for line in inspect.getsource(actor_pool.ActorPool.update).splitlines()]
+    replaced, scheduled = "self._maybe_restart_long_running_actor()", "self._schedule_new_tasks()"
+    assert order.index(replaced) < order.index("self._process_completed_tasks()") < order.index(scheduled)
 
 
 def test_only_the_given_nodes_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:

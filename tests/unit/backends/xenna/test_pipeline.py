@@ -49,11 +49,12 @@ class _Worker:
     def __init__(self, reports: list[WorkerReport]) -> None:
         self.reports = reports
         self.ended = False
+        self.has_grown = False
 
     def run(self, tasks: Any, *, careful: bool) -> Any:
         yield from self.reports
 
-    def end(self) -> None:
+    def end(self, cause: str) -> None:
         self.ended = True
 
 
