@@ -65,8 +65,37 @@ COMMAND_LINE = [
     Mistake(
         "no output",
         "gristmill run mine.yaml crawl",
-        "mine.yaml, line 6: the variable 'output_path' has no value. …"
-        "\nGive input and output after the recipe: gristmill run mine.yaml INPUT OUTPUT",
+        "The recipe 'mine.yaml' needs an output: gristmill run mine.yaml INPUT OUTPUT",
+    ),
+    Mistake(
+        "neither input nor output",
+        "gristmill plan english",
+        "The recipe 'english' needs an input and an output: gristmill plan english INPUT OUTPUT",
+    ),
+    Mistake(
+        "standard output as output",
+        "gristmill run mine.yaml crawl -",
+        "OUTPUT is '-', but documents are written to files only. Give a folder.",
+    ),
+    Mistake(
+        "standard input among other inputs",
+        "gristmill run mine.yaml - crawl out",
+        "'-' (standard input) is given among other inputs; it must be the only one.",
+    ),
+    Mistake(
+        "nothing on standard input",
+        "gristmill run mine.yaml - out",
+        "INPUT is '-', but standard input is empty. Check the command before the pipe.",
+    ),
+    Mistake(
+        "several inputs without an output",
+        "gristmill run mine.yaml crawl/a.jsonl crawl/b.jsonl",
+        "The output …crawl/b.jsonl was written by no run, and the output would replace it. Write to another place, …",
+    ),
+    Mistake(
+        "a sample in percent",
+        "gristmill run mine.yaml crawl out --sample 15",
+        "Invalid value for '--sample': 15.0 is not in the range 0<x<=1.",
     ),
     Mistake(
         "one path too many",
