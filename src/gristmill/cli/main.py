@@ -79,12 +79,6 @@ record_option = click.option(
 """`--record` for commands that take the output of a run."""
 
 
-all_option = click.option(
-    "--all", "show_all", is_flag=True, help="Also list stages that dropped nothing in the summary."
-)
-"""`--all` for commands that print the summary of a run."""
-
-
 def print_json(value: Any) -> None:
     """Write `value` to stdout as one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False, default=str))

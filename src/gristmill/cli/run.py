@@ -15,7 +15,6 @@ import click
 
 from gristmill.backends.registry import executor_names
 from gristmill.cli.main import (
-    all_option,
     before_the_run,
     common_options,
     json_option,
@@ -155,7 +154,7 @@ ledger_options = options(
 run_options = options(
     click.option("--fresh", is_flag=True, help="Start over: do not take up what an earlier run left."),
     click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the summary at the end."),
-    all_option,
+    click.option("--all", "show_all", is_flag=True, help="Also list stages that dropped nothing in the summary."),
     json_option,
 )
 """The options of a run that `demo` has too."""
@@ -241,7 +240,7 @@ def command(
         ).report
     from gristmill.cli.report_view import exit_code, print_report
 
-    print_report(report, as_json=as_json, quiet=quiet, show_all=show_all)
+    print_report(report, as_json=as_json, quiet=quiet, show_all=show_all, record=run_with.get("record_path"))
     ctx.exit(exit_code(report))
 
 

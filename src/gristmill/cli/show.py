@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.main import all_option, common_options, json_option, print_json
+from gristmill.cli.main import common_options, json_option, print_json
 from gristmill.figures import plural
 
 if TYPE_CHECKING:
@@ -21,13 +21,12 @@ _FACTS = ("version", "executor", "started", "finished", "error", "partitions_com
 
 @click.command("show")
 @click.argument("output")
-@all_option
 @json_option
 @common_options
-def command(output: str, show_all: bool, as_json: bool) -> None:
+def command(output: str, as_json: bool) -> None:
     """Show the summary of a run again.
 
-    From the record of OUTPUT: the stages with their rows, what was dropped and why, and what it took. Of a run that is
+    From the record of OUTPUT: every stage with its rows, what was dropped and why, and what it took. Of a run that is
     still going on, was killed or has failed, what is committed so far.
 
     \b
@@ -55,7 +54,7 @@ def command(output: str, show_all: bool, as_json: bool) -> None:
     if report is not None:
         for line in state(report, run):
             click.echo(line)
-        print_report(report, as_json=False, quiet=False, show_all=show_all)
+        print_report(report, as_json=False, quiet=False)
     if workflow is not None:
         click.echo("\n".join(summary(dict(workflow))))
     elif steps:
