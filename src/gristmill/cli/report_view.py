@@ -94,8 +94,8 @@ def print_report(
         console.print(f"Note: {alarm}")
     if report.quarantined:
         bad, output = plural(report.quarantined, "record"), shlex.quote(report.output or "OUTPUT")
-        place = f" --record {shlex.quote(record)}" if record else ""
-        console.print(f"{bad} could not be processed; see: {program()} quarantine {output}{place}", soft_wrap=True)
+        elsewhere = f" --record {shlex.quote(record)}" if record else ""
+        console.print(f"{bad} could not be processed; see: {program()} quarantine {output}{elsewhere}", soft_wrap=True)
     if report.output:
         console.print(f"Files: {report.output}", soft_wrap=True)
 
