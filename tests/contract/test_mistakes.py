@@ -65,8 +65,37 @@ COMMAND_LINE = [
     Mistake(
         "no output",
         "gristmill run mine.yaml crawl",
-        "mine.yaml, line 6: the variable 'output_path' has no value. …"
-        "\nGive input and output after the recipe: gristmill run mine.yaml INPUT OUTPUT",
+        "The recipe 'mine.yaml' needs an output: gristmill run mine.yaml INPUT OUTPUT",
+    ),
+    Mistake(
+        "neither input nor output",
+        "gristmill plan english",
+        "The recipe 'english' needs an input and an output: gristmill plan english INPUT OUTPUT",
+    ),
+    Mistake(
+        "standard output as output",
+        "gristmill run mine.yaml crawl -",
+        "OUTPUT is '-', but documents are written to files only. Give a folder.",
+    ),
+    Mistake(
+        "standard input among other inputs",
+        "gristmill run mine.yaml - crawl out",
+        "'-' (standard input) is given among other inputs; it must be the only one.",
+    ),
+    Mistake(
+        "nothing on standard input",
+        "gristmill run mine.yaml - out",
+        "INPUT is '-', but standard input is empty. Check the command before the pipe.",
+    ),
+    Mistake(
+        "several inputs without an output",
+        "gristmill run mine.yaml crawl/a.jsonl crawl/b.jsonl",
+        "The output …crawl/b.jsonl was written by no run, and the output would replace it. Write to another place, …",
+    ),
+    Mistake(
+        "a sample in percent",
+        "gristmill run mine.yaml crawl out --sample 15",
+        "Invalid value for '--sample': 15.0 is not in the range 0<x<=1.",
     ),
     Mistake(
         "one path too many",
@@ -174,7 +203,7 @@ INPUT = [
         "gristmill run mine.yaml torn out",
         "… records could not be processed; the error budget 0.01 allows 10. 1 input file damaged: …torn/a.jsonl.gz is "
         "damaged: the compressed stream stops before its end mark (near compressed byte …); nothing of it was kept, at "
-        "least … records lost. See them with `gristmill quarantine OUTPUT`. To accept this many, raise --error-budget "
+        "least … records lost. …See them with `gristmill quarantine OUTPUT`. To accept this many, raise --error-budget "
         "(error_budget) and run again; finished partitions are kept.",
     ),
     Mistake(
@@ -189,9 +218,8 @@ OUTPUT = [
     Mistake(
         "the output inside the input",
         "gristmill run mine.yaml crawl crawl/out",
-        "The output folder …crawl/out lies inside the input folder …crawl, so that the next run would read it as "
-        "input. "
-        "Write beside the input, or name the input files by a pattern that leaves the output out.",
+        "The output …crawl/out lies inside the input folder …crawl, so that the next run would read it as input. Write "
+        "beside the input, or name the input files by a pattern that leaves the output out.",
     ),
     Mistake(
         "the input as output",
@@ -302,7 +330,7 @@ RECIPES = [
         "no writer",
         "gristmill run no_writer.yaml",
         "no_writer.yaml: the recipe has no writer, so that nothing would be kept. End it with one, such as: "
-        "- JsonlWriter: {path: clean/}",
+        "- …Writer: {path: clean/}",
     ),
     Mistake(
         "the same filter twice",
@@ -333,12 +361,12 @@ QUESTIONS = [
     Mistake(
         "a folder that no run has written",
         "gristmill verify crawl",
-        "…crawl is not the output of a run: …. Pass the output folder of a run.",
+        "…crawl is not the output of a run: there is no …. Pass the output …of a run…",
     ),
     Mistake(
         "an output that is not there",
         "gristmill why nowhere d1",
-        "There is no …nowhere. Pass the output folder of a run.",
+        "There is no …nowhere. Pass the output …of a run…",
     ),
     Mistake(
         "an id that no document has",

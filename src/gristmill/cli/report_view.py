@@ -36,7 +36,13 @@ def exit_code(report: RunReport) -> int:
 
 
 def print_report(
-    report: RunReport, *, as_json: bool, quiet: bool, show_all: bool = False, console: Console | None = None
+    report: RunReport,
+    *,
+    as_json: bool,
+    quiet: bool,
+    show_all: bool = False,
+    record: str | None = None,
+    console: Console | None = None,
 ) -> None:
     """As JSON, or unless `quiet` as a table of the stages that did something to a document, and the totals.
 
@@ -45,6 +51,7 @@ def print_report(
         as_json: Print JSON and nothing else.
         quiet: Print nothing but JSON.
         show_all: Also show the stages that dropped and changed nothing, which one line counts otherwise.
+        record: Where the record is, if not beside the output; the commands that it prints need it.
         console: Where to; stdout by default.
     """
     if as_json:
@@ -87,7 +94,8 @@ def print_report(
         console.print(f"Note: {alarm}")
     if report.quarantined:
         bad, output = plural(report.quarantined, "record"), shlex.quote(report.output or "OUTPUT")
-        console.print(f"{bad} could not be processed; see: {program()} quarantine {output}", soft_wrap=True)
+        elsewhere = f" --record {shlex.quote(record)}" if record else ""
+        console.print(f"{bad} could not be processed; see: {program()} quarantine {output}{elsewhere}", soft_wrap=True)
     if report.output:
         console.print(f"Files: {report.output}", soft_wrap=True)
 

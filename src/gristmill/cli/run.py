@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gristmill.backends.registry import executor_names
-from gristmill.cli.main import before_the_run, common_options, json_option, marks_resumable, record_option
+from gristmill.cli.main import (
+    before_the_run,
+    common_options,
+    json_option,
+    marks_resumable,
+    program,
+    record_option,
+)
 from gristmill.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -233,7 +241,7 @@ def command(
         ).report
     from gristmill.cli.report_view import exit_code, print_report
 
-    print_report(report, as_json=as_json, quiet=quiet, show_all=show_all)
+    print_report(report, as_json=as_json, quiet=quiet, show_all=show_all, record=run_with.get("record_path"))
     ctx.exit(exit_code(report))
 
 
@@ -358,11 +366,18 @@ def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
     try:
         return load_recipe(path, variables=assignments.variables, text_field=assignments.options.get("text_field"))
     except RecipeError as error:
-        if any(f"variable {name!r} has no value" in error.message for name in ("input_path", "output_path")):
-            context = click.get_current_context(silent=True)
-            name = "run" if context is None else context.info_name
-            error.add_note(f"Give input and output after the recipe: gristmill {name} {recipe} INPUT OUTPUT")
-        raise
+        missing = {name: f"variable {name!r} has no value" for name in ("input_path", "output_path")}
+        missing = {name: words for name, words in missing.items() if words in error.message}
+        if not missing:
+            raise
+        context = click.get_current_context(silent=True)
+        line = f"{program()} {'run' if context is None else context.info_name} {shlex.quote(recipe)} INPUT OUTPUT"
+        others = [one for one in error.facts["problems"] if not any(words in one for words in missing.values())]
+        if others:
+            error.add_note(f"Give input and output after the recipe: {line}")
+            raise
+        needed = " and ".join(f"an {name.removesuffix('_path')}" for name in missing)
+        raise RecipeError(f"The recipe {recipe!r} needs {needed}: {line}", **error.facts) from None
 
 
 def choose_executor(

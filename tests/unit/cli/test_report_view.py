@@ -33,10 +33,10 @@ def report(**changes: Any) -> RunReport:
     return RunReport(**{**values, **changes})
 
 
-def shown(made: RunReport, *, show_all: bool = False, width: int = 120) -> list[str]:
+def shown(made: RunReport, *, show_all: bool = False, record: str | None = None, width: int = 120) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False, markup=False)
-    print_report(made, as_json=False, quiet=False, show_all=show_all, console=console)
+    print_report(made, as_json=False, quiet=False, show_all=show_all, record=record, console=console)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -75,6 +75,7 @@ def test_commands_and_paths_are_never_cut_into_lines() -> None:
     lines = shown(report(output=output), width=50)
     assert f"2 records could not be processed; see: gristmill quarantine '{output}'" in lines
     assert f"Files: {output}" in lines
+    assert shown(report(), record="my record")[-2].endswith("see: gristmill quarantine 'my out' --record 'my record'")
 
 
 def test_nothing_special() -> None:
