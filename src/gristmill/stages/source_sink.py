@@ -17,6 +17,7 @@ from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.files import SourceFiles
+from gristmill.storage.formats import Format
 from gristmill.storage.partitions import BadRecord, Partition
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
@@ -41,9 +42,14 @@ class SourceColumns:
 
 
 class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
-    """A stage that knows its partitions before anything runs. Asked by the driver only."""
+    """A stage that knows its partitions before anything runs. Asked by the driver only.
+
+    Attributes:
+        format: What its files hold, for a writer that follows the input.
+    """
 
     is_source_stage = True
+    format: Format = "jsonl"
 
     def files(self) -> SourceFiles | None:
         """What of the input is read and what is not, once `partitions` has looked; None if the input is no files."""
