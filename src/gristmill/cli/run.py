@@ -211,7 +211,8 @@ def command(
         from gristmill.cli.standard_input import keep_standard_input
 
         read_recipe(recipe, assignments)  # what is wrong with the recipe is told before anything is read
-        assignments.variables["input_path"] = keep_standard_input(assignments.variables.get("output_path"))
+        output = assignments.variables.get("output_path")
+        assignments.variables["input_path"] = keep_standard_input(output, run_with["record_path"])
     pipeline, engine, display = make_ready(
         recipe,
         assignments,
