@@ -38,7 +38,7 @@ STEPS = {
 
 @click.command("dedup")
 @click.argument("kind", metavar="exact|fuzzy|semantic", type=click.Choice(KINDS))
-@click.argument("input_path", metavar="INPUT")
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.argument("output_path", metavar="OUTPUT")
 @executor_options
 @json_option
@@ -106,7 +106,7 @@ def command(
     ctx: click.Context,
     /,
     kind: str,
-    input_path: str,
+    inputs: tuple[str, ...],
     output_path: str,
     executor: str | None,
     workers: int | None,
@@ -122,6 +122,8 @@ def command(
 ) -> None:
     """Remove duplicate documents.
 
+    INPUT is a file, a folder, a glob or a URL, and there may be several; duplicates are found across all of them.
+
     exact keeps one document of every group of equal texts; fuzzy also finds texts that share most of their word
     sequences; semantic finds texts that mean nearly the same, by embeddings. Every removal is in the ledger of OUTPUT
     with its survivor and similarity (see 'gristmill why'). Interrupt a run at any time: the same command takes it up
@@ -129,15 +131,16 @@ def command(
     --max-eps without a search.
 
     \b
-    gristmill dedup exact crawl/ unique/
+    gristmill dedup exact crawl/ 'more/*.jsonl.gz' unique/
     gristmill dedup fuzzy unique/ clean/ --threshold 0.75 --keep longest
     gristmill dedup semantic clean/ distinct/ --eps 0.05
     """
     if (executor or "local") == "local" and workers != 0 and kind in STEPS:
-        start_for_files(input_path, STEPS[kind])
+        start_for_files(inputs, STEPS[kind])
         defer_imports()
     engine = make_engine(executor, workers, memory_budget)
     with before_the_run():
+        input_path = inputs[0] if len(inputs) == 1 else list(inputs)
         workflow = make_workflow(kind, input_path, output_path, perform_removal=not list_only, **options)
     if plan_only:
         found = workflow.plan(engine)
@@ -185,7 +188,7 @@ OWN_OPTIONS = {
 """The options that are for one kind only."""
 
 
-def make_workflow(kind: str, input_path: str, output_path: str, **options: Any) -> Any:
+def make_workflow(kind: str, input_path: str | list[str], output_path: str, **options: Any) -> Any:
     """The workflow that the options describe."""
     from gristmill.stages import deduplication
 

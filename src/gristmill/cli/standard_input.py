@@ -13,10 +13,14 @@ from gristmill.storage.atomic import AtomicFile
 _CHUNK = 1 << 20
 
 
-def keep_standard_input(output: str | None, record_path: str | None = None) -> str:
+def keep_standard_input(output: str | None, record_path: str | None) -> str:
     """Copy standard input into the record of an output; returns the path of the copy.
 
     A copy that has the same bytes already stays as it is, so that the same stream resumes a run.
+
+    Args:
+        output: The output of the run.
+        record_path: Where its record is, if not beside it.
 
     Raises:
         click.UsageError: Nothing comes from standard input, or there is no output.

@@ -422,7 +422,7 @@ def check_strangers(folder: RunFolder, mode: str, extension: str, partitions: Se
             "to another place, or use mode='ignore' to write beside what is there.",
             path=folder.path,
         )
-    ours = {folder.relative(folder.data_path(partition.id, extension)) for partition in partitions}
+    ours = {folder.relative(folder.data_path(part.name or part.id, extension)) for part in partitions}
     replaced = sorted(ours.intersection(there))
     if replaced:
         more = f" and {len(replaced) - 1} more" if len(replaced) > 1 else ""

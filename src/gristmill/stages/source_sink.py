@@ -17,6 +17,7 @@ from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.files import SourceFiles
+from gristmill.storage.formats import Format
 from gristmill.storage.partitions import BadRecord, Partition
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
@@ -45,10 +46,12 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
 
     Attributes:
         surveyed: What of the input is read and what is not, once `partitions` has looked; None for other than files.
+        format: What its files hold, for a writer that follows the input.
     """
 
     is_source_stage = True
     surveyed: SourceFiles | None = None
+    format: Format = "jsonl"
 
     @abstractmethod
     def partitions(self) -> list[Partition]:

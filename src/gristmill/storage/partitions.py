@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gristmill.errors import UsageError
@@ -33,6 +34,7 @@ _STORED_RECORD_BYTES = 1000
 # The longest readable part, so that a hash and a block or group mark still fit below MAX_ID_CHARS.
 _MAX_STEM_CHARS = 140
 _PLAIN_COMPONENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.,=+_-]*[A-Za-z0-9.,=+-])?")
+_MARK = re.compile(rf"~({'|'.join(suffix[1:] for suffix in COMPRESSED_SUFFIXES)}|json|ndjson)(?=$|\.[bn]\d)")
 _LOOKS_MARKED = re.compile(r"\.b\d{4,}|\.n\d+-[0-9a-f]{10}")
 
 
@@ -68,11 +70,13 @@ class Partition:
         index: Position among the partitions of this input.
         id: Derived from (relative path, block index) only; safe as a file name.
         ranges: What to read, in this order.
+        name: What its output files are called; by default as its id.
     """
 
     index: int
     id: str
     ranges: tuple[FileRange, ...]
+    name: str = ""
 
     @property
     def source_files(self) -> list[str]:
@@ -89,12 +93,14 @@ class Partition:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"index": self.index, "id": self.id, "ranges": [asdict(part) for part in self.ranges]}
+        ranges = [asdict(part) for part in self.ranges]
+        return {"index": self.index, "id": self.id, "ranges": ranges, "name": self.name}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Partition:
         """The partition that `to_dict` described."""
-        return cls(values["index"], values["id"], tuple(FileRange(**part) for part in values["ranges"]))
+        ranges = tuple(FileRange(**part) for part in values["ranges"])
+        return cls(values["index"], values["id"], ranges, values.get("name", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,12 +308,26 @@ def make_partitions(
             groups.append(_file_group(pending, format))
     if limit is not None:
         groups = groups[:limit]
-    partitions = [Partition(index, name, ranges) for index, (name, ranges) in enumerate(groups)]
+    names = Counter(map(plain_name, map(itemgetter(0), groups)))
+    partitions = []
+    for index, (stem, ranges) in enumerate(groups):
+        plain = plain_name(stem)
+        partitions.append(Partition(index, stem, ranges, plain if names[plain] == 1 else ""))
     if len(set(map(attrgetter("id"), partitions))) != len(partitions):
         raise UsageError(
             "Two input files have the same path below the input root. Name each of them once in file_paths."
         )
     return partitions
+
+
+def plain_name(partition_id: str) -> str:
+    """The id without the mark by which files that differ in their endings alone are told apart.
+
+    Example:
+        >>> plain_name("sub__corpus~gz"), plain_name("corpus~json.b0003")
+        ('sub__corpus', 'corpus.b0003')
+    """
+    return _MARK.sub("", partition_id)
 
 
 def _file_group(files: Sequence[InputFile], kind: Format) -> tuple[str, tuple[FileRange, ...]]:

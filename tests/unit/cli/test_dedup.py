@@ -37,6 +37,14 @@ def test_one_command_removes_duplicates(tmp_path: Path, kind: str) -> None:
     assert "the survivor is 'd0', similarity 1" in why.output
 
 
+def test_duplicates_are_found_across_several_inputs(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents([TEXT, "other"]), "b.jsonl": [{"id": "b", "text": TEXT}]})
+    inputs = [str(tmp_path / "in" / "a.jsonl"), str(tmp_path / "in" / "b*")]
+    result = CliRunner().invoke(cli, ["dedup", "exact", *inputs, str(tmp_path / "out"), "--workers", "0"])
+    assert result.exit_code == 0, result.output
+    assert kept_ids(tmp_path) == ["d0", "d1"]
+
+
 def test_the_summary_tells_what_could_not_be_read(tmp_path: Path) -> None:
     write_files(tmp_path, {"a.jsonl": [*documents([TEXT, "other"]), "not json"]})
     result = dedup(tmp_path, "exact", "--error-budget", "5")

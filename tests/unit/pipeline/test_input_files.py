@@ -282,7 +282,7 @@ def test_a_large_array_is_one_partition(tmp_path):
     assert report.rows_read == 1200
     assert report.partitions > 4
     names = sorted(path.name for path in (tmp_path / "out").glob("a*.jsonl"))
-    assert names == ["a~json.jsonl"]
+    assert names == ["a.jsonl"]
     assert read_rows(tmp_path / "out") == RECORDS * 40
 
 

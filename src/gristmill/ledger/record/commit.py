@@ -81,7 +81,7 @@ def commit_partition(
         source=tuple(partition.to_dict()["ranges"]),
         fingerprint=partition.fingerprint(),
         plan=plan_digest,
-        files=_data_files(folder, partition.id, staged_files),
+        files=_data_files(folder, partition, staged_files),
         stages=counts,
         rows_read=rows_read,
         rows_written=trail.output_rows,
@@ -274,9 +274,9 @@ def _damaged_files(partition: Partition, trail: Trail) -> tuple[DamagedFile, ...
     )
 
 
-def _data_files(folder: RunFolder, partition_id: str, staged_files: Sequence[WrittenFile]) -> tuple[FileEntry, ...]:
+def _data_files(folder: RunFolder, partition: Partition, staged_files: Sequence[WrittenFile]) -> tuple[FileEntry, ...]:
     """The data files of a partition as they will lie in the output."""
-    files = []
+    files, partition_id = [], partition.id
     for file in staged_files:
         name = posixpath.basename(file.path.replace("\\", "/"))
         if not name.startswith(partition_id):
@@ -285,7 +285,7 @@ def _data_files(folder: RunFolder, partition_id: str, staged_files: Sequence[Wri
                 f"{partition_id!r}.",
                 path=file.path,
             )
-        place = folder.relative(folder.data_path(partition_id, name[len(partition_id) :]))
+        place = folder.relative(folder.data_path(partition.name or partition_id, name[len(partition_id) :]))
         files.append(FileEntry(place, file.size, file.hash, file.rows))
     if folder.ending is not None and len(files) > 1:
         raise OutputError(

@@ -14,7 +14,7 @@ from gristmill.ledger.record.manifest import Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import check_plan, read_plan, write_plan
 from gristmill.ledger.record.plan_record import plan_digest as digest_of
 from gristmill.storage.files import is_local, local_path
-from gristmill.storage.partitions import Partition
+from gristmill.storage.partitions import Partition, plain_name
 
 _NAMED = 5
 
@@ -107,8 +107,12 @@ def decide(
         elif partition is None:
             vanished.append(entry)
         else:
+            _check_name(entry, partition)
             result.judge(entry, partition, sizes, salvage=salvage)
             moved = moved or entry.index != partition.index
+    for entry in manifest.pending.values() if isinstance(manifest, Manifest) else ():
+        if entry.partition in here:
+            _check_name(entry, here[entry.partition])
     if other:
         raise ResumeError(
             f"{len(other)} of {committed} finished partitions ({_some(other)}) were made by another plan. Start "
@@ -201,6 +205,25 @@ def _damage(entry: ManifestEntry, sizes: Mapping[str, int]) -> str | None:
         if sizes[file.path] != file.size:
             return f"{name} should have {file.size} bytes and has {sizes[file.path]}"
     return None
+
+
+def _check_name(entry: ManifestEntry, partition: Partition) -> None:
+    """Refuse to go on where a finished partition has the name that a new file of the input would now give another one.
+
+    Raises:
+        ResumeError: It has.
+    """
+    plain = plain_name(partition.id)
+    if plain in (partition.id, partition.name):
+        return
+    for file in entry.files:
+        if file.path.startswith((f"{plain}.", f"{plain}-")):
+            raise ResumeError(
+                f"{partition.ranges[0].path} was written as {file.path}, when no other input file had this name; now "
+                "there is one with another ending. Start over with --fresh (fresh=True), write to another folder, or "
+                "rename the new file.",
+                partitions=[partition.id],
+            )
 
 
 def _vanished_error(vanished: Sequence[ManifestEntry], committed: int, partitions: int) -> ResumeError:

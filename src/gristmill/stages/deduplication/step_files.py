@@ -48,7 +48,7 @@ class StepFiles(SourceStage):
 
     def __init__(self, path: str, filetype: str, storage_options: Mapping[str, Any] | None) -> None:
         self.path = path
-        self.filetype = filetype
+        self.format = "parquet" if filetype == "parquet" else "jsonl"
         self.storage_options = storage_options
 
     def partitions(self) -> list[Partition]:
@@ -72,14 +72,10 @@ class StepFiles(SourceStage):
     def _files(self) -> list[Partition]:
         """What is there to read, without the partitions of which nothing was left."""
         folder = step_folder(self.path, self.storage_options)
-        return [_files_of(folder, entry, self.filetype) for entry in self._entries() if entry.files]
+        return [_files_of(folder, entry, self.format) for entry in self._entries() if entry.files]
 
     def _listing(self) -> FilePartitioningStage:
-        return FilePartitioningStage(
-            self.path,
-            storage_options=self.storage_options,
-            format=self.filetype,  # type: ignore[arg-type]
-        )
+        return FilePartitioningStage(self.path, storage_options=self.storage_options, format=self.format)
 
 
 class StepReader(ReaderStage):

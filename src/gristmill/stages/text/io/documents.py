@@ -7,7 +7,7 @@ from typing import Any
 
 from gristmill.errors import UsageError
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec, own_copy
-from gristmill.stages.source_sink import Mode
+from gristmill.stages.source_sink import Mode, SourceStage
 from gristmill.stages.text.io.reader.jsonl import JsonlReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
@@ -103,7 +103,7 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
             fields=self.fields,
             selection=selection,
         )
-        source.found = found
+        source.found = None if found is None else [found]
         reader = READERS[kind](self.fields, storage_options=self.storage_options)
         if selection is not None:
             reader.select(selection)
@@ -158,7 +158,7 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         if self.filetype is not None:
             return super().decompose_and_apply_with()
         chosen = own_copy(self)
-        chosen.filetype = before[0].format if before and isinstance(before[0], FilePartitioningStage) else "jsonl"
+        chosen.filetype = before[0].format if before and isinstance(before[0], SourceStage) else "jsonl"
         return chosen.decompose_and_apply_with()
 
     def decompose(self) -> Stages:

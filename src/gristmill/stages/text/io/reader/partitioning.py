@@ -57,13 +57,14 @@ class FilePartitioningStage(SourceStage):
         selection: The documents to read, where not all.
 
     Attributes:
-        found: The files, where somebody has just looked for them to tell their format; used once.
+        found: The survey of the input, where somebody has just made one to tell its format; taken out by whoever uses
+            it, so that no copy of the stage uses it again later.
     """
 
     name = "file_partitioning"
     fork_safe = True
     resources = Resources(cpus=0.5)
-    found: Survey | None = None
+    found: list[Survey] | None = None
 
     def __init__(
         self,
@@ -103,8 +104,9 @@ class FilePartitioningStage(SourceStage):
     def partitions(self) -> list[Partition]:
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
         extensions = self.file_extensions or EXTENSIONS[self.format]
-        found, self.found = self.found, None
-        if found is None:
+        if self.found:
+            found = self.found.pop()
+        else:
             found = survey(self.file_paths, extensions=extensions, storage_options=self.storage_options)
         left_out = self._without_other_formats(found) if found.left_out else []
         kinds = self._kinds(found.files)
