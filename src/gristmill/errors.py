@@ -93,6 +93,10 @@ class InputError(GristmillError, ValueError):
     """An input file cannot be read as what it claims to be."""
 
 
+class InvalidTextError(InputError):
+    """A text column holds bytes that are not UTF-8."""
+
+
 class SchemaConflictError(InputError):
     """Two input files give the same column types that cannot be brought together."""
 

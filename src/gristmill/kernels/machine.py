@@ -168,6 +168,16 @@ def bit_count(typing: Any, value: Any) -> Any:
 
 
 @intrinsic
+def high_mask(typing: Any, address: Any) -> Any:
+    """One bit per byte from `address` on that is not ASCII."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _mask(builder, builder.icmp_signed("<", _load(builder, args[0], _VECTOR), _splat(0)))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def utf8_error_mask(typing: Any, address: Any) -> Any:
     """One bit per byte from `address` on that cannot follow the three bytes before it in UTF-8 (those are read too).
 

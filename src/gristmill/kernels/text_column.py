@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.errors import UsageError
+from gristmill.errors import InvalidTextError, UsageError
+from gristmill.kernels.utf8 import invalid_rows
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -64,6 +65,7 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
 
     Raises:
         UsageError: The column does not hold text.
+        InvalidTextError: Its bytes are not UTF-8.
     """
     if isinstance(column, list):
         return _from_texts(column)
@@ -80,6 +82,14 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
     data, offsets = _buffers(column)
     if column.null_count and bool(np.any(np.diff(offsets)[~valid])):
         data, offsets = _buffers(column.fill_null(""))
+    invalid = invalid_rows(data, offsets)
+    if invalid.any():
+        row = int(np.argmax(invalid))
+        raise InvalidTextError(
+            f"Row {row} of a text column of {len(column)} holds bytes that are not UTF-8. Decode them with the "
+            "encoding they have, or with errors='replace', before they become a text column.",
+            row=row,
+        )
     return TextColumn(data, offsets, valid)
 
 

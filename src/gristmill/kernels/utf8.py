@@ -1,7 +1,7 @@
 """UTF-8 for every kernel: decoding characters, white space and line breaks, counting, comparing and validating bytes.
 
 White space is that of Python's `str`, line breaks are those of `str.splitlines`. All take arrays of bytes that hold
-valid UTF-8, except `find_invalid_utf8`, which finds out whether they do.
+valid UTF-8, except `find_invalid_utf8` and `invalid_rows`, which find out whether they do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined, kernel, leaf, routine
-from gristmill.kernels.machine import WIDTH, bit_count, load8, load_byte, trailing_zeros, utf8_error_mask
+from gristmill.kernels.machine import (
+    WIDTH,
+    address_of,
+    bit_count,
+    high_mask,
+    load8,
+    load_byte,
+    trailing_zeros,
+    utf8_error_mask,
+)
 
 HIGH_BITS = np.uint64(0x8080808080808080)
 LOW_SEVEN = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -240,9 +249,13 @@ def _is_utf8(base: int, start: int, end: int) -> bool:
         i = _walk(base, start, start + 3, end)
         if i < 0:
             return False
+        unfinished = 1
         while i + WIDTH <= end:
-            if utf8_error_mask(base + i) != 0:
+            high = high_mask(base + i)
+            # Most blocks are plain ASCII, and nothing before them asks for more bytes.
+            if (high | unfinished) != 0 and utf8_error_mask(base + i) != 0:
                 return False
+            unfinished = high >> (WIDTH - 3)
             i += WIDTH
         # A character may lie across the last border: read it again from its first byte.
         for _ in range(4):
@@ -264,3 +277,14 @@ def find_invalid_utf8(
         invalid[row] = not _is_utf8(base, starts[row], ends[row])
         count += invalid[row]
     return count
+
+
+@kernel
+def invalid_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which rows of a column are not valid UTF-8, or lie outside of its bytes; takes read-only arrays."""
+    base, size = address_of(data), len(data)
+    invalid = np.zeros(len(offsets) - 1, np.bool_)
+    for row in range(len(offsets) - 1):
+        start, end = offsets[row], offsets[row + 1]
+        invalid[row] = start < 0 or end < start or end > size or not _is_utf8(base, start, end)
+    return invalid

@@ -23,6 +23,7 @@ from gristmill.storage.compression import SALVAGE_HINT, DamagedArchiveError, ope
 from gristmill.storage.files import InputFile, StorageOptions, is_local, local_path
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile, estimated_records, join_small
 from gristmill.storage.schemas import clean_schema, conform, merge_schemas
+from gristmill.storage.valid_text import find_invalid_text
 
 DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
 
@@ -372,7 +373,14 @@ class _FileReader:
         first = self.row - self._pending_rows
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0.0
         rows = np.arange(first, self.row, dtype=np.int64)
-        yield TableBlock(rows, table, [(first, self._file)], [] if bad is None else [bad])
+        found, problems = find_invalid_text(table), [] if bad is None else [bad]
+        if found is not None:
+            invalid, column = found
+            told = f"the bytes in column {column!r} are not UTF-8"
+            wrong = (BadRecord(int(row), self._file, -1, "invalid_utf8", b"", 0, told) for row in rows[invalid])
+            problems[:0] = wrong
+            rows, table = rows[~invalid], table.filter(~invalid)
+        yield TableBlock(rows, table, [(first, self._file)], problems)
 
 
 def _raise_unless_damage(error: Exception) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError
 from gristmill.ledger.record.trail import DROPPED, Changes, Decisions, Floats, QuarantinedRecord, Rows, Scores
+from gristmill.storage.valid_text import require_valid_text
 from gristmill.tasks.arrow_io import table_of_polars
 from gristmill.tasks.base import Task
 from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns
@@ -80,14 +81,13 @@ class DocumentBatch(Task[Any]):
         kind = type(value).__module__.split(".")[0]
         if value is None:
             self._columns = TableColumns(pa.table({}))
-        elif isinstance(value, pa.Table):
-            self._columns = TableColumns(value)
-        elif isinstance(value, pa.RecordBatch):
-            self._columns = TableColumns(pa.Table.from_batches([value]))
+        elif isinstance(value, pa.Table | pa.RecordBatch):
+            table = value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
+            self._columns = TableColumns(require_valid_text(table))
         elif kind == "polars" and hasattr(value, "collect"):
             raise StageDefinitionError("A Polars LazyFrame is not data yet: call .collect() on it first.")
         elif kind == "polars" and hasattr(value, "to_arrow"):
-            self._columns = TableColumns(table_of_polars(value))
+            self._columns = TableColumns(require_valid_text(table_of_polars(value)))
             self._polars = value
         elif kind == "pandas" and hasattr(value, "columns"):
             self._frame = value
@@ -183,6 +183,7 @@ class DocumentBatch(Task[Any]):
             raise StageDefinitionError(
                 f"Column {name!r} has {len(values)} values, but the batch has {self.num_items} rows."
             )
+        require_valid_text(pa.table({name: values}))
         return self.with_columns(self.columns.with_column(name, values, changed=changed, is_json=is_json))
 
     def with_text(self, name: str, texts: pa.Array, *, changed: Mask) -> DocumentBatch:
@@ -190,6 +191,7 @@ class DocumentBatch(Task[Any]):
 
         All other rows keep the values they had, also those that are no strings.
         """
+        require_valid_text(pa.table({name: texts}))
         return self.with_columns(self.columns.with_text(name, texts, changed=changed))
 
     def select(self, names: Sequence[str]) -> DocumentBatch:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError
+from gristmill.storage.valid_text import require_valid_text
 from gristmill.tasks.columns import JSON_TYPE, Columns, Indices, one_chunk
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def to_table(frame: pd.DataFrame, before: Columns | None = None) -> pa.Table:
         fields.append(pa.field(name, array.type, metadata=JSON_TYPE if is_json else None))
     if not fields:
         return pa.table({"_": pa.nulls(len(frame))}).select([])
-    return pa.table(arrays, schema=pa.schema(fields))
+    return require_valid_text(pa.table(arrays, schema=pa.schema(fields)))
 
 
 def _arrow_values(values: pd.Series[Any], name: str, before: Columns | None) -> tuple[pa.Array, bool]:

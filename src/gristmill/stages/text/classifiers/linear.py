@@ -7,6 +7,7 @@ features weighted by rarity instead of learned word vectors.
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 import zlib
@@ -41,7 +42,11 @@ CONFIG_NAME, WEIGHTS_NAME = "linear.json", "linear.npz"
 _NETWORK_CONFIG = "config.json"
 SHIPPED_PREFIX = "shipped:"
 _FORMAT = 2
+_MOST_BITS = 32
+_MOST_DEFLATED = 1032  # what the compression of zip archives can save at most
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError)
 
+Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
@@ -128,28 +133,58 @@ class LinearModel:
                     "Train the classifier again.",
                     identifier=str(folder),
                 )
-            labels, bits = list(facts["labels"]), int(facts["bits"])
-            with (place / WEIGHTS_NAME).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                buckets = np.ascontiguousarray(arrays["buckets"], np.int64)
-                weights, rarity, bias = (
-                    np.ascontiguousarray(arrays[key], np.float32) for key in ("weights", "rarity", "bias")
-                )
+            labels, bits = facts["labels"], facts["bits"]
+            arrays = _read_arrays(place / WEIGHTS_NAME, ("buckets", "weights", "rarity", "bias"))
         except ModelLoadError:
             raise
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except (OSError, ValueError, TypeError, LookupError, EOFError, RecursionError, *_ARCHIVE_ERRORS) as error:
             raise ModelLoadError(
                 f"The linear classifier in {place} cannot be read ({type(error).__name__}: {error}). Its files are "
                 f"{CONFIG_NAME} and {WEIGHTS_NAME}: copy them again, or train the classifier again.",
                 identifier=str(folder),
             ) from error
-        shapes = [array.shape for array in (weights, rarity, bias)]
-        if shapes != [(len(buckets), len(labels)), (len(buckets),), (len(labels),)]:
+        problem = _contradiction(labels, bits, *arrays)
+        if problem:
             raise ModelLoadError(
-                f"{place / WEIGHTS_NAME} does not belong to {CONFIG_NAME}: its shapes are {shapes}. "
-                "Copy both files of one training.",
+                f"The linear classifier in {place} cannot be used: {problem}. Copy both files of one training, or "
+                "train it again.",
                 identifier=str(folder),
             )
-        return cls(labels, bits, buckets, weights, rarity, bias)
+        weights, rarity, bias = (np.ascontiguousarray(array, np.float32) for array in arrays[1:])
+        return cls(labels, bits, np.ascontiguousarray(arrays[0], np.int64), weights, rarity, bias)
+
+
+def _contradiction(labels: Any, bits: Any, buckets: Array, weights: Array, rarity: Array, bias: Array) -> str:
+    """What in the files of a model does not fit together; kernels trust all of it."""
+    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
+        return f"its labels are {str(labels)[:100]}, not a list of texts"
+    if type(bits) is not int or not 1 <= bits <= _MOST_BITS:
+        return f"its bits are {str(bits)[:100]}, not a whole number from 1 to {_MOST_BITS}"
+    if buckets.dtype.kind not in "iu" or any(array.dtype.kind != "f" for array in (weights, rarity, bias)):
+        return "its arrays are not of numbers"
+    shapes = [array.shape for array in (buckets, weights, rarity, bias)]
+    if buckets.ndim != 1 or shapes[1:] != [(len(buckets), len(labels)), (len(buckets),), (len(labels),)]:
+        return f"the shapes in {WEIGHTS_NAME} are {shapes}, and {CONFIG_NAME} has {len(labels)} labels"
+    if len(buckets) and not (np.all(buckets[1:] > buckets[:-1]) and buckets[0] >= 0 and int(buckets[-1]) < 1 << bits):
+        return f"its buckets are not in order, or not below 2 to the power of its {bits} bits"
+    return ""
+
+
+def _read_arrays(path: Path, names: Sequence[str]) -> list[Array]:
+    """Arrays of an archive, once their headers say no more than the archive holds."""
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        for name in names:
+            info = archive.getinfo(f"{name}.npy")
+            with archive.open(info) as member:
+                version = np.lib.format.read_magic(member)
+                read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                shape, _, kind = read_header[version](member)
+                claimed = math.prod(shape) * kind.itemsize
+                if claimed > info.file_size or info.file_size > _MOST_DEFLATED * (info.compress_size + 1):
+                    raise ValueError(f"{name} claims {claimed:,} bytes, and the file has {info.compress_size:,}")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            return [arrays[name] for name in names]
 
 
 def shipped_models() -> list[str]:

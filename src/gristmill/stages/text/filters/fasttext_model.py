@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gristmill.errors import InputError, InputNotFoundError, missing_extra
-from gristmill.kernels.fasttext_predict import HIERARCHICAL, Model, predict_spans
+from gristmill.kernels.fasttext_predict import HIERARCHICAL, LOSSES, Model, predict_spans
 from gristmill.kernels.text_column import Mask, TextColumn
 
 MAGIC = 793712314
@@ -19,6 +19,13 @@ VERSIONS = (11, 12)
 SUPERVISED = 3
 LABEL_PREFIX = "__label__"
 _FNV = 16777619
+
+# Far above what fastText makes, and low enough that no file can ask for all the memory or time there is.
+_MOST_COLUMNS = 10_000
+_LONGEST_NGRAM = 100
+_MOST_BUCKETS = 1 << 28
+_MOST_SEEN = 10**15  # the weight of an unfinished node of the label tree
+_MOST_DECODED = 1 << 33
 
 
 class Prediction(NamedTuple):
@@ -72,7 +79,7 @@ def load(path: str | Path) -> FastTextModel:
 
     Raises:
         InputNotFoundError: There is no such file.
-        InputError: It is not a supervised model of fastText, or it is cut off.
+        InputError: It is not a supervised model of fastText, it is cut off, or its sizes contradict each other.
     """
     file = Path(path)
     if not file.is_file():
@@ -112,18 +119,34 @@ class _Reader:
     def _array(self, kind: Any, number: int) -> np.ndarray:
         size = number * np.dtype(kind).itemsize
         if number < 0 or self._at + size > len(self._bytes):
-            raise InputError(f"The fastText model {self._path!r} is cut off: fetch it again.", path=self._path)
+            raise self._cut_off()
         part = self._bytes[self._at : self._at + size]
         self._at += size
         return np.frombuffer(part, kind)
 
+    def _cut_off(self) -> InputError:
+        return InputError(
+            f"The fastText model {self._path!r} is cut off: it ends before what it says it holds. Fetch it again.",
+            path=self._path,
+        )
+
+    def _require(self, holds: bool, field: str, found: object, expected: str) -> None:
+        """The kernel trusts every size: what a file says of itself is compared before anything is computed with it."""
+        if not holds:
+            raise InputError(
+                f"The fastText model {self._path!r} contradicts itself: its {field} is {found}, where {expected} is "
+                "possible. Fetch it again, or train it again.",
+                path=self._path,
+                field=field,
+            )
+
     def labels(self) -> list[str]:
         """The labels alone."""
-        _, (_, words, _, _), texts, _ = self._head()
+        _, (words, _, _), texts, _ = self._head()
         return [text.decode("utf-8", "replace") for text in texts[words:]]
 
-    def _head(self) -> tuple[tuple[Any, ...], tuple[int, int, int, int], list[bytes], list[int]]:
-        """The settings, the numbers of entries, words, labels and pruned buckets, the entries and their counts."""
+    def _head(self) -> tuple[tuple[Any, ...], tuple[int, int, int], list[bytes], list[int]]:
+        """The settings, the numbers of words, labels and pruned buckets, the entries and their counts."""
         if len(self._bytes) < 8 or self._numbers("i")[0] != MAGIC:
             raise InputError(f"{self._path!r} is not a model file of fastText.", path=self._path)
         (version,) = self._numbers("i")
@@ -135,21 +158,35 @@ class _Reader:
                 path=self._path,
             )
         entries, words, labels, _, pruned = self._numbers("iiiqq")
+        self._require(labels > 0 and words >= 0, "number of words and labels", (words, labels), "0 and 1 or more")
+        self._require(entries == words + labels, "number of entries", entries, f"{words} words + {labels} labels")
         if version == 11:
             settings = (*settings[:10], 0, *settings[11:])
-        return settings, (entries, words, labels, pruned), *self._dictionary(entries)
+        return settings, (words, labels, pruned), *self._dictionary(entries)
 
     def model(self) -> FastTextModel:
         """Everything the predictor needs."""
-        settings, (entries, words, labels, pruned), texts, counts = self._head()
+        settings, (words, labels, pruned), texts, counts = self._head()
         dimension, word_ngrams, loss, bucket, min_n, max_n = (settings[k] for k in (0, 5, 6, 8, 9, 10))
+        self._require(1 <= dimension <= _MOST_COLUMNS, "dimension", dimension, f"1 to {_MOST_COLUMNS}")
+        self._require(loss in LOSSES, "loss", loss, f"one of {', '.join(map(str, LOSSES))}")
+        self._require(max_n <= 0 or 0 <= min_n <= max_n <= _LONGEST_NGRAM, "character n-gram length", (min_n, max_n),
+                      f"0 to {_LONGEST_NGRAM}, the shortest first")  # fmt: skip
+        self._require(word_ngrams <= _LONGEST_NGRAM, "word n-gram length", word_ngrams, f"1 to {_LONGEST_NGRAM}")
+        least = 1 if max_n > 0 or word_ngrams > 1 else 0
+        self._require(least <= bucket <= _MOST_BUCKETS, "number of buckets", bucket, f"{least} to {_MOST_BUCKETS}")
+        self._require(min(counts) >= 0 and max(counts) < _MOST_SEEN, "count of a word", (min(counts), max(counts)),
+                      f"0 to {_MOST_SEEN - 1}")  # fmt: skip
         pairs = self._array(np.int32, 2 * max(pruned, 0)).reshape(-1, 2)
+        in_range = _within(pairs[:, 0], bucket) and _within(pairs[:, 1], len(pairs))
+        self._require(in_range, "list of buckets", "out of range", f"0 to {bucket - 1}, each with a row,")
         (quantised,) = self._numbers("?")
-        vectors = self._quantised() if quantised else self._dense()
+        vectors = self._quantised(dimension) if quantised else self._dense(dimension)
+        rows = words + (bucket if pruned < 0 else len(pairs))
+        self._require(len(vectors) == rows, "number of vectors", len(vectors), f"{rows} (words and buckets)")
         (quantised_output,) = self._numbers("?")
-        output = self._quantised() if quantised and quantised_output else self._dense()
-        if vectors.shape[1] != dimension or entries != words + labels or len(output) < labels:
-            raise InputError(f"The fastText model {self._path!r} contradicts itself: fetch it again.", path=self._path)
+        output = self._quantised(dimension) if quantised and quantised_output else self._dense(dimension)
+        self._require(len(output) == labels, "number of output rows", len(output), f"{labels} (labels)")
 
         bits, before = np.zeros(0, np.uint64), np.zeros(0, np.int64)
         if pruned >= 0:
@@ -176,7 +213,7 @@ class _Reader:
             while end < 0 or end + 10 > len(window):
                 more = self._bytes[base + len(window) : base + len(window) + (1 << 20)].tobytes()
                 if not more:
-                    raise InputError(f"The fastText model {self._path!r} is cut off: fetch it again.", path=self._path)
+                    raise self._cut_off()
                 window += more
                 end = window.find(b"\0", at)
             texts.append(window[at:end])
@@ -187,15 +224,18 @@ class _Reader:
         self._at = base + at
         return texts, counts
 
-    def _dense(self) -> np.ndarray:
+    def _dense(self, dimension: int) -> np.ndarray:
         rows, columns = self._numbers("qq")
+        self._require(columns == dimension and rows >= 0, "shape of a matrix", (rows, columns), f"{dimension} columns")
         return self._array(np.float32, rows * columns).reshape(rows, columns)
 
-    def _quantised(self) -> np.ndarray:
+    def _quantised(self, dimension: int) -> np.ndarray:
         """A matrix whose rows are stored as codes of their parts (product quantisation, Jégou et al. 2011)."""
         (with_norms,) = self._numbers("?")
         rows, columns, size = self._numbers("qqi")
-        codes = self._array(np.uint8, size).reshape(rows, -1)
+        self._require(columns == dimension and rows >= 0, "shape of a matrix", (rows, columns), f"{dimension} columns")
+        self._require(size % max(rows, 1) == 0, "number of codes", size, f"a multiple of {rows} rows")
+        codes = self._array(np.uint8, size).reshape(rows, -1 if rows else 0)
         matrix = self._decoded(codes, columns)
         if with_norms:
             norm_codes = self._array(np.uint8, rows).reshape(rows, 1)
@@ -204,14 +244,31 @@ class _Reader:
 
     def _decoded(self, codes: np.ndarray, columns: int) -> np.ndarray:
         dimension, parts, size, last = self._numbers("4i")
+        fits = (
+            dimension == columns
+            and parts > 0
+            and size > 0
+            and (parts - 1) * size + last == columns
+            and 0 < last <= size
+        )
+        self._require(
+            fits, "division of vectors into parts", (dimension, parts, size, last), f"one of {columns} columns"
+        )
+        self._require(codes.shape[1] == parts or not len(codes), "number of codes of a row", codes.shape[1], f"{parts}")
+        decoded = len(codes) * columns * 4
+        self._require(decoded <= _MOST_DECODED, "decoded size", f"{decoded:,} bytes", f"at most {_MOST_DECODED:,}")
         centroids = self._array(np.float32, dimension * 256)
         matrix = np.empty((len(codes), columns), np.float32)
-        for part in range(parts):
+        for part in range(parts if len(codes) else 0):
             width = last if part == parts - 1 else size
             first = part * 256 * size
             table = centroids[first : first + 256 * width].reshape(256, width)
             matrix[:, part * size : part * size + width] = table[codes[:, part]]
         return matrix
+
+
+def _within(values: np.ndarray, bound: int) -> bool:
+    return not len(values) or bool(values.min() >= 0 and values.max() < bound)
 
 
 def _without_gaps(vectors: np.ndarray, pairs: np.ndarray, words: int, bucket: int) -> tuple[np.ndarray, ...]:
@@ -221,7 +278,7 @@ def _without_gaps(vectors: np.ndarray, pairs: np.ndarray, words: int, bucket: in
     left = np.zeros((bucket // 64 + 1) * 64, bool)
     left[pairs[:, 0]] = True
     bits = np.packbits(left, bitorder="little").view(np.uint64)
-    counts = left.reshape(-1, 64).sum(axis=1, dtype=np.int64)
+    counts = np.bitwise_count(bits).astype(np.int64)
     return vectors[rows], bits, np.cumsum(counts) - counts
 
 

@@ -1,0 +1,77 @@
+"""No built-in filter or modifier is slow on a text made to be so: four times the length, at most six times the time."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gristmill.recipes.registry import FILTER, MODIFIER, all_registered, registered
+from gristmill.stages.text.filters import ScoreFilter
+from gristmill.stages.text.filters.heuristic.code import COMMENTS
+from gristmill.stages.text.modifiers import Modify
+from gristmill.tasks import DocumentBatch
+from tests.hostile.attempt import FULL
+from tests.hostile.patterns import PATTERNS
+from tools.make_stage_reference import NEED_FILES, NEEDED
+
+SIZE = 4096
+GROWTH = 6.0
+LITTLE_S = 0.01
+"""What takes less than this at four times the size is not compared: the clock is too coarse for it."""
+SLOWEST = {"PythonCommentToCodeFilter": 5.0, "UnicodeReformatter": 16.0, "PiiRedactor": 8.0}
+"""Seconds per megabyte that are told in the docs of these; all others stay below two on a busy machine."""
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    **NEEDED,
+    "FastTextLabelModifier": {"label": "x"},
+    "LineRemover": {"patterns": ["a"]},
+}
+NAMES = [entry.name for entry in all_registered() if entry.kind in (FILTER, MODIFIER) and entry.name not in NEED_FILES]
+CASES = [name for name in NAMES if name != "GeneralCommentToCodeFilter"]
+CASES += [f"GeneralCommentToCodeFilter {language}" for language in COMMENTS]
+
+
+def made(case: str) -> ScoreFilter | Modify:
+    name, _, language = case.partition(" ")
+    one = registered(name).load()(**({"language": language} if language else ARGUMENTS.get(name, {})))
+    stage: ScoreFilter | Modify = ScoreFilter(one) if registered(name).kind == FILTER else Modify(one)
+    stage.setup()
+    return stage
+
+
+def seconds(stage: ScoreFilter | Modify, text: str, rounds: int = 3) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        batch = DocumentBatch(data=pa.table({"text": pa.array([text], pa.large_string())}))
+        began = time.process_time()
+        stage.process(batch)
+        best = min(best, time.process_time() - began)
+    return best
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_time_grows_with_the_length_and_not_with_its_square(case: str) -> None:
+    stage = made(case)
+    seconds(stage, "Some words to warm up with.")
+    slow = {}
+    for name, make in list(PATTERNS.items())[:: 1 if FULL else 15]:
+        long = seconds(stage, make(4 * SIZE))
+        if long < LITTLE_S:
+            continue
+        short = seconds(stage, make(SIZE), rounds=5)
+        if long > GROWTH * short:
+            long = seconds(stage, make(4 * SIZE), rounds=10)
+        pace = long / (4 * SIZE / 1e6)
+        if long > GROWTH * short or pace > SLOWEST.get(case, 2.0):
+            slow[name] = f"{short * 1e3:.1f} ms, then {long * 1e3:.1f} ms: {pace:.1f} s/MB"
+    assert not slow
+
+
+@pytest.mark.parametrize("case", ["GeneralCommentToCodeFilter text/x-python", "HTMLBoilerplateFilter"])
+@pytest.mark.parametrize("name", ["escaped quotes", "comment open", "tag open", "tag with quote", "tags in tags"])
+def test_patterns_that_were_quadratic_once(case: str, name: str) -> None:
+    stage = made(case)
+    seconds(stage, "x")
+    assert seconds(stage, PATTERNS[name](64 * 1024)) < 2.0
