@@ -188,7 +188,11 @@ def test_an_output_that_cannot_be_made_is_explained_once(tmp_path: Path) -> None
 
 
 def test_json_that_is_not_jsonl_is_recognised(tmp_path: Path) -> None:
-    (tmp_path / "in.json").write_text('[{"id": 1, "text": "fine"}]\n')
+    (tmp_path / "array.json").write_text('[{"id": 1, "text": "fine"}]\n')
+    result = run("run", "english", tmp_path / "array.json", tmp_path / "read", "--workers", 0)
+    assert result.exit_code == 0
+    assert "1 document in" in result.output
+    (tmp_path / "in.json").write_text('["fine", "texts"]\n')
     result = run("run", "english", tmp_path / "in.json", tmp_path / "out", "--workers", 0)
     assert result.exit_code == 3
     assert "'jsonl_reader' could read nothing: all 1 records are in quarantine" in " ".join(result.output.split())
