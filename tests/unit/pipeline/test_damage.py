@@ -24,8 +24,10 @@ from gristmill.pipeline import Pipeline
 from gristmill.stages.deduplication import ExactDeduplication, ExactDeduplicationWorkflow
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
+from gristmill.stages.text.io.reader.jsonl import JsonlReaderStage
 from gristmill.storage.compression import DamagedArchiveError
 from gristmill.tasks import FileGroupTask
+from tests.contract.executor_suite import InProcess
 from tests.unit.pipeline.jobs import here, read_lines, run_json
 
 WORDS = ["mill", "grain", "stone", "water", "flour", "wheel", "sack", "wind", "barley", "hopper", "sieve", "bran"]
@@ -150,6 +152,28 @@ def test_only_the_damaged_file_goes(tmp_path: Path, form: str, files: int, batch
     shutil.rmtree(tmp_path / "out")
     run.run(executor=here(), error_budget=None)
     assert _contents(tmp_path / "out") == before
+
+
+def test_all_damaged_files_of_a_partition_go_at_once(tmp_path: Path) -> None:
+    """However many there are, the partition is begun twice: until the first damage, and then without any of them."""
+    sound = documents(50)
+    (tmp_path / "in").mkdir()
+    for number in range(30):
+        stored = bytearray(gzip.compress(lines(documents(50, seed=number)), mtime=0))
+        if number:
+            stored[-7] ^= 1
+        (tmp_path / "in" / f"{number:02d}.jsonl.gz").write_bytes(stored)
+    begun: list[str] = []
+    original = JsonlReaderStage.process
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonlReaderStage, "process", lambda self, task: begun.append("") or original(self, task))
+        report = _pipeline(tmp_path, files=30).run(executor=InProcess(), error_budget=None).report
+    assert read_lines(tmp_path / "out") == [record.decode() for record in sound]
+    assert report.quarantined == 29
+    assert len(begun) == 2
+    assert sum("is damaged" in alarm for alarm in report.alarms) < 29
+    assert any("more damaged" in alarm for alarm in report.alarms)
+    assert len(verify(str(tmp_path / "out")).damaged) == 29
 
 
 def test_a_damaged_file_counts_by_its_records(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from itertools import starmap
 from typing import Any
@@ -17,7 +17,7 @@ import xxhash
 from gristmill import __version__
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RECORD_FILES, RunFolder
-from gristmill.ledger.record.manifest import Manifest, ManifestTotals
+from gristmill.ledger.record.manifest import DamagedFile, Manifest, ManifestTotals
 from gristmill.ledger.record.trail import CONVERTED, StageCount, StageTime
 from gristmill.observe.events import (
     Event,
@@ -34,6 +34,7 @@ from gristmill.storage.atomic import json_bytes
 
 RUNNING = "running"
 _MAX_NOTICES = 100
+_MAX_DAMAGED = 10
 _RENEW_S = 5.0
 """Seconds between two states of the record while a run goes on."""
 _RENEW_REMOTE_S = 30.0
@@ -229,9 +230,9 @@ class RunRecorder:
         # The sizes of the last run that came to an end, handed on by those that did not.
         record["last_done"] = _last_done(record if complete else self.previous)
         record["alarms"] = (
-            [f"{file}." for file in committed.damaged[:_MAX_NOTICES]]
-            + find_alarms(
+            find_alarms(
                 counts,
+                damaged=committed.damaged,
                 limits=self.limits,
                 quiet_stages=self.quiet_stages,
                 run=record,
@@ -298,6 +299,7 @@ def find_alarms(
     quiet_stages: Collection[str] = (),
     run: Mapping[str, Any] | None = None,
     previous: Mapping[str, Any] | None = None,
+    damaged: Sequence[DamagedFile] = (),
 ) -> list[str]:
     """What deserves a look.
 
@@ -307,9 +309,14 @@ def find_alarms(
         quiet_stages: Stages that are not meant to drop or change anything (they only add columns).
         run: `partitions`, `source_bytes` and `rows_read` of this run.
         previous: The same of the run before.
+        damaged: Damaged input files.
     """
     limits = limits or AlarmLimits()
-    found: list[str] = []
+    found = [f"{file}." for file in damaged[:_MAX_DAMAGED]]
+    if len(damaged) > _MAX_DAMAGED:
+        found.append(
+            f"{len(damaged) - _MAX_DAMAGED} more damaged input files; see 'gristmill verify OUTPUT'."
+        )
     idle_stages: list[str] = []
     names = list(stages)
     if names and stages[names[0]].quarantined and not stages[names[0]].rows_out:
