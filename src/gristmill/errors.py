@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib.util
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -192,8 +193,11 @@ def require_module(module: str, purpose: str, *, instead: str = "") -> None:
     Raises:
         MissingExtraError: It is not installed.
     """
+    package = module.partition(".")[0]
+    if sys.modules.get(package) is not None:
+        return
     try:
-        found = importlib.util.find_spec(module.partition(".")[0])
+        found = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         found = None
     if found is None:

@@ -267,8 +267,8 @@ def plan(
     """Check a recipe and show its plan.
 
     Partitions, segments, workers, resources, and how much of the output an earlier run has left there, or why a run
-    would refuse it; give the options of the run to compare with. Reads listings, a few records and the manifest of the
-    output, and writes nothing.
+    would refuse it; give the options of the run to compare with. Fails where a run would: missing packages and models,
+    stores that cannot be reached. Reads listings, a few records and the manifest of the output, and writes nothing.
 
     \b
     gristmill plan english crawl/ clean/

@@ -177,7 +177,7 @@ def store_errors(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # libraries of stores have classes of their own
         raise StoreError(
-            f"The store of {url!r} cannot be reached: {type(error).__name__}: {error}. Check the address, the network "
+            f"The store of {url!r} cannot be accessed: {type(error).__name__}: {error}. Check the address, the network "
             "and the credentials in storage_options.",
             path=url,
         ) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import StageDefinitionError
+from gristmill.errors import StageDefinitionError, require_module
 from gristmill.storage.valid_text import require_valid_text
 from gristmill.tasks.columns import JSON_TYPE, Columns, Indices, one_chunk
 
@@ -52,6 +52,7 @@ def to_frame(columns: Columns) -> pd.DataFrame:
     Text is pandas' own string type; integers and booleans are plain numpy types, and the nullable ones where a value
     is missing, so that an integer stays an integer; nested and mixed JSON values are Python objects.
     """
+    require_module("pandas", "to_pandas()")
     import pandas as pd
 
     introduce_pandas()

@@ -11,9 +11,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from gristmill.errors import (
+    MissingExtraError,
     ModelLoadError,
     ModelNotFoundError,
     OutputError,
@@ -22,6 +24,7 @@ from gristmill.errors import (
     StoreError,
     UsageError,
 )
+from gristmill.ledger.record.layout import RunFolder
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.classifiers import DistributedDataClassifier, LinearClassifier
@@ -110,6 +113,16 @@ def test_a_missing_package_is_told_with_its_extra_by_plan_and_run(folder: Path) 
     assert not (folder / "out").exists()
 
 
+def test_a_frame_without_pandas_is_told_too() -> None:
+    batch = DocumentBatch(data=pa.table({"text": ["a"]}))
+    hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "pandas"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in {*hidden, "pandas"}:
+            patch.setitem(sys.modules, name, None)
+        with pytest.raises(MissingExtraError, match=r"to_pandas\(\) needs the package 'pandas'.*gristmill\[pandas\]"):
+            batch.to_pandas()
+
+
 def test_models_and_files_that_are_missing_or_incomplete_are_refused(folder: Path) -> None:
     empty, no_weights = folder / "empty", folder / "no_weights"
     empty.mkdir()
@@ -158,8 +171,10 @@ def test_a_store_that_cannot_be_reached_is_refused(folder: Path, monkeypatch: py
         [JsonlReader(str(folder / "in")), JsonlWriter("s3://bucket/out", storage_options=options)],
     ):
         for job in (Pipeline("p", stages=stages).explain, Pipeline("p", stages=stages).run):
-            with pytest.raises(StoreError, match=r"The store of 's3://bucket/\w+' cannot be reached: EndpointConn"):
+            with pytest.raises(StoreError, match=r"The store of 's3://bucket/\w+' cannot be accessed: EndpointConn"):
                 job(here())
+    with pytest.raises(StoreError, match="cannot be accessed"):  # of commands on an output
+        RunFolder("s3://bucket/out", options)
 
 
 def test_an_output_that_cannot_be_written_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from gristmill.storage.atomic import (
     temporary_path,
     write_bytes_atomic,
 )
-from gristmill.storage.files import RECORD_SUFFIX, StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.files import RECORD_SUFFIX, StorageOptions, filesystem, is_local, local_path, store_errors
 
 RECORD_FOLDER = "_gristmill"
 """Stands for the record in the names that a manifest has, wherever it lies; version 0.1 kept it in the output."""
@@ -223,8 +223,9 @@ class RunFolder:
         fs, inner = self._at(path)
         if fs is None:
             return os.path.isdir(path) and (empty or bool(os.listdir(path)))
-        fs.invalidate_cache()
-        return bool(fs.isdir(inner))
+        with store_errors(path):  # the first question to the store
+            fs.invalidate_cache()
+            return bool(fs.isdir(inner))
 
     def read(self, path: str) -> bytes:
         """The bytes of a file.
