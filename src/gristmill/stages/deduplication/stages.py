@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gristmill.errors import StageDefinitionError
+from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
 from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
@@ -74,7 +75,7 @@ class ExactDeduplication(Deduplication):
         >>> pipeline.add_stage(ExactDeduplication(survivor="longest"))
     """
 
-    name = "exact_deduplication"
+    name = "ExactDeduplication"
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class FuzzyDeduplication(Deduplication):
         >>> pipeline.add_stage(FuzzyDeduplication(threshold=0.75))
     """
 
-    name = "fuzzy_deduplication"
+    name = "FuzzyDeduplication"
 
     def __init__(
         self,
@@ -211,7 +212,7 @@ class SemanticDeduplication(Deduplication):
         >>> pipeline.add_stage(SemanticDeduplication(eps=0.05))
     """
 
-    name = "semantic_deduplication"
+    name = "SemanticDeduplication"
 
     def __init__(
         self,
@@ -253,9 +254,9 @@ class SemanticDeduplication(Deduplication):
         score = [] if self.score_field is None else [self.score_field]
         return ["data"], [self.text_field if self.embedding_field is None else self.embedding_field, *score]
 
-    def check_columns(self, columns: Collection[str]) -> None:
-        """Refuse to run where the packages for a model are missing."""
-        self.workflow(output_path="unique/")._first_stages()
+    def check_environment(self) -> None:
+        for stage in expand(self.workflow(output_path="unique/")._first_stages()):
+            stage.check_environment()
 
     def workflow(self, *, output_path: str, **places: Any) -> SemanticDeduplicationWorkflow:
         shared: dict[str, Any] = {

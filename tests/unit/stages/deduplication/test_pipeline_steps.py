@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.backends.local import LocalExecutor
-from gristmill.errors import InputChangedError, PlanningError, ResumeError, StageFailedError, UsageError
+from gristmill.errors import GristmillError, InputChangedError, PlanningError, ResumeError, StageFailedError, UsageError
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
 from gristmill.ledger.record.layout import STEPS_FOLDER
@@ -102,7 +102,7 @@ def test_the_output_is_that_of_separate_runs(tmp_path: Path) -> None:
 
     stages = {stage.name: stage for stage in result.report.stages}
     assert list(stages) == [
-        "jsonl_reader", "word_count", "exact_deduplication", "longer", "fuzzy_deduplication", "jsonl_writer",
+        "jsonl_reader", "word_count", "ExactDeduplication", "longer", "FuzzyDeduplication", "jsonl_writer",
     ]  # fmt: skip
     rows = result.report.rows_read
     assert rows == 72
@@ -110,11 +110,11 @@ def test_the_output_is_that_of_separate_runs(tmp_path: Path) -> None:
         assert stage.rows_in == rows
         rows = stage.rows_out
         assert stage.rows_in == stage.rows_out + sum(stage.dropped.values())
-    assert stages["exact_deduplication"].dropped["exact_duplicate"] > 0
-    assert stages["fuzzy_deduplication"].dropped["near_duplicate"] > 0
+    assert stages["ExactDeduplication"].dropped["exact_duplicate"] > 0
+    assert stages["FuzzyDeduplication"].dropped["near_duplicate"] > 0
     assert result.report.rows_written == rows == sum(data.count(b"\n") for data in contents(tmp_path / "out").values())
     assert stages["word_count"].calls > 0
-    assert stages["fuzzy_deduplication"].busy_s > 0
+    assert stages["FuzzyDeduplication"].busy_s > 0
 
     assert verify(tmp_path / "out").ok
     assert steps_of(tmp_path / "out") == []
@@ -377,7 +377,7 @@ def test_a_plan_says_that_it_runs_in_steps(tmp_path: Path) -> None:
     source = write_input(tmp_path / "in")
     whole = pipeline_of(source, tmp_path / "out", least(10), ExactDeduplication(), FuzzyDeduplication())
     text = whole.explain(IN_PROCESS)
-    assert "Runs in steps, because exact_deduplication and fuzzy_deduplication must compare all documents" in text
+    assert "Runs in steps, because ExactDeduplication and FuzzyDeduplication must compare all documents" in text
     assert not (tmp_path / "out").exists()
 
 
@@ -443,3 +443,26 @@ def test_listeners_are_told_about_every_step(tmp_path: Path) -> None:
     # One after the other: a display shows one run at a time.
     kinds = [type(event).__name__ for event in told if isinstance(event, RunStarted | RunFinished)]
     assert kinds == ["RunStarted", "RunFinished"] * 4
+
+
+def test_documents_that_mean_the_same_by_embeddings_of_a_column(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(2):
+        records = documents(number)
+        for record in records:
+            record["vector"] = [1.0 if record["n"] % 6 == at else 0.01 * number for at in range(6)]
+        (source / f"{number}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    same = SemanticDeduplication(embedding_field="vector", eps=0.05, survivor="first")
+    result = run(pipeline_of(source, tmp_path / "out", least(10), same, least(20, "longer")))
+    assert result.report.stages[2].rows_out == 6
+    assert Ledger(tmp_path / "out").why("1-1").documents[0].decisions[0].survivor == "0-1"
+    assert verify(tmp_path / "out").ok
+
+
+def test_a_sentence_model_is_looked_for_at_planning(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source = write_input(tmp_path / "in")
+    missing = SemanticDeduplication(model_identifier=str(tmp_path / "no-model"))
+    with pytest.raises(GristmillError, match="no-model"):
+        pipeline_of(source, tmp_path / "out", least(10), missing).explain(IN_PROCESS)
