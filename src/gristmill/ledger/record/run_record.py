@@ -112,7 +112,7 @@ class RunRecorder:
     _alive: dict[int, set[int]] = field(default_factory=dict, init=False)
     _most_workers: dict[int, int] = field(default_factory=dict, init=False)
     _deaths: dict[str, int] = field(default_factory=dict, init=False)
-    _sealed: dict[str, str] = field(default_factory=dict, init=False)
+    _hashes: dict[str, str] = field(default_factory=dict, init=False)
     _written_at: float = field(default=0.0, init=False)
 
     def __call__(self, event: Event) -> None:
@@ -150,7 +150,7 @@ class RunRecorder:
                 self._notices.append({"level": event.level, "message": event.message})
         elif isinstance(event, RunStarted):
             self._started = event
-            self._sealed = {}
+            self._hashes = {}
             if self.folder is not None and self.previous is None:
                 with contextlib.suppress(VerificationError):  # a damaged record is replaced now
                     self.previous = read_run(self.folder)
@@ -170,9 +170,9 @@ class RunRecorder:
         """Put the record as it stands at `run.json`, with the hashes of the files beside it and its own checksum."""
         if self.folder is not None:
             self._written_at = time.monotonic()
-            if not self._sealed or self._finished is not None:
-                self._sealed = file_hashes(self.folder)
-            record = {**self.record(), "sealed": self._sealed}
+            if not self._hashes or self._finished is not None:
+                self._hashes = file_hashes(self.folder)
+            record = {**self.record(), "sealed": self._hashes}
             record["seal"] = checksum(record)
             self.folder.write(self.folder.record_path("run"), json_bytes(record))
 
