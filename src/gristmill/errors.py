@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib.util
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -182,7 +181,16 @@ def missing_extra(module: str, purpose: str = "This", *, instead: str = "") -> M
     extra = _PACKAGES.get(package)
     asked = package if extra is None else f"'gristmill[{extra}]'"
     message = f"{purpose} needs the package {package!r}, which is not installed: pip install {asked}."
+    if extra in ("models", "semantic") and not _is_installed("torch"):
+        message += " Without a GPU, install torch's CPU build first, as PyTorch's installation page shows."
     return MissingExtraError(f"{message} {instead}".rstrip(), package=package)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def require_module(module: str, purpose: str, *, instead: str = "") -> None:
@@ -193,14 +201,7 @@ def require_module(module: str, purpose: str, *, instead: str = "") -> None:
     Raises:
         MissingExtraError: It is not installed.
     """
-    package = module.partition(".")[0]
-    if sys.modules.get(package) is not None:
-        return
-    try:
-        found = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        found = None
-    if found is None:
+    if not _is_installed(module.partition(".")[0]):
         raise missing_extra(module, purpose, instead=instead)
 
 

