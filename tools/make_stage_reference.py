@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.cli.catalog import description
-from gristmill.recipes.registry import FILTER, MODIFIER, STAGE, Registered, all_registered
+from gristmill.recipes.names import FILTER, MODIFIER, STAGE, Registered
+from gristmill.recipes.registry import all_registered
 from gristmill.stages.text.filters.published.c4 import REASONS
 from gristmill.stages.text.filters.rule import ColumnFilter
 

@@ -12,7 +12,7 @@ from gristmill.cli.run import code_option
 from gristmill.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from gristmill.recipes.registry import Registered
+    from gristmill.recipes.names import Registered
 
 _HEADINGS = {"stage": "Stages", "filter": "Filters", "modifier": "Modifiers"}
 
@@ -66,7 +66,8 @@ def stages(name: str | None, allow_code: tuple[str, ...], as_json: bool) -> None
     gristmill stages WordCountFilter
     """
     from gristmill.cli.run import search_current_folder
-    from gristmill.recipes.registry import NAMES, all_registered, registered
+    from gristmill.recipes.names import NAMES
+    from gristmill.recipes.registry import all_registered, registered
     from gristmill.recipes.user_stages import declared_stages, package_of
 
     if name is None:

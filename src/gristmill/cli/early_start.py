@@ -39,7 +39,7 @@ def start_for_files(paths: object, modules: Sequence[str]) -> bool:
 
 def _modules(recipe: Recipe) -> list[str]:
     """Where the recipe's stages come from, as far as they are ours; others are loaded when the pipeline is built."""
-    from gristmill.recipes.registry import NAMES
+    from gristmill.recipes.names import NAMES
 
     return [f"{NAMES[entry.name].module}:{entry.name}" for entry in recipe.stages if entry.name in NAMES]
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError
 from gristmill.recipes.loader import Recipe, StageEntry
+from gristmill.recipes.names import FILTER, MODIFIER
 from gristmill.recipes.registry import (
-    FILTER,
-    MODIFIER,
     OPTIONS,
     SETTINGS_KEY,
     Mismatch,

@@ -1,36 +1,28 @@
-"""The names a recipe may use, and how an entry of a recipe becomes a stage.
+"""How an entry of a recipe becomes a stage.
 
-A name leads to a class of this package by the table here alone; what is not in it is looked for among the stages of
-others (see `user_stages`). Importing this module loads no
-stage, so that a command can start its workers before it loads them. Values are checked against the signature and type
-hints of what they are for, before anything is built.
+Values are checked against the signature and type hints of what they are for, before anything is built.
 """
 
 from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import importlib
 import inspect
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
 from gristmill.ledger.record.earlier_names import earlier_name
+from gristmill.recipes.names import FILTER, KINDS, MODIFIER, NAMES, Registered
+from gristmill.recipes.user_stages import user_stage
 from gristmill.recipes.yaml_source import Path
 from gristmill.stages.resources import Resources
 
 if TYPE_CHECKING:
     from gristmill.stages.base import ProcessingStage
-
-STAGE = "stage"
-FILTER = "filter"
-MODIFIER = "modifier"
-KINDS = (STAGE, FILTER, MODIFIER)
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a parameter that has none."""
@@ -40,81 +32,6 @@ _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
 
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """What a name stands for: a stage, a filter (used through `ScoreFilter`) or a modifier (through `Modify`).
-
-    `attribute` is what the module calls it, where that is not `name`.
-    """
-
-    name: str
-    module: str
-    kind: str
-    attribute: str = ""
-
-    def load(self) -> Any:
-        """The class itself (of user code, maybe a stage that a decorator has made); imports its module.
-
-        Raises:
-            MissingExtraError: The class needs a package that is not installed.
-        """
-        module = importlib.import_module(self.module)
-        return attrgetter(self.attribute)(module) if self.attribute else getattr(module, self.name)
-
-    def documentation(self) -> str:
-        """The docstring of the class, of its constructor when the class has none."""
-        cls = self.load()
-        own = cls.__dict__.get("__doc__") or ""
-        # A dataclass without a docstring gets its signature as one, which the table of parameters shows better.
-        if isinstance(cls, type) and (not own or own.startswith(f"{cls.__name__}(")):
-            own = getattr(cls.__dict__.get("__init__"), "__doc__", None) or ""
-        return inspect.cleandoc(own)
-
-
-_TEXT = "gristmill.stages.text"
-_TABLE: dict[str, tuple[str, str]] = {
-    f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
-    f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
-    f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
-    f"{_TEXT}.filters": (
-        FILTER,
-        """
-        BoilerPlateStringFilter BulletsFilter CommonEnglishWordsFilter EllipsisFilter LongWordFilter
-        MeanWordLengthFilter NonAlphaNumericFilter NumbersFilter ParenthesesFilter PornographicUrlsFilter
-        PunctuationFilter SubstringFilter SymbolsToWordsFilter UrlsFilter WhiteSpaceFilter WordCountFilter
-        WordsWithoutAlphabetsFilter
-
-        RepeatedLinesByCharFilter RepeatedLinesFilter RepeatedParagraphsByCharFilter RepeatedParagraphsFilter
-        RepeatingDuplicateNGramsFilter RepeatingTopNGramsFilter
-
-        AlphaFilter GeneralCommentToCodeFilter HTMLBoilerplateFilter NumberOfLinesOfCodeFilter PerExtensionFilter
-        PythonCommentToCodeFilter TokenizerFertilityFilter XMLHeaderFilter
-
-        FastTextLangId FastTextQualityFilter HistogramFilter TokenCountFilter
-        """,
-    ),
-    f"{_TEXT}.filters.published.stages": (STAGE, "C4Quality FineWebQuality GopherQuality GopherRepetition"),
-    f"{_TEXT}.modifiers": (
-        MODIFIER,
-        """
-        BoilerPlateStringModifier FastTextLabelModifier LineRemover MarkdownRemover NewlineNormalizer PiiRedactor
-        QuotationRemover Slicer UnicodeReformatter UrlRemover
-        """,
-    ),
-    f"{_TEXT}.classifiers": (
-        STAGE,
-        """
-        AegisClassifier ContentTypeClassifier DistributedDataClassifier DomainClassifier FineWebEduClassifier
-        FineWebMixtralEduClassifier FineWebNemotronEduClassifier InstructionDataGuardClassifier LinearClassifier
-        MultilingualDomainClassifier PromptTaskComplexityClassifier QualityClassifier
-        """,
-    ),
-    f"{_TEXT}.embedders": (STAGE, "EmbeddingCreatorStage"),
-    f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
-    "gristmill.stages.deduplication": (STAGE, "ExactDeduplication FuzzyDeduplication SemanticDeduplication"),
-}
-"""Module → what its classes are, and their names."""
 
 _WRAPPERS = {
     **dict.fromkeys(
@@ -126,9 +43,6 @@ _WRAPPERS = {
     "input_fields and output_fields are given beside the modifier's own parameters.",
 }
 """What wraps filters and modifiers in Python, and how a recipe says the same."""
-
-NAMES = {name: Registered(name, module, kind) for module, (kind, names) in _TABLE.items() for name in names.split()}
-"""Every name of this package that a recipe may use."""
 
 
 def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
@@ -144,8 +58,6 @@ def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
     if name in _WRAPPERS:
         raise UnknownNameError(f"There is no {name!r} in recipes; {_WRAPPERS[name]}", name=name)
     if name not in NAMES:
-        from gristmill.recipes.user_stages import user_stage
-
         found = user_stage(name, allow_code)
         if found is not None:
             return found

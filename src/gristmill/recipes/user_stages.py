@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from gristmill.errors import UnknownNameError, did_you_mean
-from gristmill.recipes.registry import FILTER, MODIFIER, STAGE, Registered
+from gristmill.recipes.names import FILTER, MODIFIER, STAGE, Registered
 from gristmill.stages.base import ProcessingStage
 
 GROUP = "gristmill.stages"

@@ -15,7 +15,8 @@ from gristmill.cli.main import cli
 from gristmill.errors import GristmillError
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.pipeline import Pipeline
-from gristmill.recipes.registry import FILTER, all_registered
+from gristmill.recipes.names import FILTER
+from gristmill.recipes.registry import all_registered
 from gristmill.stages.deduplication import ExactDeduplication
 from gristmill.stages.text.filters import DocumentFilter, MeanWordLengthFilter, ScoreFilter, WordCountFilter
 from gristmill.stages.text.filters.rule import ColumnFilter

@@ -314,9 +314,7 @@ def find_alarms(
     limits = limits or AlarmLimits()
     found = [f"{file}." for file in damaged[:_MAX_DAMAGED]]
     if len(damaged) > _MAX_DAMAGED:
-        found.append(
-            f"{len(damaged) - _MAX_DAMAGED} more damaged input files; see 'gristmill verify OUTPUT'."
-        )
+        found.append(f"{len(damaged) - _MAX_DAMAGED} more damaged input files; see 'gristmill verify OUTPUT'.")
     idle_stages: list[str] = []
     names = list(stages)
     if names and stages[names[0]].quarantined and not stages[names[0]].rows_out:

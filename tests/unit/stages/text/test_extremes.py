@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gristmill.recipes.registry import FILTER, MODIFIER, all_registered, registered
+from gristmill.recipes.names import FILTER, MODIFIER
+from gristmill.recipes.registry import all_registered, registered
 from gristmill.stages.text.filters import ScoreFilter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch

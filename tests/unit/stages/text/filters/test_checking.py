@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gristmill.recipes.registry import FILTER, all_registered, registered
+from gristmill.recipes.names import FILTER
+from gristmill.recipes.registry import all_registered, registered
 from gristmill.stages.text.filters import ColumnFilter, DocumentFilter, FilterCheckError, check_filter
 from gristmill.tasks import DocumentBatch
 from tools.make_stage_reference import NEED_FILES, NEEDED

@@ -1,0 +1,97 @@
+"""The names of this package that a recipe may use, and what they stand for.
+
+A name leads to a class by the table here alone; what is not in it is looked for among the stages of others (see
+`user_stages`). Importing this module loads no stage, so that a command can start its workers before it loads them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+STAGE = "stage"
+FILTER = "filter"
+MODIFIER = "modifier"
+KINDS = (STAGE, FILTER, MODIFIER)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a name stands for: a stage, a filter (used through `ScoreFilter`) or a modifier (through `Modify`).
+
+    `attribute` is what the module calls it, where that is not `name`.
+    """
+
+    name: str
+    module: str
+    kind: str
+    attribute: str = ""
+
+    def load(self) -> Any:
+        """The class itself (of user code, maybe a stage that a decorator has made); imports its module.
+
+        Raises:
+            MissingExtraError: The class needs a package that is not installed.
+        """
+        module = importlib.import_module(self.module)
+        return attrgetter(self.attribute)(module) if self.attribute else getattr(module, self.name)
+
+    def documentation(self) -> str:
+        """The docstring of the class, of its constructor when the class has none."""
+        cls = self.load()
+        own = cls.__dict__.get("__doc__") or ""
+        # A dataclass without a docstring gets its signature as one, which the table of parameters shows better.
+        if isinstance(cls, type) and (not own or own.startswith(f"{cls.__name__}(")):
+            own = getattr(cls.__dict__.get("__init__"), "__doc__", None) or ""
+        return inspect.cleandoc(own)
+
+
+_TEXT = "gristmill.stages.text"
+_TABLE: dict[str, tuple[str, str]] = {
+    f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
+    f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
+    f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
+    f"{_TEXT}.filters": (
+        FILTER,
+        """
+        BoilerPlateStringFilter BulletsFilter CommonEnglishWordsFilter EllipsisFilter LongWordFilter
+        MeanWordLengthFilter NonAlphaNumericFilter NumbersFilter ParenthesesFilter PornographicUrlsFilter
+        PunctuationFilter SubstringFilter SymbolsToWordsFilter UrlsFilter WhiteSpaceFilter WordCountFilter
+        WordsWithoutAlphabetsFilter
+
+        RepeatedLinesByCharFilter RepeatedLinesFilter RepeatedParagraphsByCharFilter RepeatedParagraphsFilter
+        RepeatingDuplicateNGramsFilter RepeatingTopNGramsFilter
+
+        AlphaFilter GeneralCommentToCodeFilter HTMLBoilerplateFilter NumberOfLinesOfCodeFilter PerExtensionFilter
+        PythonCommentToCodeFilter TokenizerFertilityFilter XMLHeaderFilter
+
+        FastTextLangId FastTextQualityFilter HistogramFilter TokenCountFilter
+        """,
+    ),
+    f"{_TEXT}.filters.published.stages": (STAGE, "C4Quality FineWebQuality GopherQuality GopherRepetition"),
+    f"{_TEXT}.modifiers": (
+        MODIFIER,
+        """
+        BoilerPlateStringModifier FastTextLabelModifier LineRemover MarkdownRemover NewlineNormalizer PiiRedactor
+        QuotationRemover Slicer UnicodeReformatter UrlRemover
+        """,
+    ),
+    f"{_TEXT}.classifiers": (
+        STAGE,
+        """
+        AegisClassifier ContentTypeClassifier DistributedDataClassifier DomainClassifier FineWebEduClassifier
+        FineWebMixtralEduClassifier FineWebNemotronEduClassifier InstructionDataGuardClassifier LinearClassifier
+        MultilingualDomainClassifier PromptTaskComplexityClassifier QualityClassifier
+        """,
+    ),
+    f"{_TEXT}.embedders": (STAGE, "EmbeddingCreatorStage"),
+    f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
+    "gristmill.stages.deduplication": (STAGE, "ExactDeduplication FuzzyDeduplication SemanticDeduplication"),
+}
+"""Module → what its classes are, and their names."""
+
+NAMES = {name: Registered(name, module, kind) for module, (kind, names) in _TABLE.items() for name in names.split()}
+"""Every name of this package that a recipe may use."""
