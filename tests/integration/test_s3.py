@@ -25,7 +25,7 @@ from gristmill.stages.deduplication import ExactDeduplicationWorkflow
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter
 
-FILES, ROWS = 12, 30
+FILES, ROWS = 6, 30
 PATIENCE_S = 180
 HERE = {"num_cpus": 0}
 RECIPE = """
@@ -130,7 +130,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(store: s3fs.S3FileSystem, tmp
 
     assert start("s3://data/whole").wait(PATIENCE_S) == 0
     killed = 0
-    for commits in (2, 5):
+    for commits in (1, 3):
         program = start("s3://data/out")
         end = time.monotonic() + PATIENCE_S
         while program.poll() is None and time.monotonic() < end:

@@ -266,7 +266,8 @@ def _checked(
     Where only its record is left, a run starts over.
     """
     there = os.path.lexists(folder.path) if is_local(folder.path) else bool(folder.walk(folder.path))
-    check_single(folder, sink.extension, partitions)
+    if folder.ending is not None:
+        check_single(folder, sink.extension, partitions)
     check_apart(folder, partitions, searched)
     check_usable(folder, write=write)
     check_strangers(folder, sink.mode, sink.extension, partitions)
@@ -284,7 +285,7 @@ def _checked(
 
 
 def check_single(folder: RunFolder, extension: str, partitions: Sequence[Partition]) -> None:
-    """Make sure that an output which is one file can be one.
+    """Make sure that an output which is one file (its name has an `ending`) can be one.
 
     Args:
         folder: The output.
@@ -294,8 +295,6 @@ def check_single(folder: RunFolder, extension: str, partitions: Sequence[Partiti
     Raises:
         OutputError: Its name stands for another format, or there are several input files.
     """
-    if folder.ending is None:
-        return
     if (format_of(folder.path), codec_of(folder.path)) != (format_of(extension), codec_of(extension)):
         raise OutputError(
             f"The output {folder.path} ends with {folder.ending}, but the writer makes {extension} files. Name the file"

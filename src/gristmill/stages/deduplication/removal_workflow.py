@@ -239,7 +239,8 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         check_apart(folder, source.partitions(), source.searched_folders())
         kind = ParquetWriter if (self.output_filetype or source.filetype) == "parquet" else JsonlWriter
         output = kind(self.output_path, self._writing, self.output_fields, self.output_mode or "ignore")
-        check_single(folder, output.extension, source.partitions())
+        if folder.ending is not None:
+            check_single(folder, output.extension, source.partitions())
         steps = f"{folder.record}/{STEPS_FOLDER}/ids"
         listed = RunFiles(())
         if not nothing:

@@ -89,10 +89,10 @@ class Steps:
         """Refuse an output that is mixed up with the input, before anything is written there."""
         output = self.workflow.folder
         check_apart(output, self.partitions, self.source.searched_folders())
-        if self.workflow.perform_removal:
-            check_single(output, self.workflow._writer(self.source).extension, self.partitions)
-        elif output.ending is not None:
+        if output.ending is not None and not self.workflow.perform_removal:
             raise OutputError(f"{output.path} is one file. A list of duplicates needs a folder.", path=output.path)
+        if output.ending is not None:
+            check_single(output, self.workflow._writer(self.source).extension, self.partitions)
 
     def check_input(self) -> None:
         """Refuse to go on with an input that is not what the first step has read."""

@@ -42,7 +42,7 @@ class JsonlWriter(BaseWriter):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(path, write_kwargs, fields, mode, compression=compression, storage_options=storage_options)
-        if self.compression is None and format_of(self.path) == "jsonl" and codec_of(self.path) != "none":
+        if self.compression is None and codec_of(self.path) != "none" and format_of(self.path) == "jsonl":
             self.compression = codec_of(self.path)
         if self.compression not in _SUFFIXES:
             raise UsageError(
