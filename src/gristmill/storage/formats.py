@@ -84,21 +84,21 @@ _MARKUP = re.compile(rb"<(?:\?xml|!doctype|html)\b", re.IGNORECASE)
 _COLUMN_NAME = re.compile(r"[\w .:/-]{1,64}")
 _TEXT_LINES = 10
 
-_POLARS = "python -c \"import sys, polars; polars.{}.{}('records.{}')\" {{path}}"
+_POLARS = "`python -c \"import sys, polars; polars.{}.{}('records.{}')\" {{path}}`"
 _KINDS: Mapping[str, tuple[str, str]] = {
     "jsonl": ("JSONL", "Rename it to end with .jsonl and read it with JsonlReader"),
     "json_array": ("a JSON array", "Rename it to end with .json and read it with JsonlReader"),
     "uncompressed": ("not compressed", "Rename it to end without {suffix}"),
     "json_object": (
         "JSON laid out over several lines, not one record per line",
-        "Convert it: jq -c . {path} > records.jsonl (with '.NAME[]' for '.', where the records are a list in it)",
+        "Convert it: `jq -c . {path} > records.jsonl` (with '.NAME[]' for '.', where the records are a list in it)",
     ),
     "json_values": ("a JSON array of values that are no objects", 'Records are objects, such as {{"text": "…"}}'),
     "parquet": ("Parquet", "Rename it to end with .parquet and read it with ParquetReader"),
-    "lz4": ("LZ4-compressed", "Decompress it: lz4 -d {path}"),
-    "zip": ("a ZIP archive", "Unpack it: unzip {path}"),
-    "7z": ("a 7z archive", "Unpack it: 7z x {path}"),
-    "tar": ("a tar archive", "Unpack it: tar -xf {path}"),
+    "lz4": ("LZ4-compressed", "Decompress it: `lz4 -d {path}`"),
+    "zip": ("a ZIP archive", "Unpack it: `unzip {path}`"),
+    "7z": ("a 7z archive", "Unpack it: `7z x {path}`"),
+    "tar": ("a tar archive", "Unpack it: `tar -xf {path}`"),
     "arrow": (
         "Arrow IPC (Feather)",
         "Convert it: " + _POLARS.format("scan_ipc(sys.argv[1])", "sink_parquet", "parquet"),
@@ -109,7 +109,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     ),
     "avro": ("Avro", "Convert it: " + _POLARS.format("read_avro(sys.argv[1])", "write_parquet", "parquet")),
     "hdf5": ("HDF5", "Convert it to Parquet or JSONL"),
-    "sqlite": ("an SQLite database", "Export a table: sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json"),
+    "sqlite": ("an SQLite database", "Export a table: `sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json`"),
     "pdf": ("a PDF", "Extract its text into records first"),
     "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
     "html": ("HTML", "Extract its text into records first"),
@@ -119,11 +119,11 @@ _KINDS: Mapping[str, tuple[str, str]] = {
         "tab-separated values",
         "Convert it: " + _POLARS.format("scan_csv(sys.argv[1], separator='\\t')", "sink_ndjson", "jsonl"),
     ),
-    "utf-16": ("text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {path} > records.jsonl"),
-    "utf-32": ("text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {path} > records.jsonl"),
+    "utf-16": ("text in UTF-16", "Convert it: `iconv -f UTF-16 -t UTF-8 {path} > records.jsonl`"),
+    "utf-32": ("text in UTF-32", "Convert it: `iconv -f UTF-32 -t UTF-8 {path} > records.jsonl`"),
     "text": (
         "plain text, not records",
-        "To make each line a document: jq -R -c '{{text: .}}' {path} > records.jsonl",
+        "To make each line a document: `jq -R -c '{{text: .}}' {path} > records.jsonl`",
     ),
 }  # fmt: skip
 

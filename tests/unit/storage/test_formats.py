@@ -204,7 +204,7 @@ def test_the_message_says_what_it_is_and_what_to_do():
                 assert "{" not in said.replace("{text", "").replace('{"text', "")
     assert mismatch("a.jsonl", "jsonl", "jsonl") is mismatch("a.json", "json_array", "jsonl") is None
     assert mismatch("a.jsonl", None, "jsonl") is None
-    assert "scan_csv(sys.argv[1]).sink_ndjson('records.jsonl')\" 'my data.jsonl'." in str(
+    assert "scan_csv(sys.argv[1]).sink_ndjson('records.jsonl')\" 'my data.jsonl'`." in str(
         mismatch("my data.jsonl", "csv", "jsonl")
     )
     assert "iconv -f UTF-16 -t UTF-8 'my data.jsonl' >" in str(mismatch("my data.jsonl", "utf-16", "jsonl"))
@@ -234,7 +234,7 @@ def test_the_command_in_the_message_works_as_it_stands(tmp_path, monkeypatch, ki
         pytest.skip(f"{tool} is not installed")
     (tmp_path / "it's data.jsonl").write_bytes(CONTENTS[kind])
     said = str(mismatch("it's data.jsonl", kind, "jsonl"))
-    command = said.split(": ", 2)[2].removesuffix(".").partition(" (with")[0]
+    command = said.split("`")[1]
     if kind == "json_object":
         command = command.replace("jq -c .", "jq -c '.data[]'", 1)  # as the message says
     subprocess.run(command, shell=True, check=True, cwd=tmp_path)

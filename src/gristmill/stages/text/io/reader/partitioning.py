@@ -202,12 +202,10 @@ class FilePartitioningStage(SourceStage):
             elif kind == "json_array":
                 arrays[path] = kind
         if wrong:
-            more = f" {len(wrong) - 1} more of the {len(kinds)} files looked at are not what they are called."
-            raise InputError(
-                f"{wrong[0]} To leave it out, move it away or let its name begin with '_'."
-                f"{more if len(wrong) > 1 else ''}",
-                problems=wrong,
-            )
+            others = " To leave it out, move it away or let its name begin with '_'." if len(files) > 1 else ""
+            if len(wrong) > 1:
+                others += f" {len(wrong) - 1} more of the {len(kinds)} files looked at are not what they are called."
+            raise InputError(f"{wrong[0]}{others}", problems=wrong)
         return arrays
 
     def keep_files_whole(self) -> None:
