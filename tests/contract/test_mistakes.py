@@ -176,27 +176,25 @@ INPUT = [
     Mistake(
         "CSV that is called JSONL",
         "gristmill run mine.yaml csv out",
-        '…csv/a.jsonl cannot be read as JSONL: it is CSV. Convert it: python -c "import polars; '
-        "polars.scan_csv('…csv/a.jsonl').sink_ndjson('records.jsonl')\". To leave it out, move it away or let its name "
-        "begin with '_'.",
+        '…csv/a.jsonl cannot be read as JSONL: it is CSV. Convert it: `python -c "import sys, polars; '
+        "polars.scan_csv(sys.argv[1]).sink_ndjson('records.jsonl')\" …csv/a.jsonl`.",
     ),
     Mistake(
         "UTF-16",
         "gristmill run mine.yaml utf_16 out",
-        "…utf_16/a.jsonl cannot be read as JSONL: it is text in UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 "
-        "…utf_16/a.jsonl > records.jsonl. To leave it out, move it away or let its name begin with '_'.",
+        "…utf_16/a.jsonl cannot be read as JSONL: it is text in UTF-16. Convert it: `iconv -f UTF-16 -t UTF-8 "
+        "…utf_16/a.jsonl > records.jsonl`.",
     ),
     Mistake(
         "Parquet that is called JSONL",
         "gristmill run mine.yaml parquet out",
         "…parquet/a.jsonl cannot be read as JSONL: it is Parquet. Rename it to end with .parquet and read it with "
-        "ParquetReader. To leave it out, move it away or let its name begin with '_'.",
+        "ParquetReader.",
     ),
     Mistake(
         "JSONL that is called gzip",
         "gristmill run mine.yaml plain out",
-        "…plain/a.jsonl.gz cannot be read as JSONL: it is not compressed. Rename it to end without .gz. To leave it "
-        "out, move it away or let its name begin with '_'.",
+        "…plain/a.jsonl.gz cannot be read as JSONL: it is not compressed. Rename it to end without .gz.",
     ),
     Mistake(
         "half a gzip file",

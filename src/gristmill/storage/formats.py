@@ -84,43 +84,46 @@ _MARKUP = re.compile(rb"<(?:\?xml|!doctype|html)\b", re.IGNORECASE)
 _COLUMN_NAME = re.compile(r"[\w .:/-]{1,64}")
 _TEXT_LINES = 10
 
-_POLARS = "python -c \"import polars; polars.{}.{}('records.{}')\""
+_POLARS = "`python -c \"import sys, polars; polars.{}.{}('records.{}')\" {{path}}`"
 _KINDS: Mapping[str, tuple[str, str]] = {
     "jsonl": ("JSONL", "Rename it to end with .jsonl and read it with JsonlReader"),
     "json_array": ("a JSON array", "Rename it to end with .json and read it with JsonlReader"),
     "uncompressed": ("not compressed", "Rename it to end without {suffix}"),
     "json_object": (
         "JSON laid out over several lines, not one record per line",
-        "Convert it: jq -c . {path} > records.jsonl (with '.NAME[]' for '.', where the records are a list in it)",
+        "Convert it: `jq -c . {path} > records.jsonl` (with '.NAME[]' for '.', where the records are a list in it)",
     ),
     "json_values": ("a JSON array of values that are no objects", 'Records are objects, such as {{"text": "…"}}'),
     "parquet": ("Parquet", "Rename it to end with .parquet and read it with ParquetReader"),
-    "lz4": ("LZ4-compressed", "Decompress it: lz4 -d {path}"),
-    "zip": ("a ZIP archive", "Unpack it: unzip {path}"),
-    "7z": ("a 7z archive", "Unpack it: 7z x {path}"),
-    "tar": ("a tar archive", "Unpack it: tar -xf {path}"),
-    "arrow": ("Arrow IPC (Feather)", "Convert it: " + _POLARS.format("scan_ipc({path!r})", "sink_parquet", "parquet")),
+    "lz4": ("LZ4-compressed", "Decompress it: `lz4 -d {path}`"),
+    "zip": ("a ZIP archive", "Unpack it: `unzip {path}`"),
+    "7z": ("a 7z archive", "Unpack it: `7z x {path}`"),
+    "tar": ("a tar archive", "Unpack it: `tar -xf {path}`"),
+    "arrow": (
+        "Arrow IPC (Feather)",
+        "Convert it: " + _POLARS.format("scan_ipc(sys.argv[1])", "sink_parquet", "parquet"),
+    ),
     "arrow_stream": (
         "an Arrow IPC stream",
-        "Convert it: " + _POLARS.format("read_ipc_stream({path!r})", "write_parquet", "parquet"),
+        "Convert it: " + _POLARS.format("read_ipc_stream(sys.argv[1])", "write_parquet", "parquet"),
     ),
-    "avro": ("Avro", "Convert it: " + _POLARS.format("read_avro({path!r})", "write_parquet", "parquet")),
+    "avro": ("Avro", "Convert it: " + _POLARS.format("read_avro(sys.argv[1])", "write_parquet", "parquet")),
     "hdf5": ("HDF5", "Convert it to Parquet or JSONL"),
-    "sqlite": ("an SQLite database", "Export a table: sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json"),
+    "sqlite": ("an SQLite database", "Export a table: `sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json`"),
     "pdf": ("a PDF", "Extract its text into records first"),
     "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
     "html": ("HTML", "Extract its text into records first"),
     "xml": ("XML", "Convert it to records first"),
-    "csv": ("CSV", "Convert it: " + _POLARS.format("scan_csv({path!r})", "sink_ndjson", "jsonl")),
+    "csv": ("CSV", "Convert it: " + _POLARS.format("scan_csv(sys.argv[1])", "sink_ndjson", "jsonl")),
     "tsv": (
         "tab-separated values",
-        "Convert it: " + _POLARS.format("scan_csv({path!r}, separator='\\t')", "sink_ndjson", "jsonl"),
+        "Convert it: " + _POLARS.format("scan_csv(sys.argv[1], separator='\\t')", "sink_ndjson", "jsonl"),
     ),
-    "utf-16": ("text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 {path} > records.jsonl"),
-    "utf-32": ("text in UTF-32", "Convert it: iconv -f UTF-32 -t UTF-8 {path} > records.jsonl"),
+    "utf-16": ("text in UTF-16", "Convert it: `iconv -f UTF-16 -t UTF-8 {path} > records.jsonl`"),
+    "utf-32": ("text in UTF-32", "Convert it: `iconv -f UTF-32 -t UTF-8 {path} > records.jsonl`"),
     "text": (
         "plain text, not records",
-        "To make each line a document: jq -R -c '{{text: .}}' {path} > records.jsonl",
+        "To make each line a document: `jq -R -c '{{text: .}}' {path} > records.jsonl`",
     ),
 }  # fmt: skip
 
@@ -198,6 +201,5 @@ def mismatch(path: str, kind: str | None, format: Format) -> str | None:
     else:
         what, fix = _KINDS[kind]
         fix = f"Decompress it first. {fix}" if codec != "none" and "{path" in fix else fix
-    shown = path if "!r}" in fix else shlex.quote(path)
-    suffix = path[path.rfind(".") :]
-    return f"{path} cannot be read as {FORMAT_NAMES[format]}: it is {what}. {fix.format(path=shown, suffix=suffix)}."
+    fix = fix.format(path=shlex.quote(path), suffix=path[path.rfind(".") :])
+    return f"{path} cannot be read as {FORMAT_NAMES[format]}: it is {what}. {fix}."

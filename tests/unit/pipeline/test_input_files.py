@@ -199,13 +199,13 @@ def test_compressed_files_are_read_under_all_usual_names(tmp_path):
 # Files that are not what they are called -----------------------------------------------------------------------------
 
 WRONG = {
-    "csv": (b"id,text\n1,one\n2,two\n", "CSV. Convert it: python -c"),
+    "csv": (b"id,text\n1,one\n2,two\n", "CSV. Convert it: `python -c"),
     "object": (json.dumps({"data": RECORDS}, indent=1).encode(), "JSON laid out over several lines"),
     "utf16": ('{"text": "a"}\n' * 3).encode("utf-16"),
     "html": (b"<!doctype html>\n<html></html>", "it is HTML"),
     "gzip": (gzip.compress(b'{"text": "a"}\n'), "it is gzip-compressed. Rename it to end with .gz"),
 }
-WRONG["utf16"] = (WRONG["utf16"], "it is text in UTF-16. Convert it: iconv")
+WRONG["utf16"] = (WRONG["utf16"], "it is text in UTF-16. Convert it: `iconv")
 
 
 @pytest.mark.parametrize("kind", WRONG)
@@ -217,6 +217,7 @@ def test_a_file_that_is_something_else_is_one_error_before_the_run(tmp_path, kin
         job(tmp_path)
     assert said in str(caught.value)
     assert str(tmp_path / "in" / "b.jsonl") in str(caught.value)
+    assert "To leave it out, move it away or let its name begin with '_'." in str(caught.value)
     assert not (tmp_path / "out").exists()
     os.rename(tmp_path / "in" / "b.jsonl", tmp_path / "in" / "_b.jsonl")  # as the message says
     assert job(tmp_path).report.rows_read == 30

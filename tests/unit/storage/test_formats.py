@@ -7,7 +7,11 @@ import gzip
 import io
 import json
 import lzma
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -200,10 +204,42 @@ def test_the_message_says_what_it_is_and_what_to_do():
                 assert "{" not in said.replace("{text", "").replace('{"text', "")
     assert mismatch("a.jsonl", "jsonl", "jsonl") is mismatch("a.json", "json_array", "jsonl") is None
     assert mismatch("a.jsonl", None, "jsonl") is None
-    assert "scan_csv('my data.jsonl').sink_ndjson('records.jsonl')" in str(mismatch("my data.jsonl", "csv", "jsonl"))
+    assert "scan_csv(sys.argv[1]).sink_ndjson('records.jsonl')\" 'my data.jsonl'`." in str(
+        mismatch("my data.jsonl", "csv", "jsonl")
+    )
     assert "iconv -f UTF-16 -t UTF-8 'my data.jsonl' >" in str(mismatch("my data.jsonl", "utf-16", "jsonl"))
     assert "end with .gz" in str(mismatch("a.jsonl", "gzip", "jsonl"))
     assert "end without .gz" in str(mismatch("a.jsonl.gz", "uncompressed", "jsonl"))
     assert "twice" in str(mismatch("a.jsonl.gz", "gzip", "jsonl"))
     assert "with JsonlReader" in str(mismatch("a.parquet", "jsonl", "parquet"))
     assert "with ParquetReader" in str(mismatch("a.jsonl", "parquet", "jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "tool"),
+    [
+        ("csv", "python"),
+        ("tsv", "python"),
+        ("arrow", "python"),
+        ("arrow_stream", "python"),
+        ("utf-16", "iconv"),
+        ("utf-32", "iconv"),
+        ("json_object", "jq"),
+        ("text", "jq"),
+    ],
+)
+def test_the_command_in_the_message_works_as_it_stands(tmp_path, monkeypatch, kind, tool):
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    (tmp_path / "it's data.jsonl").write_bytes(CONTENTS[kind])
+    said = str(mismatch("it's data.jsonl", kind, "jsonl"))
+    command = said.split("`")[1]
+    if kind == "json_object":
+        command = command.replace("jq -c .", "jq -c '.data[]'", 1)  # as the message says
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    (made,) = tmp_path.glob("records.*")
+    lines = made.suffix != ".parquet"
+    rows = list(map(json.loads, made.read_text().splitlines())) if lines else pq.read_table(made).to_pylist()
+    assert len(rows) == (20 if kind == "text" else 40)
+    assert kind == "text" or rows[3] == RECORDS[3]

@@ -162,13 +162,14 @@ class FilePartitioningStage(SourceStage):
 
     def _mixture(self, found: Survey, others: Sequence[str], kinds: Mapping[str, Format | None]) -> UsageError:
         other = kinds[others[0]] or "jsonl"
+        named = next(item.relative for item in found.left_out if item.path == others[0])
         choices = " or ".join(
             f"{READERS[kind]}({self.file_paths!r}, file_extensions={list(EXTENSIONS[kind])!r})"
             for kind in (self.format, other)
         )
         return UsageError(
             f"{self.file_paths} holds {FORMAT_NAMES[self.format]} files ({found.files[0].relative}) and "
-            f"{FORMAT_NAMES[other]} files ({others[0]}), and {READERS[self.format]} reads only "
+            f"{FORMAT_NAMES[other]} files ({named}), and {READERS[self.format]} reads only "
             f"{FORMAT_NAMES[self.format]}. Say which to read: {choices} (on the command line: --input-filetype "
             f"{self.format} or --input-filetype {other}); for all of them, one run for each.",
             paths=self.file_paths,
@@ -201,12 +202,10 @@ class FilePartitioningStage(SourceStage):
             elif kind == "json_array":
                 arrays[path] = kind
         if wrong:
-            more = f" {len(wrong) - 1} more of the {len(kinds)} files looked at are not what they are called."
-            raise InputError(
-                f"{wrong[0]} To leave it out, move it away or let its name begin with '_'."
-                f"{more if len(wrong) > 1 else ''}",
-                problems=wrong,
-            )
+            others = " To leave it out, move it away or let its name begin with '_'." if len(files) > 1 else ""
+            if len(wrong) > 1:
+                others += f" {len(wrong) - 1} more of the {len(kinds)} files looked at are not what they are called."
+            raise InputError(f"{wrong[0]}{others}", problems=wrong)
         return arrays
 
     def keep_files_whole(self) -> None:
