@@ -312,7 +312,7 @@ def find_alarms(
         damaged: Damaged input files.
     """
     limits = limits or AlarmLimits()
-    found = [f"{file}." for file in damaged[:_MAX_DAMAGED]]
+    found = list(map("{}.".format, damaged[:_MAX_DAMAGED]))
     if len(damaged) > _MAX_DAMAGED:
         found.append(f"{len(damaged) - _MAX_DAMAGED} more damaged input files; see 'gristmill verify OUTPUT'.")
     idle_stages: list[str] = []
