@@ -98,7 +98,10 @@ def test_everything_that_is_wrong_with_a_recipe_is_shown_at_once(command: str, t
 def test_an_import_path_is_not_a_name(tmp_path: Path) -> None:
     result = run("plan", recipe(tmp_path, "- os.system: {command: 'true'}\n"))
     assert result.exit_code == 2
-    assert "There is no stage, filter or modifier named 'os.system'" in result.stderr
+    assert "'os.system' is an import path, and a recipe alone may not run code" in result.stderr
+    allowed = run("plan", recipe(tmp_path, "- os.system: {command: 'true'}\n"), "--allow-code", "os")
+    assert allowed.exit_code == 2
+    assert "'os.system' (--allow-code os) is no stage" in allowed.stderr
 
 
 def test_what_a_constructor_refuses_has_its_line(tmp_path: Path) -> None:
