@@ -166,12 +166,27 @@ INPUT = [
     Mistake(
         "another text column",
         "gristmill run mine.yaml content out",
-        "Stage 'WordCountFilter' needs the column 'text', but there are only 'id', 'content' (from all 1 records). …",
+        "Stage 'WordCountFilter' needs the column 'text', but there are only 'id', 'content' (from all 1 records). "
+        "Name the right one with text_field (--text-field), or add a stage before it that gives 'text'.",
     ),
     Mistake(
         "lists in the text column",
         "gristmill run mine.yaml lists out",
         "Stage 'WordCountFilter': column 'text' (text_field) holds lists in 1 records: name a column of text.",
+    ),
+    Mistake(
+        "CSV",
+        "gristmill run mine.yaml tables out",
+        "The input 'tables' holds no file with the extension .jsonl, .json, .ndjson; it holds 1 × .csv. …a.csv cannot "
+        "be "
+        'read as JSONL: it is CSV. Convert it: python -c "import polars; '
+        "polars.scan_csv('…a.csv').sink_ndjson('records.jsonl')\". Or point file_paths at another folder.",
+    ),
+    Mistake(
+        "a store that needs a package",
+        "gristmill run mine.yaml gs://bucket/crawl out",
+        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: pip install gcsfs.",
+        without=["gcsfs"],
     ),
     Mistake(
         "CSV that is called JSONL",
@@ -201,7 +216,9 @@ INPUT = [
         "gristmill run mine.yaml torn out",
         "… records could not be processed; the error budget 0.01 allows 10. 1 input file damaged: …torn/a.jsonl.gz is "
         "damaged: the compressed stream stops before its end mark (near compressed byte …); nothing of it was kept, at "
-        "least … records lost. …See them with `gristmill quarantine OUTPUT`. To accept this many, raise --error-budget "
+        "least … records lost. Repair or remove it, or run with salvage=True (--salvage) to keep what can be read "
+        "before "
+        "the damage. See them with `gristmill quarantine OUTPUT`. To accept this many, raise --error-budget "
         "(error_budget) and run again; finished partitions are kept.",
     ),
     Mistake(
@@ -232,6 +249,17 @@ OUTPUT = [
         "variable, check that it is set.",
     ),
     Mistake(
+        "a kind of store that there is not",
+        "gristmill run mine.yaml crawl s33://bucket/clean",
+        "'s33://bucket/clean': there is no kind of store called 's33'. Did you mean 's3'? Usual ones are s3://, gs://, "
+        "az:// and https://; without '://' a path is on this machine.",
+    ),
+    Mistake(
+        "one file for several",
+        "gristmill run mine.yaml crawl out.jsonl",
+        "The output …out.jsonl is one file, and the input is 2 files in 2 partitions. Name a folder to write to.",
+    ),
+    Mistake(
         "an output that cannot be written",
         "gristmill run mine.yaml crawl mine.yaml/out",
         "The output folder …mine.yaml/out cannot be made: …mine.yaml is a file. Check the output path.",
@@ -241,7 +269,7 @@ OUTPUT = [
         "gristmill run mine.yaml crawl clean --set min_words=9",
         "…clean was made by another plan, so its finished partitions cannot be reused:\n"
         "  - variable min_words changed from 6 to 9\n"
-        "  - stage 'WordCountFilter': parameter … changed from 6 to 9\n"
+        "  - stage 'WordCountFilter': parameter min_words changed from 6 to 9\n"
         "  - the first stage, 'jsonl_reader', is unchanged; only 'WordCountFilter' and what follows changed\n"
         "Start over with --fresh (fresh=True), write to another folder, or go back to the plan as it was.",
     ),
@@ -328,7 +356,7 @@ RECIPES = [
         "no writer",
         "gristmill run no_writer.yaml",
         "no_writer.yaml: the recipe has no writer, so that nothing would be kept. End it with one, such as: "
-        "- …Writer: {path: clean/}",
+        "- DocumentWriter: {path: clean/}",
     ),
     Mistake(
         "the same filter twice",
@@ -344,7 +372,7 @@ RECIPES = [
     Mistake(
         "a share in percent for a filter",
         "gristmill run ratio.yaml",
-        "ratio.yaml, line 4: NumbersFilter: NumbersFilter(max_number_to_text_ratio=15): the score is a share: give a "
+        "ratio.yaml, line 4: NumbersFilter: NumbersFilter(max_number_to_text_ratio=15): this is a share: give a "
         "number from 0 to 1 (15 % is 0.15).",
     ),
     Mistake(
@@ -359,12 +387,13 @@ QUESTIONS = [
     Mistake(
         "a folder that no run has written",
         "gristmill verify crawl",
-        "…crawl is not the output of a run: there is no …. Pass the output …of a run…",
+        "…crawl is not the output of a run: there is no record in …crawl.gristmill. Pass the output of a run, and "
+        "--record (record_path=…) if the run was given one.",
     ),
     Mistake(
         "an output that is not there",
         "gristmill why nowhere d1",
-        "There is no …nowhere. Pass the output …of a run…",
+        "There is no …nowhere. Pass the output of a run, and --record (record_path=…) if the run was given one.",
     ),
     Mistake(
         "an id that no document has",

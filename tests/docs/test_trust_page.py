@@ -32,7 +32,7 @@ def test_the_page_from_top_to_bottom(tmp_path: Path, sample_path: Path) -> None:
     script.write_text("\n\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)))
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "parameter filter_obj.lower changed from 20 to 30" in done.stdout
+    assert "parameter min_words changed from 20 to 30" in done.stdout
     assert "dropped by stage 'WordCountFilter': too_few_words (score" in done.stdout
     commands = re.findall(r"^\$ gristmill (.*)$", text, re.MULTILINE)
     assert sorted(commands) == sorted(EXPECTED)

@@ -185,11 +185,12 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                 )
                 known[name] = None
             elif name not in known:
+                is_text = name in reads
+                name_it = f"with {stage.text_parameter} (--text-field)" if is_text else "in the stage's parameters"
                 raise MissingColumnError(
                     f"Stage {stage.name!r} needs the column {name!r}, but there are only "
                     f"{', '.join(map(repr, known)) or 'none'} (from {found.looked_at}).{did_you_mean(name, known)} "
-                    f"Set the stage's field parameter to the right column, or add a stage before it that gives "
-                    f"{name!r}.",
+                    f"Name the right one {name_it}, or add a stage before it that gives {name!r}.",
                     stage=stage.name,
                     column=name,
                     available=list(known),

@@ -22,6 +22,7 @@ from gristmill.errors import (
     InputPermissionError,
     StoreError,
     UsageError,
+    did_you_mean,
     missing_extra,
 )
 from gristmill.storage.formats import EXTENSIONS, Format, format_of, has_extension
@@ -153,6 +154,7 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
 
     Raises:
         MissingExtraError: The package that opens such stores is not installed.
+        UsageError: There are no such stores.
     """
     from fsspec.core import url_to_fs
 
@@ -161,6 +163,18 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
     except ImportError as error:
         package = getattr(error.__cause__, "name", None) or f"fsspec for {path.partition(':')[0]}"
         raise missing_extra(package, f"The store of {path!r}") from error
+    except ValueError as error:
+        if "rotocol not known" not in str(error):
+            raise
+        from fsspec import available_protocols
+
+        kind = path.partition("://")[0]
+        near = did_you_mean(kind, available_protocols())
+        raise UsageError(
+            f"{path!r}: there is no kind of store called {kind!r}.{near} Usual ones are s3://, gs://, az:// and "
+            "https://; without '://' a path is on this machine.",
+            path=path,
+        ) from error
     return fs, inner
 
 

@@ -102,7 +102,7 @@ def test_it_can_be_decided_again(earlier: Path) -> None:
 def test_it_can_be_resumed(earlier: Path, scores: str) -> None:
     assert _job(earlier, scores).run(executor=here(), scores=scores).report.partitions_done_before == 2
     verify(earlier / scores).raise_for_problems()
-    with pytest.raises(ResumeError, match=r"filter_obj.lower changed from 4 to 5"):
+    with pytest.raises(ResumeError, match="parameter min_words changed from 4 to 5"):
         _job(earlier, scores, min_words=5).run(executor=here(), scores=scores)
 
 

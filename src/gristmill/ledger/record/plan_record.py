@@ -239,6 +239,10 @@ def _stage_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
             found.append(f"parameter {key} is gone, it was {_shown(was[key])}")
         elif was[key] != now[key]:
             found += _value_differences(f"parameter {key}", was[key], now[key])
+    bounds: list[Sequence[str | None]] = new.get("bounds") or []
+    for side, own in zip(("lower", "upper"), bounds[0] if len(bounds) == 1 else (), strict=False):
+        if own is not None:  # what the class calls the bound, which is what the user has written
+            found = [line.replace(f"parameter filter_obj.{side} ", f"parameter {own} ") for line in found]
     return found + _code_differences("its code", old.get("code"), new.get("code"))
 
 
