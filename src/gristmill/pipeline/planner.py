@@ -188,8 +188,8 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                 raise MissingColumnError(
                     f"Stage {stage.name!r} needs the column {name!r}, but there are only "
                     f"{', '.join(map(repr, known)) or 'none'} (from {found.looked_at}).{did_you_mean(name, known)} "
-                    f"Set the stage's field parameter to the right column, or add a stage before it that gives "
-                    f"{name!r}.",
+                    f"Set the stage's field parameter to the right column (--text-field, for the text), or add a stage "
+                    f"before it that gives {name!r}.",
                     stage=stage.name,
                     column=name,
                     available=list(known),
@@ -333,7 +333,7 @@ def finish(
         identity = filter(None, () if settings.output is None else (settings.id_field, settings.url_field))
         stages[0].hints = tuple(dict.fromkeys([*columns, *identity]))
         if stages[0].selection is not None:
-            notes.append(f"Only {stages[0].selection} are read.")
+            notes.append(f"This run reads only {stages[0].selection}.")
     names = tuple(chain.from_iterable(map(member_names, stages)))
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
     if sketch.source is not None and len(segments) > 1 and len(partitions) >= _MANY_PARTITIONS:
