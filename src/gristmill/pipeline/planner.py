@@ -334,7 +334,7 @@ def finish(
         identity = filter(None, () if settings.output is None else (settings.id_field, settings.url_field))
         stages[0].hints = tuple(dict.fromkeys([*columns, *identity]))
         if stages[0].selection is not None:
-            notes.append(f"Only {stages[0].selection} are read.")
+            notes.append(f"This run reads only {stages[0].selection}.")
     names = tuple(chain.from_iterable(map(member_names, stages)))
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
     if sketch.source is not None and len(segments) > 1 and len(partitions) >= _MANY_PARTITIONS:

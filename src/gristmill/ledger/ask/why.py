@@ -154,7 +154,7 @@ class Why:
             read = "document that was read" if self.selection or self.damaged else "input document"
             text = f"Not found: no {read} has the {kinds} {quoted}."
             if self.selection:
-                text += f" Only {self.selection} were read."
+                text += f" The run read only {self.selection}."
             if self.damaged:
                 text += f" Damaged input files: {', '.join(self.damaged[:_MAX_FILES])}"
                 text += ", …." if len(self.damaged) > _MAX_FILES else "."

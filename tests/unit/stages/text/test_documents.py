@@ -207,13 +207,15 @@ def test_more_than_there_is(jsonl: Path, tmp_path: Path) -> None:
 def test_the_ledger_knows_what_was_read(jsonl: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     report = run(DocumentReader(jsonl, sample=0.3, max_documents=150), DocumentWriter(str(output)))
-    assert report.notes == ("Only the first 150 documents of a sample of 0.3 of the documents (seed 0) are read.",)
+    assert report.notes == (
+        "This run reads only the first 150 documents of a sample of 0.3 of the documents (seed 0).",
+    )
     kept = [document["id"] for document in written(output)]
     ledger = Ledger(output)
     for number, document in enumerate(DOCUMENTS[:300]):
         assert ledger.why(document["id"]).kept == ledger.why(f"0#{number}").kept == (document["id"] in kept)
     answer = str(ledger.why("nosuch"))
-    assert "Only the first 150 documents of a sample of 0.3 of the documents (seed 0) were read." in answer
+    assert "The run read only the first 150 documents of a sample of 0.3 of the documents (seed 0)." in answer
     documents = ledger.documents()
     assert [f"{int(part) * 300 + row:04}" for part, row in documents.select("partition", "row").iter_rows()] == kept
 
