@@ -17,6 +17,7 @@ from gristmill.ledger.ask.diff import compare_ledgers
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
+from gristmill.stages.deduplication import ExactDeduplication
 from gristmill.stages.text.io import DocumentReader, DocumentWriter, JsonlReader, JsonlWriter, ParquetReader
 
 DOCUMENTS = [{"id": f"{number:04}", "text": f"Text {number}."} for number in range(900)]
@@ -237,3 +238,15 @@ def test_a_replay_reads_the_same_documents(jsonl: Path, tmp_path: Path) -> None:
     assert (replayed.records, replayed.still_quarantined) == (first.quarantined, first.quarantined)
     assert written(tmp_path / "out") == before
     assert verify(tmp_path / "out").ok
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_deduplication_between_keeps_format_and_selection(kind: str, tmp_path: Path, request: Any) -> None:
+    output = tmp_path / "out"
+    stages = (ExactDeduplication(), DocumentWriter(str(output)))
+    report = run(DocumentReader(request.getfixturevalue(kind), sample=0.5, max_documents=200), *stages)
+    assert (report.rows_read, report.rows_written) == (200, 200)
+    assert {path.suffix for path in output.iterdir()} == {f".{kind}"}
+    assert len(written(output)) == 200
+    proof = verify(output)
+    assert proof.ok, proof
