@@ -167,11 +167,12 @@ def prepare(
     options.check()
     sketch = draft(pipeline.stages, has_initial_tasks=bool(initial_tasks))
     sink = sketch.sink
-    if sink is not None:
-        check_writable(sink.path, storage_options=sink.storage_options)
     folder = None if sink is None else RunFolder(sink.path, sink.storage_options, record_path=options.record_path)
-    if sink is not None and folder is not None and not options.fresh and sink.mode != "overwrite":
-        keep_recorded_names(folder, sketch.stages)
+    if sink is not None and folder is not None:
+        for place in (folder.path, folder.record):
+            check_writable(place, storage_options=sink.storage_options)
+        if not options.fresh and sink.mode != "overwrite":
+            keep_recorded_names(folder, sketch.stages)
     if sink is None and any(map(NEEDS_ALL, sketch.stages)):
         raise PlanningError(
             "A pipeline with a deduplication runs in steps, with files between them beside its output. Add a writer, "
@@ -212,12 +213,7 @@ def prepare(
         keeps_rows=pipeline.config.get("keeps_rows", False),
     )
     plan = finish(
-        pipeline.name,
-        sketch,
-        executor.capacity(),
-        settings,
-        partitions,
-        share_workers=not executor.one_stage_at_a_time,
+        pipeline.name, sketch, executor.capacity(), settings, partitions, share_workers=not executor.one_stage_at_a_time
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
     notes = (*plan.notes, *unseen, *([note] if note else []))

@@ -181,6 +181,9 @@ def test_an_output_that_cannot_be_written_is_refused(folder: Path, monkeypatch: 
     writer = JsonlWriter("/proc/gristmill/out")
     with pytest.raises(OutputError, match="Cannot write to /proc/gristmill/out: /proc: "):
         explain(folder, writer)
+    job = Pipeline("p", stages=[JsonlReader(str(folder / "in")), JsonlWriter(str(folder / "out"))])
+    with pytest.raises(OutputError, match="Cannot write to /proc/record: /proc: "):
+        job.explain(here(), record_path="/proc/record")
     before = sorted(folder.iterdir())
     explain(folder, JsonlWriter(str(folder / "new" / "out")))
     assert sorted(folder.iterdir()) == before

@@ -223,7 +223,7 @@ class RunFolder:
         fs, inner = self._at(path)
         if fs is None:
             return os.path.isdir(path) and (empty or bool(os.listdir(path)))
-        with store_errors(path):  # the first question to the store
+        with store_errors(self.path):  # the first question to the store
             fs.invalidate_cache()
             return bool(fs.isdir(inner))
 
