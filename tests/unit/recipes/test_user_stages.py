@@ -200,3 +200,15 @@ def test_a_name_of_two_packages_is_ambiguous(folder: Path) -> None:
     install(folder, "other", {"Stamp": "own_stages:Upper"})
     with pytest.raises(UnknownNameError, match=r"is declared by \w+ 1.2 and \w+ 1.2"):
         registered("Stamp")
+
+
+def test_problems_of_all_steps_are_found_before_the_run() -> None:
+    text = (
+        "name: x\nstages:\n- JsonlReader: {file_paths: in}\n- ExactDeduplication: {survivor: best}\n"
+        "- WordCountFilter: {min_word: 3}\n- FuzzyDeduplication: {threshold: 80}\n- SemanticDeduplication: {eps: -1}\n"
+        "- JsonlWriter: {path: out}\n"
+    )
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text).pipeline()
+    lines = [problem.partition(",")[2].partition(":")[0] for problem in caught.value.problems]
+    assert lines == [" line 4", " line 5", " line 6", " line 7"]
