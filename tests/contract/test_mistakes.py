@@ -178,9 +178,8 @@ INPUT = [
         "CSV",
         "gristmill run mine.yaml tables out",
         "The input 'tables' holds no file with the extension .jsonl, .json, .ndjson; it holds 1 × .csv. …a.csv cannot "
-        "be "
-        'read as JSONL: it is CSV. Convert it: python -c "import polars; '
-        "polars.scan_csv('…a.csv').sink_ndjson('records.jsonl')\". Or point file_paths at another folder.",
+        'be read as JSONL: it is CSV. Convert it: `python -c "import sys, polars; '
+        "polars.scan_csv(sys.argv[1]).sink_ndjson('records.jsonl')\" …a.csv`. Or point file_paths at another folder.",
     ),
     Mistake(
         "a store that needs a package",
