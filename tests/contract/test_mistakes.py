@@ -250,7 +250,7 @@ OUTPUT = [
     Mistake(
         "a kind of store that there is not",
         "gristmill run mine.yaml crawl s33://bucket/clean",
-        "'s33://bucket/clean': there is no kind of store called 's33'. Did you mean 's3'? Usual ones are s3://, gs://, "
+        "There is no kind of store called 's33' (s33://). Did you mean 's3'? Usual ones are s3://, gs://, "
         "az:// and https://; without '://' a path is on this machine.",
     ),
     Mistake(

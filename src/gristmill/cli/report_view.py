@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from gristmill.pipeline.run import RunReport, StageReport
 
+WIDE = 100
+"""Columns that the summary needs to show every figure."""
 PLAIN_WIDTH = 140
 """Columns when the output is no terminal: wide enough that a table in a log does not wrap."""
 
@@ -64,7 +66,9 @@ def print_report(
     console = console or make_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage", no_wrap=True, overflow="ellipsis")
-    for title in ("rows in", "kept", "dropped", "share"):
+    # Names and reasons are what a narrow terminal has room for.
+    titles = ("rows in", "kept", "dropped", "share")[0 if console.width >= WIDE else 2 :]
+    for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
     for place, stage in enumerate(report.stages):
@@ -72,14 +76,13 @@ def print_report(
         rows_in = stage.rows_in + stage.created
         # Every first stage creates rows; another one that does has split documents.
         if show_all or dropped or stage.quarantined or stage.changed or (stage.created and place):
-            table.add_row(
-                Text(stage.name),
+            figures = (
                 f"{rows_in:,}",
                 f"{stage.rows_out:,}",
                 f"{dropped:,}" if dropped else "–",
                 share(dropped / rows_in) if dropped and rows_in else "–",
-                Text(reasons(stage)),
             )
+            table.add_row(Text(stage.name), *figures[-len(titles) :], Text(reasons(stage)))
     if table.row_count:
         console.print(table)
     idle = len(report.stages) - table.row_count

@@ -171,7 +171,7 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
         kind = path.partition("://")[0]
         near = did_you_mean(kind, available_protocols())
         raise UsageError(
-            f"{path!r}: there is no kind of store called {kind!r}.{near} Usual ones are s3://, gs://, az:// and "
+            f"There is no kind of store called {kind!r} ({kind}://).{near} Usual ones are s3://, gs://, az:// and "
             "https://; without '://' a path is on this machine.",
             path=path,
         ) from error

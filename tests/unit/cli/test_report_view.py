@@ -78,6 +78,12 @@ def test_commands_and_paths_are_never_cut_into_lines() -> None:
     assert shown(report(), record="my record")[-2].endswith("see: gristmill quarantine 'my out' --record 'my record'")
 
 
+def test_a_narrow_terminal_has_names_and_reasons() -> None:
+    lines = shown(report(), width=80)
+    assert lines[0].split() == ["stage", "dropped", "share", "why"]
+    assert lines[2].split(maxsplit=4) == ["[red]words", "4", "40.0", "%", "too_many 3, too_few 1"]
+
+
 def test_nothing_special() -> None:
     lines = shown(report(quarantined=0, alarms=(), output=None))
     assert lines[-1] == "12 documents in, 6 kept, 1.50 s"
