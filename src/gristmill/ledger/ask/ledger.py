@@ -77,10 +77,10 @@ class Ledger:
         """
         answer = self._looked_up(str(document))
         for history in answer.documents:
-            history.notes += self._fate_of_survivor(history)
+            history.notes += self._later_decision_on_survivor(history)
         return answer
 
-    def _fate_of_survivor(self, history: DocumentHistory) -> list[str]:
+    def _later_decision_on_survivor(self, history: DocumentHistory) -> list[str]:
         """What became of the survivor of a duplicate, where stages behind the deduplication have not kept it."""
         survivor = history.decisions[-1].survivor if history.decisions else None
         entry = self._entry(history.partition)
