@@ -123,7 +123,7 @@ def test_duplicates_of_what_would_be_dropped_are_undecided(tmp_path: Path) -> No
     assert "undecided" not in same["counts"]
     found = rethreshold(output, "--set", "WordCountFilter.min_words=9")
     assert "undecided" in found.output
-    assert "only a run can tell" in found.output
+    assert "only a run can decide" in found.output
 
 
 NEED_FILES = (

@@ -75,7 +75,27 @@ class Ledger:
         Args:
             document: Its id, its URL, or `partition#row` for documents that have neither.
         """
-        query = str(document)
+        answer = self._looked_up(str(document))
+        for history in answer.documents:
+            history.notes += self._later_decision_on_survivor(history)
+        return answer
+
+    def _later_decision_on_survivor(self, history: DocumentHistory) -> list[str]:
+        """What became of the survivor of a duplicate, where stages behind the deduplication have not kept it."""
+        survivor = history.decisions[-1].survivor if history.decisions else None
+        entry = self._entry(history.partition)
+        if survivor is None or entry is None:
+            return []
+        behind = list(entry.stages)[list(entry.stages).index(history.decisions[-1].stage) + 1 : -1]
+        place = (history.partition, history.row)
+        others = (
+            [one for one in self._looked_up(survivor).documents if (one.partition, one.row) != place] if behind else []
+        )
+        if not others or any(one.status == KEPT for one in others):
+            return []
+        return [f"the survivor is not in the output either: {others[0].lines()[0]}"]
+
+    def _looked_up(self, query: str) -> Why:
         # The hash that `kernels.hashing.hash_column` gives a row with this text, without loading the compiler.
         wanted = xxhash.xxh64_intdigest(query.encode("utf-8", "surrogatepass")) or 1
         names = list(self.folder.walk(self.folder.record_path("ids")))

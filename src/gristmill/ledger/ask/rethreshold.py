@@ -89,7 +89,7 @@ class Recut:
         if len(undecided):
             stages = ", ".join(f"{stage!r} ({number})" for stage, number in undecided.iter_rows())
             text += (
-                f". Undecided are documents whose fate at {stages} only a run can tell: they were dropped before and "
+                f". Undecided are documents on which only a run can decide at {stages}: they were dropped before and "
                 "would pass now, so that this stage has not seen them (one of yours that takes each document by itself "
                 "says so with for_dropped = 'run'), or it compares documents with others that would be dropped now"
             )

@@ -466,3 +466,13 @@ def test_a_sentence_model_is_looked_for_at_planning(tmp_path: Path) -> None:
     missing = SemanticDeduplication(model_identifier=str(tmp_path / "no-model"))
     with pytest.raises(GristmillError, match="no-model"):
         pipeline_of(source, tmp_path / "out", least(10), missing).explain(IN_PROCESS)
+
+
+def test_why_tells_of_a_survivor_that_later_stages_dropped(tmp_path: Path) -> None:
+    source = write_input(tmp_path / "in")
+    run(pipeline_of(source, tmp_path / "out", ExactDeduplication(), least(10)))
+    ledger = Ledger(tmp_path / "out")
+    told = str(ledger.why("1-0"))
+    assert "the survivor is '0-0'" in told
+    assert "the survivor is not in the output either: dropped by stage 'word_count': too_few_words" in told
+    assert "either" not in str(ledger.why("1-1"))
