@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -111,7 +114,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if get_origin(kind) in (Union, UnionType):
-        return any(_fits(value, part) for part in get_args(kind))
+        return any(map(partial(_fits, value), get_args(kind)))
     origin = get_origin(kind)
     if origin is not None:
         return isinstance(value, origin)
@@ -132,3 +135,24 @@ def _words(kind: Any) -> str:
     return {int: "a whole number", float: "a number", str: "text", bool: "True or False", type(None): "None"}.get(
         kind, getattr(kind, "__name__", str(kind))
     )
+
+
+def gpu_names(wanted: int | None = None) -> list[str]:
+    """What the GPUs of this process are called in `CUDA_VISIBLE_DEVICES`; exactly `wanted` of them, if that is given.
+
+    As for CUDA itself, an empty variable hides all devices, and `-1` those listed after it.
+
+    Example:
+        >>> gpu_names(2)
+        ['0', '1']
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    listed = map(str, range(len(glob.glob("/dev/nvidia[0-9]*")))) if visible is None else visible.split(",")
+    names: list[str] = []
+    for name in map(str.strip, listed):
+        if not name or name.startswith("-") or name == "NoDevFiles":
+            break
+        names.append(name)
+    if wanted is not None:
+        names += map(str, range(len(names), wanted))
+    return names[:wanted]

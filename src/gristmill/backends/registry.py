@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gristmill.backends.base import BaseExecutor
 
 _HOMES = {
-    "local": "gristmill.backends.local:LocalExecutor",
+    "local": "gristmill.backends.local.executor:LocalExecutor",
     "ray_data": "gristmill.backends.ray_data:RayDataExecutor",
     "xenna": "gristmill.backends.xenna:XennaExecutor",
     "ray_actor_pool": "gristmill.backends.ray_actor_pool:RayActorPoolExecutor",

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -36,7 +37,7 @@ EXECUTOR_PREFIX = "executor."
 FILETYPES = ("jsonl", "parquet")
 DOCUMENT_OPTIONS = ("text_field", "input_filetype", "output_filetype", "compression", "limit", "sample", "seed")
 STANDARD_INPUT = "-"
-WRITERS = ("DocumentWriter", "JsonlWriter", "ParquetWriter")
+WRITERS = frozenset({"DocumentWriter", "JsonlWriter", "ParquetWriter"})
 
 
 def _error_budget(ctx: click.Context, param: click.Parameter, text: str) -> float | int | None:
@@ -448,7 +449,7 @@ def make_ready(
     if assignments.options:
         recipe = adjust(recipe, assignments.options)
     pipeline = recipe.pipeline(allow_code=allow_code)
-    if not any(entry.name in WRITERS for entry in recipe.stages):
+    if WRITERS.isdisjoint(map(attrgetter("name"), recipe.stages)):
         raise recipe_error(
             f"{recipe.source.origin}: the recipe has no writer, so that nothing would be kept. "
             "End it with one, such as: - DocumentWriter: {path: clean/}"

@@ -6,7 +6,6 @@ is what the machine really gave. Limits are the tightest of the machine's and of
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,6 @@ __all__ = [
     "available_memory",
     "cpu_count",
     "gpu_memory_gb",
-    "gpu_names",
     "measure_tree",
     "memory_limit",
     "process_start_time",
@@ -196,27 +194,6 @@ def cpu_count(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
         if quota is not None and period and quota > 0:
             count = min(count, math.ceil(quota / period))
     return max(1, count)
-
-
-def gpu_names(wanted: int | None = None) -> list[str]:
-    """What the GPUs of this process are called in `CUDA_VISIBLE_DEVICES`; exactly `wanted` of them, if that is given.
-
-    As for CUDA itself, an empty variable hides all devices, and `-1` those listed after it.
-
-    Example:
-        >>> gpu_names(2)
-        ['0', '1']
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    listed = map(str, range(len(glob.glob("/dev/nvidia[0-9]*")))) if visible is None else visible.split(",")
-    names: list[str] = []
-    for name in map(str.strip, listed):
-        if not name or name.startswith("-") or name == "NoDevFiles":
-            break
-        names.append(name)
-    if wanted is not None:
-        names += map(str, range(len(names), wanted))
-    return names[:wanted]
 
 
 def gpu_memory_gb(library: str = "libnvidia-ml.so.1") -> float | None:

@@ -252,7 +252,8 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
         ResourcesError: No worker here can ever have it.
     """
     asked = stage.resources
-    if asked.requires_gpu and not capacity.gpus:
+    needs_gpu = asked.gpus or asked.gpu_memory_gb
+    if needs_gpu and not capacity.gpus:
         if stage.runs_without_gpu:
             notes.append(f"No GPU found: {stage.name} will run on the CPU.")
             return Resources(cpus=asked.cpus)
@@ -272,7 +273,7 @@ def resolve(stage: Stage, capacity: Capacity, notes: list[str]) -> Resources:
             stage=stage.name,
             asked=asked,
         )
-    if not asked.requires_gpu:
+    if not needs_gpu:
         return asked
     try:
         gpus = asked.gpus_on(capacity.gpu_memory_gb)
@@ -297,7 +298,7 @@ def make_segments(
     for stage in stages:
         resources = resolve(stage, capacity, notes)
         workers = stage.requested_workers()
-        shares = share and not stage.needs_own_worker and not resources.requires_gpu
+        shares = share and not stage.needs_own_worker and not resources.gpus
         last = segments[-1] if segments else None
         if (
             shares

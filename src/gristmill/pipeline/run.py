@@ -171,7 +171,8 @@ def prepare(
     if sink is not None and folder is not None:
         for place in (folder.path, folder.record):
             check_writable(place, storage_options=sink.storage_options)
-        if not options.fresh and sink.mode != "overwrite":
+        resumes = not options.fresh and sink.mode != "overwrite"
+        if resumes and folder.exists(folder.record_path("plan")):
             keep_recorded_names(folder, sketch.stages)
     if sink is None and any(map(NEEDS_ALL, sketch.stages)):
         raise PlanningError(

@@ -69,7 +69,8 @@ class Recipe:
         Raises:
             RecipeError: A name or a parameter is wrong; lists everything that is.
         """
-        from gristmill.pipeline import Pipeline
+        from gristmill.pipeline.pipeline import Pipeline
+        from gristmill.recipes.names import NAMES
         from gristmill.recipes.registry import build_stage, registered
 
         problems = _Problems(self.source)
@@ -77,7 +78,7 @@ class Recipe:
         for place, entry in enumerate(self.stages):
             problems.inside = (("stages", place, entry.name), f"{entry.name}: ")
             try:
-                found = registered(entry.name, allow_code=allow_code)
+                found = NAMES.get(entry.name) or registered(entry.name, allow_code=allow_code)
                 stage = build_stage(found, entry.parameters, report=problems.add)
             except UnknownNameError as error:
                 problems.add((), error.message)

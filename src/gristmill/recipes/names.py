@@ -54,21 +54,34 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
     f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
-    f"{_TEXT}.filters": (
+    f"{_TEXT}.filters.heuristic.string": (
         FILTER,
         """
         BoilerPlateStringFilter BulletsFilter CommonEnglishWordsFilter EllipsisFilter LongWordFilter
         MeanWordLengthFilter NonAlphaNumericFilter NumbersFilter ParenthesesFilter PornographicUrlsFilter
         PunctuationFilter SubstringFilter SymbolsToWordsFilter UrlsFilter WhiteSpaceFilter WordCountFilter
         WordsWithoutAlphabetsFilter
-
+        """,
+    ),
+    f"{_TEXT}.filters.heuristic.repetition": (
+        FILTER,
+        """
         RepeatedLinesByCharFilter RepeatedLinesFilter RepeatedParagraphsByCharFilter RepeatedParagraphsFilter
         RepeatingDuplicateNGramsFilter RepeatingTopNGramsFilter
-
-        AlphaFilter GeneralCommentToCodeFilter HTMLBoilerplateFilter NumberOfLinesOfCodeFilter PerExtensionFilter
-        PythonCommentToCodeFilter TokenizerFertilityFilter XMLHeaderFilter
-
-        FastTextLangId FastTextQualityFilter HistogramFilter TokenCountFilter
+        """,
+    ),
+    f"{_TEXT}.filters.heuristic.code": (
+        FILTER,
+        """
+        AlphaFilter GeneralCommentToCodeFilter HTMLBoilerplateFilter NumberOfLinesOfCodeFilter
+        PythonCommentToCodeFilter XMLHeaderFilter
+        """,
+    ),
+    f"{_TEXT}.filters": (
+        FILTER,
+        """
+        FastTextLangId FastTextQualityFilter HistogramFilter PerExtensionFilter TokenCountFilter
+        TokenizerFertilityFilter
         """,
     ),
     f"{_TEXT}.filters.published.stages": (STAGE, "C4Quality FineWebQuality GopherQuality GopherRepetition"),

@@ -142,11 +142,11 @@ def build_stage(
     try:
         made = cls(**{name: value for name, value in accepted.items() if name in own}) if isinstance(cls, type) else cls
         if entry.kind == FILTER:
-            from gristmill.stages.text.filters import ScoreFilter
+            from gristmill.stages.text.filters.score_filter import ScoreFilter
 
             made = ScoreFilter(made, **options)
         elif entry.kind == MODIFIER:
-            from gristmill.stages.text.modifiers import Modify
+            from gristmill.stages.text.modifiers.modifier import Modify
 
             made = Modify(made, **options)
         stage: ProcessingStage[Any, Any] = made.with_(**settings) if settings else made

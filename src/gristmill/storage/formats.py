@@ -43,7 +43,10 @@ def has_extension(name: str, extensions: Sequence[str]) -> bool:
 
 def format_of(name: str) -> Format | None:
     """The format that a file's name stands for; None where no reader takes such names."""
-    return next((kind for kind, endings in EXTENSIONS.items() if has_extension(name, endings)), None)
+    for kind, endings in EXTENSIONS.items():
+        if has_extension(name, endings):
+            return kind
+    return None
 
 
 # What the first bytes say --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ keys, a key that is missing rather than null) is lost on the way through.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -396,9 +397,9 @@ class JsonRecords:
         return status
 
     def _find(self, names: Sequence[str]) -> None:
-        unknown = [name for name in dict.fromkeys(names) if name not in self._fields]
+        unknown = dict.fromkeys(filterfalse(self._fields.__contains__, names))
         if unknown:
-            self._scan(unknown)
+            self._scan(list(unknown))
 
     def _raw(self, name: str) -> Pieces:
         """The JSON text of each value as it stands in its record; none where the key is missing."""

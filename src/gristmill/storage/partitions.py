@@ -308,11 +308,10 @@ def make_partitions(
             groups.append(_file_group(pending, format))
     if limit is not None:
         groups = groups[:limit]
-    names = Counter(map(plain_name, map(itemgetter(0), groups)))
-    partitions = []
+    partitions, alone = [], Counter(map(plain_name, map(itemgetter(0), groups))) if len(groups) > 1 else {}
     for index, (stem, ranges) in enumerate(groups):
-        plain = plain_name(stem)
-        partitions.append(Partition(index, stem, ranges, plain if names[plain] == 1 else ""))
+        plain = _MARK.sub("", stem)
+        partitions.append(Partition(index, stem, ranges, plain if alone.get(plain, 1) == 1 else ""))
     if len(set(map(attrgetter("id"), partitions))) != len(partitions):
         raise UsageError(
             "Two input files have the same path below the input root. Name each of them once in file_paths."

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def find_changes(
     if after is before or not len(positions):
         return [], 0
     members = stage.members if isinstance(stage, FusedStage) else (stage,)
-    noted_by_stage = all(member.notes_changes for member in members)
+    noted_by_stage = all(map(attrgetter("notes_changes"), members))
     filled = noted_by_stage and any(before.has(name) for name in stage.filled_columns())
     touched = len(positions) if filled or not before.same_names(after) else 0
     known = np.flatnonzero(positions >= 0)

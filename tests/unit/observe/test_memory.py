@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gristmill.backends.base import gpu_names
 from gristmill.observe.memory import (
     OutOfMemoryCounter,
     available_memory,
     cpu_count,
     gpu_memory_gb,
-    gpu_names,
     measure_tree,
     memory_limit,
     process_start_time,

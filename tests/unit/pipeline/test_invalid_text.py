@@ -37,5 +37,7 @@ def test_rows_that_are_not_utf8_are_quarantined(tmp_path: Path, writer: type, wo
     assert report.quarantined == len(BAD)
     assert report.rows_written == 2 * len(BAD)
     records = read_quarantine(str(tmp_path / "out"))
-    assert [(record.cause, record.row) for record in records] == [("invalid_utf8", 4 * n + 2) for n in range(len(BAD))]
+    assert [(entry.record.cause, entry.record.row) for entry in records] == [
+        ("invalid_utf8", 4 * n + 2) for n in range(len(BAD))
+    ]
     assert verify(str(tmp_path / "out")).ok

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from gristmill.backends.base import UNKNOWN_GPU_GB, BaseExecutor, Capacity, parse_config
+from gristmill.backends.base import UNKNOWN_GPU_GB, BaseExecutor, Capacity, gpu_names, parse_config
 from gristmill.backends.local.config import SMALL_INPUT, LocalConfig
 from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment
@@ -18,7 +18,7 @@ from gristmill.errors import PlanningError
 from gristmill.execution.driver import Work
 from gristmill.execution.in_process import run_in_process
 from gristmill.figures import format_size
-from gristmill.observe.memory import available_memory, cpu_count, gpu_memory_gb, gpu_names, measure_tree
+from gristmill.observe.memory import available_memory, cpu_count, gpu_memory_gb, measure_tree
 from gristmill.pipeline.user_code import is_user_module
 from gristmill.stages.base import FusedStage, ProcessingStage
 

@@ -14,10 +14,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from gristmill.backends.base import UNKNOWN_GPU_GB, Capacity
+from gristmill.backends.base import UNKNOWN_GPU_GB, Capacity, gpu_names
 from gristmill.backends.ray import ray_internals
 from gristmill.errors import UsageError, WorkerError
-from gristmill.observe.memory import cpu_count, gpu_memory_gb, gpu_names
+from gristmill.observe.memory import cpu_count, gpu_memory_gb
 
 _LOGGERS = ("ray", "ray.data", "ray.util", "ray._private")
 _ANSWER_S = 60.0
