@@ -82,7 +82,7 @@ def static_measures() -> list[Measure]:
     return [
         Measure("uses of a task's private fields outside tasks/ and tracking/", 0, len(private), tuple(private)),
         Measure("source files", 330, len(modules())),
-        Measure("source lines", 50_500, sum(len(_text(path).splitlines()) for path in modules())),
+        Measure("source lines", 57_000, sum(len(_text(path).splitlines()) for path in modules())),
         Measure("files in backends/ without the engines", 5, len(contract), tuple(contract)),
         Measure("metaphors in the engine", 5, len(nouns), tuple(nouns)),
         Measure("decisions by the prefix of a module path", 0, len(sniffing), tuple(sniffing)),
@@ -93,7 +93,9 @@ def static_measures() -> list[Measure]:
 def _entered() -> dict[str, list[str]]:
     """The functions that a small run enters, and its deepest stack, as `file:name`."""
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, __file__, "--count", place]
+        # By way of a shell: a process takes its peak of memory over from a large parent, as pytest is, and a run whose
+        # own peak cannot be seen for that measures itself in another way.
+        command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, __file__, "--count", place]
         environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
         for number in ("1", "2"):  # the first run compiles the kernels that are not compiled yet
             done = subprocess.run([*command, number], check=False, env=environment, capture_output=True, text=True)

@@ -169,16 +169,19 @@ class ModelLoadError(GristmillError, ValueError):
     """The files of a model are there but cannot be used; says which folder and why."""
 
 
-def missing_extra(module: str, purpose: str = "This", *, instead: str = "") -> MissingExtraError:
+def missing_extra(
+    module: str, purpose: str = "This", *, extra: str | None = None, instead: str = ""
+) -> MissingExtraError:
     """The error for an optional package that is not installed.
 
     Args:
         module: The module, which may be one inside the package.
         purpose: What needs it, as the subject of the sentence.
+        extra: The extra to install, where it is a larger one than that of the package.
         instead: Another way out than installing it, as a sentence.
     """
     package = module.partition(".")[0]
-    extra = _PACKAGES.get(package)
+    extra = extra or _PACKAGES.get(package)
     asked = package if extra is None else f"'gristmill[{extra}]'"
     message = f"{purpose} needs the package {package!r}, which is not installed: pip install {asked}."
     if extra in ("models", "semantic") and not _is_installed("torch"):
@@ -193,7 +196,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def require_module(module: str, purpose: str, *, instead: str = "") -> None:
+def require_module(module: str, purpose: str, *, extra: str | None = None, instead: str = "") -> None:
     """Refuse to go on without the package of an optional module; nothing is imported.
 
     Takes the parameters of `missing_extra`.
@@ -202,7 +205,7 @@ def require_module(module: str, purpose: str, *, instead: str = "") -> None:
         MissingExtraError: It is not installed.
     """
     if not _is_installed(module.partition(".")[0]):
-        raise missing_extra(module, purpose, instead=instead)
+        raise missing_extra(module, purpose, extra=extra, instead=instead)
 
 
 def optional_module(module: str, purpose: str) -> Any:

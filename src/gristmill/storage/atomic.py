@@ -297,8 +297,13 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def check_writable(path: str, *, storage_options: StorageOptions = None) -> None:
+def check_writable(path: str, *, advice: str, storage_options: StorageOptions = None) -> None:
     """Refuse a folder in which nothing can be written, as far as that can be told without leaving anything there.
+
+    Args:
+        path: The folder; it need not be there yet.
+        advice: What to do, as a sentence.
+        storage_options: Handed to fsspec for URLs.
 
     Raises:
         OutputError: The user may not write there, or the bucket does not exist.
@@ -314,7 +319,7 @@ def check_writable(path: str, *, storage_options: StorageOptions = None) -> None
                 tempfile.TemporaryFile(dir=place).close()  # without a name, so that nobody sees it
             except OSError as error:
                 raise OutputError(
-                    f"Cannot write to {path}: {place}: {error.strerror}. Check the path and its permissions.",
+                    f"Cannot write to {path}: {place}: {error.strerror}. {advice}",
                     path=path,
                     errno=error.errno,
                 ) from error

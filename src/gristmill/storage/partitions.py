@@ -336,10 +336,11 @@ def _file_group(files: Sequence[InputFile], kind: Format) -> tuple[str, tuple[Fi
             "\0".join(file.relative for file in files).encode("utf-8", "surrogatepass")
         ).hexdigest()
         first = f"{first}.n{len(files)}-{members[:10]}"
-    return first, tuple(
-        FileRange(file.path, file.relative, file.size, file.stamp, 0, file.size if kind == "jsonl" else -1, True)
-        for file in files
-    )
+    ranges = []
+    for file in files:
+        end = file.size if kind == "jsonl" else -1
+        ranges.append(FileRange(file.path, file.relative, file.size, file.stamp, 0, end, True))
+    return first, tuple(ranges)
 
 
 def _blocks(

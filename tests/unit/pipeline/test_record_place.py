@@ -133,7 +133,7 @@ def test_a_record_is_that_of_one_output(source: Path, tmp_path: Path) -> None:
         (".", "overlap"),
         ("memory://record", "different stores"),
         ("in/0.jsonl/x", r"0.jsonl is a file.*--record"),
-        ("/proc/no-such-place", r"Could not write.*--record"),
+        ("/proc/no-such-place", r"Cannot write to /proc/no-such-place.*--record"),
         ("in", r"in holds '0.jsonl', which is not part of the record of a run.*--record"),
     ],
 )

@@ -75,6 +75,7 @@ class ExactDeduplication(Deduplication):
         >>> pipeline.add_stage(ExactDeduplication(survivor="longest"))
     """
 
+    notes_changes = True
     name = "ExactDeduplication"
 
     def __init__(
@@ -130,6 +131,7 @@ class FuzzyDeduplication(Deduplication):
         >>> pipeline.add_stage(FuzzyDeduplication(threshold=0.75))
     """
 
+    notes_changes = True
     name = "FuzzyDeduplication"
 
     def __init__(
@@ -212,6 +214,7 @@ class SemanticDeduplication(Deduplication):
         >>> pipeline.add_stage(SemanticDeduplication(eps=0.05))
     """
 
+    notes_changes = True
     name = "SemanticDeduplication"
 
     def __init__(

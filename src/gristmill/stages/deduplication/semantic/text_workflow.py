@@ -169,7 +169,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
     def _first_stages(self) -> list[Stage]:
         instead = "Or take embeddings from a column: --embedding-field (SemanticDeduplicationWorkflow)."
         for module in ("torch", "transformers"):
-            require_module(module, "Embedding texts", instead=instead)
+            require_module(module, "Embedding texts", extra="semantic", instead=instead)
         from gristmill.stages.text.embedders import EmbeddingCreatorStage
 
         embedder = EmbeddingCreatorStage(

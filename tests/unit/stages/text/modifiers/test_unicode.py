@@ -38,5 +38,5 @@ def test_a_configuration_of_ftfy_is_taken():
 def test_without_ftfy_only_text_that_needs_it_fails(monkeypatch):
     monkeypatch.setitem(sys.modules, "ftfy", None)
     assert UnicodeReformatter().modify_document("plain") == "plain"
-    with pytest.raises(MissingExtraError, match="pip install ftfy"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'gristmill\[unicode\]'"):
         UnicodeReformatter().modify_document("sÃ³")
