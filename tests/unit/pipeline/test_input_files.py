@@ -300,3 +300,11 @@ def test_an_element_that_is_no_record_is_quarantined_alone(tmp_path):
         "not_an_object": 1,
     }
     assert [row["id"] for row in read_rows(tmp_path / "out")] == [one["id"] for one in RECORDS if one["id"] not in "79"]
+
+
+def test_files_that_had_no_turn_are_not_called_new(folder):
+    (folder / "in" / "a.jsonl").write_text('{"text": "one"}\n' + "no record\n" * 50)
+    with pytest.raises(ErrorBudgetExceededError):
+        job(folder, error_budget=0)
+    notes = verify(str(folder / "out")).notes
+    assert not [note for note in notes if "since the run" in note]

@@ -392,13 +392,16 @@ def _check_run(folder: RunFolder, entries: Mapping[str, ManifestEntry], report: 
 def _input_notes(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> list[str]:
     """What the run did not read of its input, and what has been added to it since."""
     try:
-        files = (read_run(folder) or {}).get("files")
+        run = read_run(folder) or {}
     except VerificationError:
         return []  # told as a problem
+    files = run.get("files")
     if not isinstance(files, dict):
         return []  # a record of an earlier version
     notes = [sentence(files["left_out"])] if files.get("left_out") else []
-    new = appeared_since(folder, files, (part["relative"] for entry in entries.values() for part in entry.source))
+    read = (part["relative"] for entry in entries.values() for part in entry.source)
+    # Of a run that did not end, files that are not committed may simply not have had their turn.
+    new = appeared_since(folder, files, read) if run.get("status") == "done" else []
     if new:
         shown = ", ".join(new[:EXAMPLES]) + (", …" if len(new) > EXAMPLES else "")
         notes.append(f"Added to the input since the run: {plural(len(new), 'file')} ({shown}).")
