@@ -18,18 +18,19 @@ TEST_STAMP := $(VENV)/.installed-$(subst $(comma),-,$(TEST_EXTRAS))
 CORE_VENV_STAMP := $(CORE_VENV)/.installed
 # The same pip options everywhere: quiet, no notice about newer versions of pip, no notice about the root user.
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --root-user-action=ignore
-QUICK_TESTS := $(wildcard tests/unit tests/contract tests/docs)
+QUICK_TESTS := $(wildcard tests/unit tests/contract tests/docs tests/hostile)
 INTEGRATION_TESTS := $(wildcard tests/integration)
 RAY_TESTS := $(wildcard tests/integration/ray)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs bench house test-core test-quick test-room test-integration test-cluster clean
+.PHONY: help setup demo test check format docs bench house test-core test-quick test-room test-integration test-hostile test-cluster clean
 
 help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
 	@echo "make test     check, then run every test"
 	@echo "make test-room ROOM=ledger  the unit tests of one room, and the contract tests that name it"
+	@echo "make test-hostile  all attacks by texts and model files, of which 'make test' makes a part"
 	@echo "make test-cluster  the tests that start and kill Ray clusters of several nodes"
 	@echo "make check    formatting, lint, types and import layers"
 	@echo "make format   apply the formatter and the safe fixes of the linter"
@@ -105,6 +106,9 @@ test-room: $(TEST_STAMP)
 test-integration: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(INTEGRATION_TESTS) --ignore=$(RAY_TESTS)
 	$(BIN)/python -m pytest -m "not cluster" $(RAY_TESTS)
+
+test-hostile: $(TEST_STAMP)
+	GRISTMILL_HOSTILE=full $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal tests/hostile
 
 # Whole clusters of Ray are started and killed, which takes minutes: not a part of 'make test'.
 test-cluster: $(TEST_STAMP)
