@@ -37,7 +37,7 @@ def _job(root: Path, output: str, *, trouble: Path | None = None) -> Pipeline:
         JsonlReader("shelf://in", files_per_partition=1, storage_options=options),
         ScoreFilter(WordCountFilter(min_words=3)),
         Borrower(last, str(root.parent / "aside")),
-        JsonlWriter(f"shelf://{output}", storage_options=faulty),
+        JsonlWriter(f"shelf://runs/{output}", storage_options=faulty),
     ]
     return Pipeline("remote", stages=stages)
 
@@ -48,7 +48,7 @@ def _run(job: Pipeline, workers: int) -> Any:
 
 
 def _sound(root: Path, output: str) -> None:
-    report = verify(f"shelf://{output}", storage_options={"root": str(root)})
+    report = verify(f"shelf://runs/{output}", storage_options={"root": str(root)})
     assert report.ok, report
 
 
@@ -62,7 +62,7 @@ def test_a_file_that_is_lost_during_the_run(root: Path, workers: int) -> None:
         _run(_job(root, "out"), workers)
     assert "run the same command again" in str(caught.value)
     assert "ignore_failures" not in str(caught.value)
-    done = list((root / "out").glob("*.jsonl"))
+    done = list((root / "runs" / "out").glob("*.jsonl"))
     assert 0 < len(done) < FILES
     (lost,) = aside.iterdir()
     os.rename(lost, root / "in" / lost.name)
@@ -70,9 +70,9 @@ def test_a_file_that_is_lost_during_the_run(root: Path, workers: int) -> None:
     report = _run(_job(root, "out"), workers)
     assert report.partitions_done_before > 0
     _sound(root, "out")
-    assert contents_of(root / "out") == contents_of(root / "whole")
+    assert contents_of(root / "runs" / "out") == contents_of(root / "runs" / "whole")
     options = {"root": str(root)}
-    assert Ledger("shelf://out", storage_options=options).why("1-3").status == "kept"
+    assert Ledger("shelf://runs/out", storage_options=options).why("1-3").status == "kept"
     assert _run(_job(root, "out"), workers).partitions_done_before == FILES
 
 
@@ -82,7 +82,7 @@ def test_a_connection_that_breaks_at_any_operation(root: Path, tmp_path: Path, w
     count, trouble = tmp_path / "trouble.count", tmp_path / "trouble"
     _run(_job(root, "whole", trouble=trouble), workers)
     operations = count.stat().st_size
-    expected = contents_of(root / "whole")
+    expected = contents_of(root / "runs" / "whole")
     assert operations > 20
     messages = []
     for number in range(1, operations + 1, step):
@@ -96,6 +96,6 @@ def test_a_connection_that_breaks_at_any_operation(root: Path, tmp_path: Path, w
         trouble.unlink()
         _run(_job(root, output, trouble=trouble), workers)
         _sound(root, output)
-        assert contents_of(root / output) == expected, number
+        assert contents_of(root / "runs" / output) == expected, number
     assert len(messages) > operations // step // 2
     assert all("Connection reset" in message for message in messages), messages

@@ -169,11 +169,9 @@ def prepare(
     sink = sketch.sink
     folder = None if sink is None else RunFolder(sink.path, sink.storage_options, record_path=options.record_path)
     if sink is not None and folder is not None:
-        for place, advice in (
-            (folder.path, "Check the path and its permissions."),
-            (folder.record, "The record of the run is to lie there: name another place with --record (record_path=…)."),
-        ):
-            check_writable(place, advice=advice, storage_options=sink.storage_options)
+        check_writable(folder.path, sink.storage_options)
+        elsewhere = "The record of the run is to lie there: name another place with --record (record_path=…)."
+        check_writable(folder.record, sink.storage_options, advice=elsewhere)
         resumes = not options.fresh and sink.mode != "overwrite"
         if resumes and folder.exists(folder.record_path("plan")):
             keep_recorded_names(folder, sketch.stages)

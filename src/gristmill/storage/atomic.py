@@ -297,13 +297,15 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def check_writable(path: str, *, advice: str, storage_options: StorageOptions = None) -> None:
+def check_writable(
+    path: str, storage_options: StorageOptions = None, *, advice: str = "Check the path and its permissions."
+) -> None:
     """Refuse a folder in which nothing can be written, as far as that can be told without leaving anything there.
 
     Args:
         path: The folder; it need not be there yet.
-        advice: What to do, as a sentence.
         storage_options: Handed to fsspec for URLs.
+        advice: What to do, as a sentence.
 
     Raises:
         OutputError: The user may not write there, or the bucket does not exist.

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gristmill
-from gristmill.stages.text.filters.heuristic import code
+from gristmill.stages.text.filters.heuristic import python_source, visible_text
 
 PIECES = [
     '"', "'", "\\", "\n", "\r\n", "\r", "#", "a", 'b"', "rb'", '"""', "'''", " ", "\t", "\f", "(", ")", "[", "]", "{",
@@ -37,8 +37,8 @@ def tokenized(source: str) -> list[str] | None:
 
 def found(source: str) -> list[str] | None:
     try:
-        return code.python_comments(source)
-    except code.UnreadableSourceError:
+        return python_source.python_comments(source)
+    except python_source.UnreadableSourceError:
         return None
 
 
@@ -57,7 +57,7 @@ def test_comments_of_real_programs() -> None:
         assert found(source) == tokenized(source), file
 
 
-class _Unguarded(code._TextMeter):
+class _Unguarded(visible_text._TextMeter):
     """The meter on the standard library's parser as it is."""
 
     parse_starttag = HTMLParser.parse_starttag
@@ -78,4 +78,4 @@ def test_visible_text_is_that_of_the_parser(source: str) -> None:
         expected = meter.length
     except AssertionError:
         expected = 0
-    assert code.visible_text_length(source) == expected
+    assert visible_text.visible_text_length(source) == expected
