@@ -443,10 +443,11 @@ def make_ready(
         start_early(recipe, executor=executor, workers=workers, settings=assignments.executor)
     defer_imports()
     from gristmill.observe.display import LOGGING_INTERVAL_S, make_listener
-    from gristmill.recipes.adjust import adjust
     from gristmill.recipes.yaml_source import recipe_error
 
     if assignments.options:
+        from gristmill.recipes.adjust import adjust
+
         recipe = adjust(recipe, assignments.options)
     pipeline = recipe.pipeline(allow_code=allow_code)
     if WRITERS.isdisjoint(map(attrgetter("name"), recipe.stages)):

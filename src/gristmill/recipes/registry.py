@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
 from gristmill.ledger.record.earlier_names import earlier_name
 from gristmill.recipes.names import FILTER, KINDS, MODIFIER, NAMES, Registered
-from gristmill.recipes.user_stages import user_stage
 from gristmill.recipes.yaml_source import Path
 from gristmill.stages.resources import Resources
 
@@ -58,6 +57,8 @@ def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
     if name in _WRAPPERS:
         raise UnknownNameError(f"There is no {name!r} in recipes; {_WRAPPERS[name]}", name=name)
     if name not in NAMES:
+        from gristmill.recipes.user_stages import user_stage  # it searches the metadata of packages: slow to import
+
         found = user_stage(name, allow_code)
         if found is not None:
             return found
