@@ -110,17 +110,35 @@ class OutputState:
             found.append((entry.index, entry.partition, task))
         return list(map(itemgetter(2), sorted(found, key=itemgetter(0, 1))))
 
-    def check_own(self) -> None:
-        """Make sure that no other pipeline has written here meanwhile.
+    def check_whole(self, partitions: int) -> None:
+        """Make sure that all that was committed is still there, and that no other pipeline has written here meanwhile.
+
+        Args:
+            partitions: How many there must be.
 
         Raises:
-            ResumeError: One has; the message names what differs.
+            ResumeError: Another pipeline has; the message names what differs.
+            OutputError: Something is gone.
         """
         digest = self.plan.settings.plan_digest
         recorded = read_plan(self.folder)
         if recorded is not None and plan_digest(recorded) != digest:
             check_plan(self.folder, self.plan.description)  # says what differs
-        other = [entry.partition for entry in Manifest(self.folder).scan() if entry.plan != digest]
+        there: dict[str, int | None] = {}
+        if self.folder.ending is not None:
+            there[self.folder.path] = self.folder.size(self.folder.path)
+        for root in (self.folder.path, self.folder.record):
+            for name, size in self.folder.walk(root).items():
+                there[f"{root}/{name}"] = size
+        other, gone, left = [], [], partitions
+        for entry in Manifest(self.folder).scan():
+            left -= 1
+            if entry.plan != digest:
+                other.append(entry.partition)
+            for file in entry.all_files:
+                if there.get(self.folder.join(file.path)) == file.size:
+                    continue
+                gone.append(self.folder.shown(file.path))
         if other:
             raise ResumeError(
                 f"During this run another pipeline has written to {self.folder.path}: {len(other)} partitions, "
@@ -128,6 +146,14 @@ class OutputState:
                 "(fresh=True).",
                 path=str(self.folder.path),
                 partitions=other,
+            )
+        if gone or left > 0:
+            lost = f"{plural(len(gone), 'file')}, such as {gone[0]}, changed or gone" if gone else ""
+            lost += f"{', ' if gone else ''}{plural(left, 'partition')} without a record" if left > 0 else ""
+            raise OutputError(
+                f"The output {self.folder.path} is not whole: {lost}, though all of it was written. Something else "
+                "removed or changed files during the run. Run the same command again: only what is missing is redone.",
+                path=str(self.folder.path),
             )
 
 

@@ -178,7 +178,7 @@ class Pipeline:
                     chosen.execute(run.work.plan, run.work)
                 run.work.finish()
                 if run.state is not None:
-                    run.state.check_own()
+                    run.state.check_whole(run.started.partitions)
             if steps is not None:
                 steps.finish(keep=keep_steps)
             return run.result()
