@@ -17,6 +17,7 @@ from gristmill.errors import RecipeError
 Path = tuple[str | int, ...]
 """Where a value lies: `("stages", 2, "WordCountFilter", "min_words")`."""
 
+_LONGEST_NUMBER = 1000
 MAX_VALUES = 100_000
 """More values than any recipe has; a few nested aliases can stand for billions."""
 
@@ -160,6 +161,9 @@ class _Builder:
             except KeyError:
                 raise self._error(line, _WRONG_TAG.format(node.tag)) from None
             except ValueError as error:
+                if len(node.value) > _LONGEST_NUMBER:
+                    start, size = node.value[:20], f"{len(node.value):,}"
+                    raise self._error(line, f"the number {start}… has {size} digits; write a smaller one.") from None
                 raise recipe_error(
                     f"{self.source.origin}, line {line}: cannot read {node.value!r}: {error}."
                 ) from error

@@ -122,3 +122,11 @@ def test_files(tmp_path: Path) -> None:
     path.write_bytes(b"name: \xff")
     with pytest.raises(RecipeError, match=r"not UTF-8 text: .* at byte 6"):
         load_recipe(path)
+
+
+def test_numbers_that_no_one_means() -> None:
+    with pytest.raises(RecipeError, match=r"line 2: .*the number 11111111111111111111… has 5,000 digits"):
+        parse_recipe("stages:\n- WordCountFilter: {min_words: " + "1" * 5000 + "}\n")
+    for name, value in (("MeanWordLengthFilter", "min_mean_word_length"), ("WordCountFilter", "min_words")):
+        with pytest.raises(RecipeError, match=rf"{name}.*{value}.*nan"):
+            parse_recipe(f"stages:\n- {name}: {{{value}: .nan}}\n").pipeline()
