@@ -29,12 +29,13 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.ledger.record.secrets import SECRET
+
 _PLACES = frozenset(
     {"path", "file_paths", "storage_options", "cache_dir", "hints", "schema", "mode", "limit", "runtime_env"}
     | {"salvage", "checks_first", "selection", "surveyed"}
 )
 """Where things lie, in classes of this package: inputs are compared by their fingerprints, outputs may move."""
-_SECRET = re.compile(r"(^|_)(hf_token|auth_token|access_token|api_?key|access_key|secret|password|credentials?)$")
 _MAX_DEPTH = 6
 """How far descriptions follow values into each other; this also ends circles."""
 _MAX_ITEMS = 1000
@@ -64,7 +65,11 @@ def describe_value(value: Any, depth: int = 0, walk: _Walk | None = None) -> Any
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         items: Any
         if isinstance(value, Mapping):
-            items = {str(key): describe_value(item, depth + 1, walk) for key, item in value.items()}
+            items = {
+                str(key): describe_value(item, depth + 1, walk)
+                for key, item in value.items()
+                if not SECRET.search(str(key))
+            }
         else:
             items = [describe_value(item, depth + 1, walk) for item in value]
         if isinstance(value, set | frozenset):
@@ -123,7 +128,7 @@ def attributes(thing: Any, *, private: bool = True, places: bool = False) -> dic
             made_later |= _set_at_work(type(thing))
         hidden &= made_later | {"_name"}
     skipped = hidden if places else hidden | _PLACES
-    return {name: state[name] for name in sorted(state) if name not in skipped and not _SECRET.search(name)}
+    return {name: state[name] for name in sorted(state) if name not in skipped and not SECRET.search(name)}
 
 
 def is_user_module(name: str | None) -> bool:

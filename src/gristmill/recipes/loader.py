@@ -10,6 +10,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import RecipeError, UnknownNameError, did_you_mean
+from gristmill.ledger.record.secrets import SECRET
 from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml, recipe_error
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Recipe:
         variables = {
             name: value
             for name, value in sorted(self.variables.items())
-            if name not in ("input_path", "output_path") and "token" not in name.split("_")
+            if name not in ("input_path", "output_path") and not SECRET.search(name)
         }
         return Pipeline(self.name, self.description, stages, config={"variables": variables})
 
@@ -98,7 +99,8 @@ class Recipe:
         """The recipe as text that `parse_recipe` reads; values stand in the place of variables.
 
         Args:
-            secrets: Write the values of parameters that hold a token, which must not lie beside an output.
+            secrets: Write the values of parameters and options that hold a token or a password, which must not lie
+                beside an output.
         """
         whole: dict[str, Any] = {"name": self.name}
         if self.description:
@@ -106,12 +108,12 @@ class Recipe:
         whole["stages"] = []
         for entry in self.stages:
             parameters = {
-                key: _escaped(value) if secrets or "token" not in key.split("_") else None
+                key: _escaped(value, secrets) if secrets or not SECRET.search(key) else None
                 for key, value in entry.parameters.items()
             }
             whole["stages"].append({entry.name: parameters} if parameters else entry.name)
         if self.executor:
-            whole["executor"] = {"name": self.executor, "config": _escaped(self.executor_config)}
+            whole["executor"] = {"name": self.executor, "config": _escaped(self.executor_config, secrets)}
         return dump_yaml(whole)
 
 
@@ -385,12 +387,15 @@ def _no_value(name: str, spare: Collection[str]) -> str:
     return f"'${{{name}}}' is not a variable: a name is letters, digits and underscores. Write '$${{' for '${{'."
 
 
-def _escaped(value: Any) -> Any:
-    """`value` with every `${` written so that reading it gives the same text back."""
+def _escaped(value: Any, secrets: bool) -> Any:
+    """`value` with every `${` written so that reading it gives the same text back; secrets only if asked for."""
     if isinstance(value, str):
         return value.replace("${", "$${")
     if isinstance(value, Mapping):
-        return {key: _escaped(item) for key, item in value.items()}
+        return {
+            key: _escaped(item, secrets) if secrets or not SECRET.search(str(key)) else None
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_escaped(item) for item in value]
+        return [_escaped(item, secrets) for item in value]
     return value
