@@ -19,7 +19,8 @@ from tests.hostile.patterns import PATTERNS
 from tools.make_stage_reference import NEED_FILES, NEEDED
 
 SIZE = 4096
-GROWTH = 6.0
+GROWTH = 6.0 if FULL else 12.0
+"""The square of the length would be sixteen times the time; a machine that does other work gets some room."""
 LITTLE_S = 0.01
 """What takes less than this at four times the size is not compared: the clock is too coarse for it."""
 SLOWEST = {"PythonCommentToCodeFilter": 5.0, "UnicodeReformatter": 16.0, "PiiRedactor": 8.0}
@@ -65,7 +66,7 @@ def test_time_grows_with_the_length_and_not_with_its_square(case: str) -> None:
         if long > GROWTH * short:
             long = seconds(stage, make(4 * SIZE), rounds=10)
         pace = long / (4 * SIZE / 1e6)
-        if long > GROWTH * short or pace > SLOWEST.get(case, 2.0):
+        if long > GROWTH * short or (FULL and pace > SLOWEST.get(case, 2.0)):
             slow[name] = f"{short * 1e3:.1f} ms, then {long * 1e3:.1f} ms: {pace:.1f} s/MB"
     assert not slow
 
