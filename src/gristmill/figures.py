@@ -1,8 +1,9 @@
-"""Numbers as people read and write them: sizes in bytes (``"1GB"`` is 10**9, ``"2GiB"`` is 2**31), shares, times."""
+"""What people read and write: sizes in bytes (``"1GB"`` is 10**9, ``"2GiB"`` is 2**31), shares, times, text to show."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from gristmill.errors import UsageError
 
@@ -15,6 +16,10 @@ _UNITS = {
         for ending, base in (("", 1000), ("b", 1000), ("ib", 1024), ("i", 1024))
     },
 }
+# Control characters but for tab and newline, and marks that change the direction of what follows.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+printable = partial(_UNPRINTABLE.sub, lambda match: match[0].encode("unicode_escape").decode())
+"""Text from data, files or recipes as a terminal may be given it: what would steer the terminal is written out."""
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 

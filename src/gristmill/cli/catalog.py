@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.main import before_the_run, common_options, json_option, print_json
+from gristmill.cli.main import before_the_run, common_options, echo, json_option, print_json
 from gristmill.cli.run import code_option
 from gristmill.errors import MissingExtraError
 
@@ -36,7 +36,7 @@ def recipes(name: str | None, as_json: bool) -> None:
         if as_json:
             print_json({"name": name, "text": text})
         else:
-            click.echo(text, nl=False)
+            echo(text, nl=False)
         return
     found = shipped_recipes().values()
     if as_json:
@@ -44,11 +44,11 @@ def recipes(name: str | None, as_json: bool) -> None:
         print_json([{key: getattr(recipe, key) for key in shown} for recipe in found])
         return
     for recipe in found:
-        click.echo(f"{recipe.name}\n    {recipe.description}")
-        click.echo(f"    set: {', '.join(recipe.required)}")
+        echo(f"{recipe.name}\n    {recipe.description}")
+        echo(f"    set: {', '.join(recipe.required)}")
         if recipe.defaults:
             defaults = ", ".join(f"{key}={value}" for key, value in recipe.defaults.items())
-            click.echo(f"    may be set: {defaults}")
+            echo(f"    may be set: {defaults}")
 
 
 @click.command("stages")
@@ -118,31 +118,31 @@ def _print_list(found: list[Registered], declared: Mapping[str, str]) -> None:
     for entry in found:
         if entry.kind != heading:
             heading = entry.kind
-            click.echo(f"\n{_HEADINGS[heading]}" if entry is not found[0] else _HEADINGS[heading])
+            echo(f"\n{_HEADINGS[heading]}" if entry is not found[0] else _HEADINGS[heading])
         try:
             first = entry.documentation().split("\n", 1)[0]
         except MissingExtraError as error:
             first = f"(not available: {error.message})"
-        click.echo(f"  {entry.name:<{width}}  {first}".rstrip())
+        echo(f"  {entry.name:<{width}}  {first}".rstrip())
     if declared:
-        click.echo("\nDeclared by installed packages")
+        echo("\nDeclared by installed packages")
         for name, package in declared.items():
-            click.echo(f"  {name:<{width}}  {package}")
-    click.echo("\n'gristmill stages NAME' shows the parameters of one.")
+            echo(f"  {name:<{width}}  {package}")
+    echo("\n'gristmill stages NAME' shows the parameters of one.")
 
 
 def _print_one(entry: dict[str, Any]) -> None:
-    click.echo(f"{entry['name']} ({entry['kind']})\n")
+    echo(f"{entry['name']} ({entry['kind']})\n")
     if entry["documentation"]:
-        click.echo(entry["documentation"] + "\n")
-    click.echo("In a recipe:")
+        echo(entry["documentation"] + "\n")
+    echo("In a recipe:")
     if not entry["parameters"]:
-        click.echo(f"  - {entry['name']}")
+        echo(f"  - {entry['name']}")
         return
-    click.echo(f"  - {entry['name']}:")
+    echo(f"  - {entry['name']}:")
     for parameter in entry["parameters"]:
         default = "required" if parameter["required"] else f"default {_yaml(parameter['default'])}"
-        click.echo(f"      {parameter['name']}: {parameter['type']} ({default})")
+        echo(f"      {parameter['name']}: {parameter['type']} ({default})")
 
 
 def _yaml(value: Any) -> str:

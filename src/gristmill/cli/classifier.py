@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.main import common_options, json_option, print_json
+from gristmill.cli.main import common_options, echo, json_option, print_json
 from gristmill.errors import require_module
 
 _NAMED = 10
@@ -84,7 +84,7 @@ def train(
     texts = read_labelled(data, text_field=text_field, label_field=label_field)
     copies = len(texts) - len(set(texts.texts))
     for note in data_notes(texts, copies, text_field):
-        click.echo(f"Note: {note}", err=True)
+        echo(f"Note: {note}", err=True)
     learn, test = texts.split(held_out, seed)
     if not len(test) or not len(learn):
         raise click.UsageError(
@@ -92,7 +92,7 @@ def train(
             f"from and {len(test)} for the test: give another share, more texts of each label, or another --label."
         )
     if not as_json:
-        click.echo(f"{len(learn):,} texts to learn from, {len(test):,} held back, {len(texts.labels)} labels.")
+        echo(f"{len(learn):,} texts to learn from, {len(test):,} held back, {len(texts.labels)} labels.")
     with filled_when_done(Path(out)) as folder:
         evaluation = _train(learn, test, chosen, folder, encoder=encoder, minutes=minutes, seed=seed, quiet=as_json)
         facts = {"kind": chosen, "texts": len(learn), "held_out": len(test), "copies": copies, "blank": texts.blank}
@@ -101,12 +101,12 @@ def train(
     if as_json:
         print_json(facts)
         return
-    click.echo(confusion_text(evaluation))
+    echo(confusion_text(evaluation))
     if evaluation.never_tested:
         named = ", ".join(map(repr, evaluation.never_tested[:_NAMED]))
         more = f" and {len(evaluation.never_tested) - _NAMED} more" if len(evaluation.never_tested) > _NAMED else ""
-        click.echo(f"Never tested, as no text was held back: {named}{more}. Give more texts, or a larger --held-out.")
-    click.echo(f"Accuracy on the texts held back: {evaluation.accuracy:.1%}. The classifier is in {out}.")
+        echo(f"Never tested, as no text was held back: {named}{more}. Give more texts, or a larger --held-out.")
+    echo(f"Accuracy on the texts held back: {evaluation.accuracy:.1%}. The classifier is in {out}.")
 
 
 def data_notes(texts: Any, copies: int, text_field: str) -> list[str]:

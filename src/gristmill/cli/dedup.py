@@ -13,6 +13,7 @@ from gristmill.cli.main import (
     QUARANTINED,
     before_the_run,
     common_options,
+    echo,
     json_option,
     marks_resumable,
     print_json,
@@ -147,7 +148,7 @@ def command(
         if as_json:
             print_json(vars(found))
         else:
-            click.echo(str(found))
+            echo(str(found))
         ctx.exit(DONE)
     from gristmill.observe.display import make_listener
 
@@ -164,7 +165,7 @@ def command(
     if as_json:
         print_json({"status": "done", **facts})
     elif not quiet:
-        click.echo("\n".join(summary(facts)))
+        echo("\n".join(summary(facts)))
     ctx.exit(QUARANTINED if facts["quarantined"] else DONE)
 
 

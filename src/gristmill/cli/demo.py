@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.main import common_options, program
+from gristmill.cli.main import common_options, echo, program
 from gristmill.cli.run import Assignments, executor_options, make_ready, run_options
 
 RECIPE, BASIS = "demo", "english"
@@ -71,9 +71,9 @@ def _print_kinds(output: Path) -> None:
     if not kinds:
         return
     width = max(len(kind) for kind in kinds)
-    click.echo("\nKinds of text among them, by the shipped classifier:")
+    echo("\nKinds of text among them, by the shipped classifier:")
     for kind, (number, example) in sorted(kinds.items(), key=lambda item: (-item[1][0], item[0])):
-        click.echo(f"  {kind:<{width}} {number:>5,}   {example}")
+        echo(f"  {kind:<{width}} {number:>5,}   {example}")
 
 
 def labelled_documents(output: Path) -> dict[str, tuple[int, str]]:
@@ -103,10 +103,10 @@ def _print_next(sample: Path, output: Path) -> None:
     ]
     if dropped is not None:
         commands.insert(0, ("See why this document was dropped", f"why {folder} {shlex.quote(dropped)}"))
-    click.echo("\nTry next:")
+    echo("\nTry next:")
     for what, command in commands:
-        click.echo(f"  {what}:\n    {program()} {command}")
-    click.echo(f"The same filters on your own files: {program()} run {BASIS} INPUT OUTPUT")
+        echo(f"  {what}:\n    {program()} {command}")
+    echo(f"The same filters on your own files: {program()} run {BASIS} INPUT OUTPUT")
 
 
 def first_dropped(sample: Path, output: Path) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json
+from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, print_json
 
 
 @click.command("diff")
@@ -45,13 +45,13 @@ def command(
         counts = {"same": found.same, "changes": found.counts(), "untracked": found.untracked}
         print_json({"before": before, "after": after, "matched_by": found.matched_by, **counts, "documents": rows})
     else:
-        click.echo(str(found))
+        echo(str(found))
         for row in rows:
-            click.echo(f"  {line(row)}")
+            echo(f"  {line(row)}")
         if len(found.frame) > limit:
-            click.echo(f"  … and {len(found.frame) - limit} more (--limit)")
+            echo(f"  … and {len(found.frame) - limit} more (--limit)")
         if found.untracked:
-            click.echo(f"{found.untracked} decisions are on rows whose origin is unknown and were not compared.")
+            echo(f"{found.untracked} decisions are on rows whose origin is unknown and were not compared.")
     ctx.exit(FAILED if len(found.frame) else DONE)
 
 

@@ -31,6 +31,7 @@ from gristmill.errors import (
     did_you_mean,
     explained_import,
 )
+from gristmill.figures import printable
 
 COMMANDS = {
     "classifier": "classifier:command",
@@ -79,9 +80,14 @@ record_option = click.option(
 """`--record` for commands that take the output of a run."""
 
 
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print `text`, without what could steer the terminal."""
+    click.echo(printable(text), err=err, nl=nl)
+
+
 def print_json(value: Any) -> None:
     """Write `value` to stdout as one line of JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+    click.echo(json.dumps(value, ensure_ascii=sys.stdout.isatty(), default=str))
 
 
 def program() -> str:
@@ -185,9 +191,9 @@ def unexpected_block(error: BaseException) -> str:
 
 def _show(ctx: click.Context, error: BaseException, block: str) -> None:
     if "--traceback" in ctx.meta.get(_ARGUMENTS, ()):
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        echo("".join(traceback.format_exception(error)), err=True, nl=False)
     else:
-        click.echo(block, err=True)
+        echo(block, err=True)
     _answer(ctx, "failed", error)
 
 

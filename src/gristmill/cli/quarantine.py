@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.main import common_options, json_option, print_json, record_option
+from gristmill.cli.main import common_options, echo, json_option, print_json, record_option
+from gristmill.figures import printable
 
 if TYPE_CHECKING:
     from gristmill.ledger.record.quarantine import QuarantineEntry
@@ -41,7 +42,7 @@ def command(output: str, cause: str | None, stage: str | None, record_path: str 
         print_json({"output": output, "records": sum(group["records"] for group in groups), "causes": groups})
         return
     if not groups:
-        click.echo("Nothing is quarantined: every record was processed.")
+        echo("Nothing is quarantined: every record was processed.")
         return
     _print_groups(groups)
 
@@ -60,7 +61,9 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
         place = _place(group["example_file"], group["example_offset"])
         detail = group["example_detail"].strip().rsplit("\n", 1)[-1]
         example = ": ".join(part for part in (place, detail) if part)
-        table.add_row(f"{group['records']:,}", Text(group["cause"]), Text(group["stage"]), Text(example))
+        table.add_row(
+            f"{group['records']:,}", *(Text(printable(text)) for text in (group["cause"], group["stage"], example))
+        )
     make_console().print(table)
 
 
@@ -73,14 +76,14 @@ def _print_records(output: str, entries: Iterator[QuarantineEntry], *, as_json: 
     for record in found:
         number += 1
         where = _place(record["file"], record["offset"]) or f"row {record['row']}"
-        click.echo(f"{where}: {record['cause']} in {record['stage']}")
+        echo(f"{where}: {record['cause']} in {record['stage']}")
         if record["detail"]:
-            click.echo("    " + record["detail"].rstrip().replace("\n", "\n    "))
+            echo("    " + record["detail"].rstrip().replace("\n", "\n    "))
         excerpt = record["raw"][:EXCERPT_CHARS]
         more = "…" if len(record["raw"]) > EXCERPT_CHARS else ""
-        click.echo(f"    {json.dumps(excerpt, ensure_ascii=False)}{more}")
+        echo(f"    {json.dumps(excerpt, ensure_ascii=False)}{more}")
     if not number:
-        click.echo("No record matches.")
+        echo("No record matches.")
 
 
 def _place(file: str, offset: int) -> str:

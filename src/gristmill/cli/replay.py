@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.main import common_options, json_option, print_json, record_option
+from gristmill.cli.main import common_options, echo, json_option, print_json, record_option
 from gristmill.cli.run import code_option
 
 
@@ -41,8 +41,8 @@ def command(
         print_json({"output": output, **asdict(report)})
     else:
         for change in report.plan_changes:
-            click.echo(f"Changed since the run: {change}", err=True)
-        click.echo(str(report))
+            echo(f"Changed since the run: {change}", err=True)
+        echo(str(report))
     ctx.exit(3 if report.still_quarantined else 0)
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gristmill.cli.main import DONE, FAILED, QUARANTINED, print_json, program
-from gristmill.figures import duration, plural, share
+from gristmill.figures import duration, plural, printable, share
 from gristmill.ledger.record.input_files import sentence
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def print_report(
                 f"{dropped:,}" if dropped else "–",
                 share(dropped / rows_in) if dropped and rows_in else "–",
             )
-            table.add_row(Text(stage.name), *figures[-len(titles) :], Text(reasons(stage)))
+            table.add_row(Text(printable(stage.name)), *figures[-len(titles) :], Text(printable(reasons(stage))))
     if table.row_count:
         console.print(table)
     idle = len(report.stages) - table.row_count
@@ -92,15 +92,15 @@ def print_report(
     rows = f"{plural(report.rows_read, 'document')} in, {report.rows_written:,} kept"
     console.print(f"\n{rows}, {duration(report.seconds)}")
     if report.left_out:
-        console.print(sentence(report.left_out))
+        console.print(printable(sentence(report.left_out)))
     for alarm in report.alarms:
-        console.print(f"Note: {alarm}")
+        console.print(printable(f"Note: {alarm}"))
     if report.quarantined:
         bad, output = plural(report.quarantined, "record"), shlex.quote(report.output or "OUTPUT")
         elsewhere = f" --record {shlex.quote(record)}" if record else ""
         console.print(f"{bad} could not be processed; see: {program()} quarantine {output}{elsewhere}", soft_wrap=True)
     if report.output:
-        console.print(f"Files: {report.output}", soft_wrap=True)
+        console.print(printable(f"Files: {report.output}"), soft_wrap=True)
 
 
 def reasons(stage: StageReport) -> str:

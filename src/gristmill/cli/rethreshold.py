@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.main import before_the_run, common_options, json_option, print_json, record_option
+from gristmill.cli.main import before_the_run, common_options, echo, json_option, print_json, record_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,12 +118,12 @@ def _plain(cut: Cut) -> dict[str, Any]:
 
 def _print_cuts(known: Sequence[Cut]) -> None:
     if not known:
-        click.echo("The run has no filter with a threshold that can be set anew.")
+        echo("The run has no filter with a threshold that can be set anew.")
     twice = [cut.stage for cut in known]
     for cut in known:
         name = cut.stage if twice.count(cut.stage) == 1 else f"{cut.stage}:{cut.filter}"
         values = ", ".join(f"{key}={'null' if value is None else value}" for key, value in cut.settings().items())
-        click.echo(f"{name}: {values or 'no threshold that is recorded'}")
+        echo(f"{name}: {values or 'no threshold that is recorded'}")
 
 
 def _print_recut(recut: Recut, path: str | None) -> None:
@@ -131,10 +131,10 @@ def _print_recut(recut: Recut, path: str | None) -> None:
     undecided = recut.counts().get("undecided", 0)
     difference = f"{abs(now - before):,} {'fewer' if now < before else 'more'}" if now != before else "as many"
     open_ones = f", {undecided:,} undecided" if undecided else ""
-    click.echo(f"{now:,} of {len(recut.frame):,} documents kept instead of {before:,}: {difference}{open_ones}")
+    echo(f"{now:,} of {len(recut.frame):,} documents kept instead of {before:,}: {difference}{open_ones}")
     for name, counts in stage_changes(recut).items():
-        click.echo(f"  {name}: {counts['now']:,} dropped instead of {counts['before']:,}")
+        echo(f"  {name}: {counts['now']:,} dropped instead of {counts['before']:,}")
     if undecided:
-        click.echo(str(recut).partition(". ")[2])
+        echo(str(recut).partition(". ")[2])
     if path is not None:
-        click.echo(f"Decisions: {path}")
+        echo(f"Decisions: {path}")

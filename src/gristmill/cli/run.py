@@ -18,6 +18,7 @@ from gristmill.backends.registry import executor_names
 from gristmill.cli.main import (
     before_the_run,
     common_options,
+    echo,
     json_option,
     marks_resumable,
     program,
@@ -283,7 +284,7 @@ def plan(
     search_current_folder(allow_code)
     pipeline = read.pipeline(allow_code=allow_code)
     engine = choose_executor(read, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
-    click.echo(pipeline.explain(engine, **explained_with))
+    echo(pipeline.explain(engine, **explained_with))
 
 
 @dataclass(frozen=True, slots=True)

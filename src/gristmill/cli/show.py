@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.cli.main import common_options, json_option, print_json, record_option
+from gristmill.cli.main import common_options, echo, json_option, print_json, record_option
 from gristmill.figures import plural
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ def command(output: str, show_all: bool, record_path: str | None, as_json: bool)
         return
     if report is not None:
         for line in state(report, run):
-            click.echo(line)
+            echo(line)
         print_report(report, as_json=False, quiet=False, show_all=show_all)
     if workflow is not None:
-        click.echo("\n".join(summary(dict(workflow))))
+        echo("\n".join(summary(dict(workflow))))
     elif steps:
-        click.echo("Steps:")
+        echo("Steps:")
         for step in steps:
-            click.echo(f"  {step['step']}: {step['status']}, {step['committed']} of {step['partitions']} partitions")
+            echo(f"  {step['step']}: {step['status']}, {step['committed']} of {step['partitions']} partitions")
 
 
 def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:

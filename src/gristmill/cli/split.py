@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gristmill.cli.main import before_the_run, common_options, json_option, print_json
+from gristmill.cli.main import before_the_run, common_options, echo, json_option, print_json
 
 
 @click.command("split")
@@ -33,5 +33,5 @@ def command(file: str, output: str, size: str, as_json: bool) -> None:
         print_json({"parts": [{"path": part.path, "rows": part.rows, "bytes": part.size} for part in parts]})
         return
     for part in parts:
-        click.echo(part.path)
-    click.echo(f"{plural(sum(part.rows for part in parts), 'row')} in {plural(len(parts), 'part')}.", err=True)
+        echo(part.path)
+    echo(f"{plural(sum(part.rows for part in parts), 'row')} in {plural(len(parts), 'part')}.", err=True)

@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json, record_option
+from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, print_json, record_option
 
 
 @click.command("verify")
@@ -27,5 +27,5 @@ def command(ctx: click.Context, output: str, record_path: str | None, as_json: b
     if as_json:
         print_json({"ok": found.ok, **dataclasses.asdict(found)})
     else:
-        click.echo(str(found))
+        echo(str(found))
     ctx.exit(DONE if found.ok else FAILED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.cli.main import DONE, FAILED, common_options, json_option, print_json, record_option
+from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, print_json, record_option
 
 DUPLICATE = "duplicate"
 
@@ -62,8 +62,8 @@ def command(
         found = {"diffs": [None if diff is None else dataclasses.asdict(diff) for diff in diffs]} if any(diffs) else {}
         print_json({"status": answer.status, **dataclasses.asdict(answer), **found})
     else:
-        click.echo(str(answer))
+        echo(str(answer))
         for diff in diffs:
             if diff is not None:
-                click.echo(f"\n{diff}")
+                echo(f"\n{diff}")
     ctx.exit(DONE if answer.seen else FAILED)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
 
 from gristmill.errors import UsageError
-from gristmill.figures import duration, format_size, plural, rate, share
+from gristmill.figures import duration, format_size, plural, printable, rate, share
 from gristmill.ledger.record.trail import StageCount
 from gristmill.observe.events import (
     Event,
@@ -325,7 +325,7 @@ class LineDisplay(Display):
         else:
             return
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        self._stream.write(line.encode(encoding, errors="replace").decode(encoding) + "\n")
+        self._stream.write(printable(line).encode(encoding, errors="replace").decode(encoding) + "\n")
         self._stream.flush()
 
 
@@ -353,10 +353,10 @@ class LiveDisplay(Display):
             self._live.start(refresh=True)
         if isinstance(event, Notice):
             colour = {"warning": "yellow", "error": "red"}.get(event.level, "cyan")
-            self._screen().print(event.message, style=colour, markup=False)
+            self._screen().print(printable(event.message), style=colour, markup=False)
         if isinstance(event, RunFinished):
             self.close()
-            self._screen().print(_last_line(self._progress), markup=False)
+            self._screen().print(printable(_last_line(self._progress)), markup=False)
         elif self._live is not None and self._now() - self._drawn >= self._interval:
             self._drawn = self._now()
             self._live.update(self._picture(), refresh=True)
@@ -385,7 +385,7 @@ class LiveDisplay(Display):
         room = max(self._screen().height - 5, 1)
         for name, count in stages[:room]:
             table.add_row(
-                Text(name),
+                Text(printable(name)),
                 f"{count.rows_in:,}",
                 f"{count.rows_out:,}",
                 share(sum(count.dropped.values()) / count.rows_in if count.rows_in else None),
