@@ -125,9 +125,12 @@ class OutputState:
         if recorded is not None and plan_digest(recorded) != digest:
             check_plan(self.folder, self.plan.description)  # says what differs
         there: dict[str, int | None] = {}
-        if self.folder.ending is not None:
+        roots = [self.folder.record]
+        if self.folder.ending is None:
+            roots.append(self.folder.path)
+        else:
             there[self.folder.path] = self.folder.size(self.folder.path)
-        for root in (self.folder.path, self.folder.record):
+        for root in roots:
             for name, size in self.folder.walk(root).items():
                 there[f"{root}/{name}"] = size
         other, gone, left = [], [], partitions

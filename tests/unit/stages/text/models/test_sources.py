@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,7 +128,8 @@ def test_a_model_without_safetensors_is_refused_with_the_line_that_converts_it(h
     assert "published without *.safetensors: its weights are in pytorch_model.bin." in said
     fetch, convert = [line.strip() for line in said.splitlines() if line.startswith("    ")]
     assert fetch == "hf download some-org/quality --local-dir quality"
-    subprocess.run(convert, shell=True, cwd=tmp_path, check=True)
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # so that `python` is this one
+    subprocess.run(convert, shell=True, cwd=tmp_path, check=True, env={**os.environ, "PATH": path})
     made = load_file(folder / "model.safetensors")
     assert made.keys() == weights.keys()
     assert all(torch.equal(made[name], tensor) for name, tensor in weights.items())
