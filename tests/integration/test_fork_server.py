@@ -19,7 +19,6 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 
-from gristmill.backends.local import fork_server
 from gristmill.backends.local.fork_server import (
     LOST,
     WorkerProcess,
@@ -340,27 +339,6 @@ def test_a_server_that_dies_takes_its_workers_and_is_replaced(launch: Callable[.
     assert left_of([worker.pid]) == []
     assert ask(launch(echo), 1) == 1
     assert server_pid() not in (None, first)
-
-
-@pytest.mark.parametrize("kills", [1, 2])
-def test_a_server_that_is_killed_as_it_starts_is_started_again(
-    kills: int, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., WorkerProcess]
-) -> None:
-    killed: list[int] = []
-    start = fork_server.start_server
-
-    def start_and_kill() -> None:
-        start()
-        found = server_pid()
-        assert found is not None
-        if len(killed) < kills:
-            killed.append(found)
-            os.kill(found, signal.SIGKILL)
-
-    monkeypatch.setattr(fork_server, "start_server", start_and_kill)
-    assert ask(launch(echo), 1) == 1
-    assert len(killed) == kills
-    assert server_pid() not in (None, *killed)
 
 
 def test_what_cannot_be_imported_is_not_fatal(

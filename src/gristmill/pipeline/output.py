@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from collections.abc import Sequence
 from copy import copy
@@ -124,24 +125,12 @@ class OutputState:
         recorded = read_plan(self.folder)
         if recorded is not None and plan_digest(recorded) != digest:
             check_plan(self.folder, self.plan.description)  # says what differs
-        there: dict[str, int | None] = {}
-        roots = [self.folder.record]
-        if self.folder.ending is None:
-            roots.append(self.folder.path)
-        else:
-            there[self.folder.path] = self.folder.size(self.folder.path)
-        for root in roots:
-            for name, size in self.folder.walk(root).items():
-                there[f"{root}/{name}"] = size
-        other, gone, left = [], [], partitions
-        for entry in Manifest(self.folder).scan():
-            left -= 1
-            if entry.plan != digest:
-                other.append(entry.partition)
-            for file in entry.all_files:
-                if there.get(self.folder.join(file.path)) == file.size:
-                    continue
-                gone.append(self.folder.shown(file.path))
+        # Where the same run goes on in another process too, entries and files are being replaced: look again.
+        for pause_s in (0.2, 1.0, 0.0):
+            other, gone, left = self._missing(partitions, digest)
+            if other or not (gone or left > 0):
+                break
+            time.sleep(pause_s)
         if other:
             raise ResumeError(
                 f"During this run another pipeline has written to {self.folder.path}: {len(other)} partitions, "
@@ -158,6 +147,25 @@ class OutputState:
                 "removed or changed files during the run. Run the same command again: only what is missing is redone.",
                 path=str(self.folder.path),
             )
+
+    def _missing(self, partitions: int, digest: str) -> tuple[list[str], list[str], int]:
+        """Partitions of another plan, files that are not as committed, and how many partitions have no entry."""
+        there: dict[str, int] = {}
+        roots = [self.folder.record] if self.folder.ending is not None else [self.folder.record, self.folder.path]
+        for root in roots:
+            for name, size in self.folder.walk(root).items():
+                there[f"{root}/{name}"] = size
+        other, gone = [], []
+        for entry in Manifest(self.folder).scan():
+            partitions -= 1
+            if entry.plan != digest:
+                other.append(entry.partition)
+            for file in entry.all_files:
+                path = self.folder.join(file.path)
+                if there.get(path) == file.size or self.folder.size(path) == file.size:
+                    continue
+                gone.append(self.folder.shown(file.path))
+        return other, gone, partitions
 
 
 def open_output(

@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,8 +55,6 @@ SINGLE_THREADED: Mapping[str, str] = {
 }
 
 STATUS_BYTES = 512
-_SERVER_STARTS = 3
-_DEATH_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 # Added to a worker's badness, so that the kernel takes a worker and not the driver when memory runs out.
@@ -264,43 +261,29 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
     """
     import cloudpickle
 
+    start_server()
     _oom_counter()  # before anybody can have been killed
+    ours, theirs = _context.Pipe()
+    page = _context.RawArray("B", STATUS_BYTES)
     code = cloudpickle.dumps(work)
     environment = {**os.environ, **SINGLE_THREADED, **(env or {})}
-    for attempt in range(_SERVER_STARTS):
-        start_server()
-        ours, theirs = _context.Pipe()
-        page = _context.RawArray("B", STATUS_BYTES)
-        try:
-            with _hidden_main():
-                # Not by its `start`, which refuses to work in processes that the user's own pools have made, and would
-                # have the interpreter wait for workers at its end.
-                process = Popen(_context.Process(target=_begin, args=(code, theirs, page, environment, os.getcwd())))
-            return WorkerProcess(process, ours, page)
-        except (EOFError, OSError) as error:
-            ours.close()
-            if attempt + 1 < _SERVER_STARTS and _server_has_died():
-                continue  # another one is started, as for a worker
-            raise WorkerError(
-                f"No further worker process could be started ({error}); what the process that workers are forked from "
-                "printed says why. Use fewer workers, or raise the limit on processes."
-            ) from error
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-    raise AssertionError("unreachable")
-
-
-def _server_has_died() -> bool:
-    """Whether the fork server is gone, or goes within a moment: it closes its connections before it ends."""
-    until = time.monotonic() + _DEATH_S
-    while server_pid() is not None:
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
+    try:
+        with _hidden_main():
+            # Not by its `start`, which refuses to work in processes that the user's own pools have made, and would have
+            # the interpreter wait for workers at its end.
+            process = Popen(_context.Process(target=_begin, args=(code, theirs, page, environment, os.getcwd())))
+    except (EOFError, OSError) as error:
+        ours.close()
+        raise WorkerError(
+            f"No further worker process could be started ({error}); what the process that workers are forked from "
+            "printed says why. Use fewer workers, or raise the limit on processes."
+        ) from error
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return WorkerProcess(process, ours, page)
 
 
 @contextlib.contextmanager
