@@ -13,7 +13,7 @@ from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, 
 @click.argument("before", metavar="RUN_A")
 @click.argument("after", metavar="RUN_B")
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Show at most so many documents."
+    "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Show at most this many documents."
 )
 @click.option("--record-a", metavar="FOLDER", help="Where the record of RUN_A is [default: RUN_A.gristmill].")
 @click.option("--record-b", metavar="FOLDER", help="Where the record of RUN_B is [default: RUN_B.gristmill].")

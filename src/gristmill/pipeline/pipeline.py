@@ -127,7 +127,7 @@ class Pipeline:
     ) -> RunResult:
         """Run the pipeline.
 
-        A run with a writer can be stopped at any moment: running it again goes on where it stopped.
+        A run with a writer can be interrupted at any time; run it again to resume.
 
         Args:
             executor: Where to run: an executor, or a name (`local`, `ray_data`, `xenna`); the local one by default.

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
-from gristmill.ledger.record.earlier_names import earlier_name
 from gristmill.recipes.names import FILTER, KINDS, MODIFIER, NAMES, Registered
 from gristmill.recipes.yaml_source import Path
 from gristmill.stages.resources import Resources
@@ -62,6 +61,8 @@ def registered(name: str, *, allow_code: Collection[str] = ()) -> Registered:
         found = user_stage(name, allow_code)
         if found is not None:
             return found
+        from gristmill.ledger.record.earlier_names import earlier_name
+
         now = next((one for one in NAMES if earlier_name(one) == name), None)  # as a report of an earlier version says
         near = f" Did you mean {now!r}?" if now else did_you_mean(name, NAMES)
         raise UnknownNameError(

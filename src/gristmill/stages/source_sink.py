@@ -176,8 +176,8 @@ class BaseWriter(SinkStage):
             name is there.
         write_kwargs: `compression`, and `storage_options` of the file system.
         fields: Only these columns, in this order.
-        mode: What to do about what is in the folder: "ignore" goes on where an earlier run stopped and refuses to
-            replace files of other origin, "overwrite" starts over and replaces them, "error" wants an empty folder.
+        mode: How to treat existing files: "ignore" resumes an earlier run and refuses to replace other files,
+            "overwrite" starts over and replaces them, "error" requires an empty folder.
         compression: How files are compressed.
     """
 

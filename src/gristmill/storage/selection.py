@@ -1,4 +1,4 @@
-"""Reading a part of the input: a random share of the documents, or the first so many of them."""
+"""Reading a part of the input: a random share of the documents, or the first N of them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Selection:
     """Which documents of the input are read.
 
     A document is in the sample by a hash of the seed, its partition and its row there, so that any worker on any
-    executor selects the same ones. The first so many are counted when the partitions are made.
+    executor selects the same ones. The first N are counted when the partitions are made.
 
     Attributes:
         sample: The share of documents, above 0 and up to 1; None for all.
         seed: Another seed gives another sample.
-        max_documents: Only the first so many documents, of the sample where there is one.
+        max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         stop: The partition that holds the last of these, and the first row there that is not read.
 
     Raises:

@@ -89,9 +89,9 @@ class Recut:
         if len(undecided):
             stages = ", ".join(f"{stage!r} ({number})" for stage, number in undecided.iter_rows())
             text += (
-                f". Undecided are documents on which only a run can decide at {stages}: they were dropped before and "
-                "would pass now, so that this stage has not seen them (one of yours that takes each document by itself "
-                "says so with for_dropped = 'run'), or it compares documents with others that would be dropped now"
+                f". For the undecided, only a run can decide at {stages}: either they were dropped earlier and would "
+                "pass now, so the stage never saw them (a custom stage that handles each document on its own can set "
+                "for_dropped = 'run'), or the stage compares them with documents that would be dropped now"
             )
         return text
 

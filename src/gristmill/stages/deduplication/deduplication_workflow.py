@@ -176,7 +176,7 @@ class DeduplicationWorkflow(WorkflowBase):
     ) -> WorkflowRunResult:
         """Find the duplicates and, with `perform_removal`, write the documents that stay.
 
-        A run can be stopped at any moment: running it again goes on where it stopped.
+        A run can be interrupted at any time; run it again to resume.
 
         Args:
             executor: Where to run the pipelines: an executor or its name; the local one by default.

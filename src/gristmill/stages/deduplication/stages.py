@@ -116,7 +116,7 @@ class FuzzyDeduplication(Deduplication):
             that are connected only through others; "signature" compares signatures, which takes less disk and errs by
             about 0.025; None takes every candidate for a duplicate.
         word_ngrams: How many words make a shingle.
-        char_ngrams: Use runs of so many characters as shingles, instead of words.
+        char_ngrams: Use shingles of this many characters instead of words.
         num_bands: Bands of a signature; derived from the threshold when not given.
         minhashes_per_band: Hashes of a band; derived from the threshold when not given.
         seed: Chooses the hash functions.

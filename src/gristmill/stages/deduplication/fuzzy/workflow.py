@@ -64,7 +64,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         text_field: The column with the text.
         perform_removal: Write the documents that stay; else only the ids of those to remove, to `FuzzyDuplicateIds/`.
         seed: Chooses the hash functions.
-        char_ngrams: Use runs of so many characters as shingles, instead of words.
+        char_ngrams: Use shingles of this many characters instead of words.
         num_bands: Bands of a signature; derived from the threshold when not given.
         minhashes_per_band: Hashes of a band; derived from the threshold when not given.
         use_64_bit_hash: Accepted; shingles always have 64 bits here.

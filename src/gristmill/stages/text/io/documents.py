@@ -34,12 +34,12 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
 
     Args:
         file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
-            are passed over.
+            are skipped.
         filetype: `jsonl` or `parquet`, to read only files of this format; by default the one that is there.
-        files_per_partition: So many whole files to a partition.
+        files_per_partition: Whole files per partition.
         blocksize: Partitions of about this size; large files are split.
         fields: Only these columns.
-        max_documents: Only the first so many documents (of the sample, where there is one).
+        max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         sample: Only a random share of the documents, such as 0.01.
         seed: Another seed gives another sample.
         storage_options: Options of the file system, for URLs.
@@ -119,8 +119,8 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         compression: How files are compressed: `none`, `gz`, `zst` or `bz2` for JSONL, `none`, `gz`, `zst`, `snappy`,
             `lz4` or `brotli` for Parquet. By default JSONL is not compressed, and Parquet by Zstandard.
         fields: Only these columns, in this order.
-        mode: What to do about what is in the folder: "ignore" goes on where an earlier run stopped and refuses to
-            replace files of other origin, "overwrite" starts over and replaces them, "error" wants an empty folder.
+        mode: How to treat existing files: "ignore" resumes an earlier run and refuses to replace other files,
+            "overwrite" starts over and replaces them, "error" requires an empty folder.
         storage_options: Options of the file system, for URLs.
 
     Example:

@@ -129,15 +129,15 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
     Args:
         file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
             are skipped.
-        files_per_partition: So many whole files to a partition; small ones are read as one batch.
+        files_per_partition: Whole files per partition; small ones are read as one batch.
         blocksize: Partitions of about this size; a large file is split at line ends. With neither of the two, every
             file is a partition, and files above 128 MB are split.
         fields: Only these keys.
         read_kwargs: `batch_bytes` and `max_record_bytes` of the reader, `storage_options` of the file system.
         task_type: Only "document".
         file_extensions: Which files of a folder to take. Without it, a folder that holds Parquet too is refused.
-        limit: Only the first so many partitions.
-        max_documents: Only the first so many documents (of the sample, where there is one).
+        limit: Read at most this many partitions.
+        max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         sample: Only a random share of the documents, such as 0.01.
         seed: Another seed gives another sample.
 

@@ -47,11 +47,11 @@ class FilePartitioningStage(SourceStage):
 
     Args:
         file_paths: A file, a folder (searched with its sub-folders), a glob, an fsspec URL, or a list of these.
-        files_per_partition: So many whole files to a partition.
+        files_per_partition: Whole files per partition.
         blocksize: Partitions of about this size ("128MB"): small files are put together, large ones split.
         file_extensions: Which files of a folder to take; a compression suffix may follow.
         storage_options: Options of the file system, for URLs.
-        limit: Only the first so many partitions.
+        limit: Read at most this many partitions.
         format: What the files hold, which decides where they can be split.
         fields: The only columns that the reader will give.
         selection: The documents to read, where not all.
