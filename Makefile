@@ -24,7 +24,7 @@ RAY_TESTS := $(wildcard tests/integration/ray)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs bench house test-core test-quick test-room test-integration test-hostile test-cluster clean
+.PHONY: help setup demo test check format docs bench house test-core test-quick test-room test-integration services test-hostile test-cluster clean
 
 help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
@@ -85,6 +85,7 @@ test:
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory test-core
 	@$(MAKE) --no-print-directory test-quick
+	@$(MAKE) --no-print-directory services
 	@$(MAKE) --no-print-directory test-integration
 
 # The standard library's unittest, so that the environment holds nothing but what a core install brings.
@@ -106,6 +107,19 @@ test-room: $(TEST_STAMP)
 test-integration: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(INTEGRATION_TESTS) --ignore=$(RAY_TESTS)
 	$(BIN)/python -m pytest -m "not cluster" $(RAY_TESTS)
+
+# What the integration tests need besides Python packages: a Prometheus and a browser with its driver, from Debian.
+services:
+	@for program in prometheus chromium chromedriver; do \
+		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	test -z "$$missing" && exit 0; \
+	echo "Installing$$missing"; \
+	test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { \
+		echo "The integration tests need$$missing. Install the packages prometheus, chromium and chromium-driver" \
+			"of your system, and start again." >&2; exit 1; }; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+		prometheus chromium chromium-driver >/dev/null
 
 test-hostile: $(TEST_STAMP)
 	GRISTMILL_HOSTILE=full $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal tests/hostile
