@@ -217,7 +217,7 @@ INPUT = [
         "damaged: the compressed stream stops before its end mark (near compressed byte …); nothing of it was kept, at "
         "least … records lost. Repair or remove it, or run with salvage=True (--salvage) to keep what can be read "
         "before "
-        "the damage. See them with `gristmill quarantine OUTPUT`. To accept this many, raise --error-budget "
+        "the damage. See them with `gristmill quarantine …out`. To accept this many, raise --error-budget "
         "(error_budget) and run again; finished partitions are kept.",
     ),
     Mistake(

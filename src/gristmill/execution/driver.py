@@ -100,9 +100,11 @@ class ErrorBudget:
         records: All records so far; about how many a damaged file had is among them.
         quarantined: Of these, the ones in quarantine or lost with a damaged file.
         damaged: What is wrong with damaged files, a sentence for each.
+        output: Where the run writes.
     """
 
     limit: float | int | None
+    output: str | None = None
     records: int = 0
     quarantined: int = 0
     damaged: list[str] = field(default_factory=list)
@@ -127,7 +129,8 @@ class ErrorBudget:
                 damaged = f" {plural(len(self.damaged), 'input file')} damaged: {self.damaged[0]} {SALVAGE_HINT}"
             raise ErrorBudgetExceededError(
                 f"{self.quarantined} of {self.records} records could not be processed; the error budget "
-                f"{self.limit!r} allows {allowed}.{damaged} See them with `gristmill quarantine OUTPUT`. To "
+                f"{self.limit!r} allows {allowed}.{damaged} See them with "
+                f"`gristmill quarantine {self.output or 'OUTPUT'}`. To "
                 "accept this many, raise --error-budget (error_budget) and run again; finished partitions are kept.",
                 quarantined=self.quarantined,
                 records=self.records,

@@ -342,7 +342,7 @@ def begun_run(
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
         partitions = [partition for partition in partitions if partition.id not in state.done]
-    work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget))
+    work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget, plan.settings.output))
     left_out = {} if files is None or not files.left_out else totals(files.left_out)
     del prepared, partitions, files  # the work lets go of each partition as it ends
     if state is not None:

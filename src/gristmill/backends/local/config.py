@@ -28,7 +28,7 @@ class LocalConfig:
         gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: that of the smallest
             device.
         memory_budget: The most memory of all processes together, such as "8GB"; None: most of what is available.
-        worker_max_lifetime_m: Minutes after which a worker is replaced; None: only when its memory grows; 0: never.
+        worker_max_lifetime_m: Minutes after which a worker is replaced; None or 0: only when its memory grows.
         worker_restart_interval_m: Minutes that pass at least between two replacements in a segment.
     """
 
