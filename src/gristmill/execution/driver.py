@@ -16,7 +16,7 @@ from gristmill.figures import plural
 from gristmill.ledger.record.commit import source_rows
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.trail import Trail, join_sources
-from gristmill.observe.events import EventStream, Notice, PartitionCommitted, RecordsQuarantined
+from gristmill.observe.events import EventStream, Notice, PartitionCommitted, PartitionFailed, RecordsQuarantined
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.compression import SALVAGE_HINT
 from gristmill.storage.partitions import Partition
@@ -241,6 +241,7 @@ class Work:
         del self._left[partition.index]
         if failed is not None:  # by the word of a stage: it is left for the next run
             self._failures[partition.id] = failed
+            self.events.emit(PartitionFailed(partition.index, partition.id, failed))
             return
         causes = Counter(map(attrgetter("stage", "cause"), trail.quarantine))
         for (stage, cause), records in causes.items():

@@ -20,6 +20,8 @@ from gristmill.tasks.base import Task
 from gristmill.tracking.origins import lineage_of
 
 _HERE = "0"
+_SAMPLE_S = 1.0
+"""Seconds between two samples, at least; they are taken when a task has ended."""
 
 
 def run_in_process(plan: ExecutionPlan, work: Work) -> None:
@@ -77,6 +79,7 @@ class _Flow:
         self._work = work
         self._waiting: dict[int, list[Task[Any]]] = defaultdict(list)
         self._below = 0.0
+        self._sampled_at = time.monotonic()
 
     def add(self, place: int, task: Task[Any]) -> bool:
         """Let a task wait for the segment number `place`; says whether it should run now."""
@@ -110,5 +113,24 @@ class _Flow:
                 seconds,
                 runner.call_counts.counts,
                 runner.call_counts.times,
+            )
+        )
+        if time.monotonic() - self._sampled_at >= _SAMPLE_S:
+            self._sample(place)
+
+    def _sample(self, place: int) -> None:
+        """Tell how things stand, when the segment number `place` has just worked."""
+        self._sampled_at = time.monotonic()
+        held = measure_tree([os.getpid()]).pss_bytes
+        every = range(len(self._runners))
+        self._work.events.emit(
+            Sample(
+                memory_bytes=held,
+                shared_bytes=0,
+                queued=tuple(len(self._waiting[segment]) for segment in every),
+                queued_bytes=(0,) * len(every),
+                workers=(1,) * len(every),
+                busy=tuple(int(segment == place) for segment in every),
+                worker_bytes=({0: held},) * len(every),
             )
         )

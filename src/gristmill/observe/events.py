@@ -52,7 +52,10 @@ class TaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A segment has finished a task; counts and times are those of this task alone, by stage name."""
+    """A segment has finished a task; counts and times are those of this task alone, by stage name.
+
+    `attempt` is above 1 where earlier attempts were lost, with their worker or by Ray.
+    """
 
     task_id: str
     partition: int
@@ -61,6 +64,7 @@ class TaskFinished:
     seconds: float
     counts: Mapping[str, StageCount]
     times: Mapping[str, StageTime]
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,15 @@ class PartitionCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionFailed:
+    """A stage gave a `FailedTask` for a partition, which is left for the next run."""
+
+    partition: int
+    partition_id: str
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStarted:
     """A worker process has come up."""
 
@@ -108,7 +121,21 @@ class WorkerStopped:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How things stand at a moment: memory of the process tree, queues and workers by segment."""
+    """How things stand at a moment: memory of the process tree, queues and workers by segment.
+
+    Attributes:
+        memory_bytes: What all processes of the run hold.
+        shared_bytes: What lies between workers.
+        queued: Tasks that wait, by segment.
+        queued_bytes: Their size.
+        workers: Workers there are, by segment.
+        busy: Those of them that work.
+        worker_bytes: By segment, what each worker holds with the processes that it has started.
+        starved_s: By segment, worker-seconds without input since the sample before.
+        blocked_s: The same with input, but without leave to work on it or room for the results.
+        starting_s: The same in setup.
+        at: When.
+    """
 
     memory_bytes: int
     shared_bytes: int
@@ -116,6 +143,10 @@ class Sample:
     queued_bytes: tuple[int, ...]
     workers: tuple[int, ...]
     busy: tuple[int, ...]
+    worker_bytes: tuple[Mapping[int, int], ...] = ()
+    starved_s: tuple[float, ...] = ()
+    blocked_s: tuple[float, ...] = ()
+    starting_s: tuple[float, ...] = ()
     at: float = field(default_factory=time.time)
 
 
@@ -149,6 +180,7 @@ Event: TypeAlias = (
     | TaskFinished
     | RecordsQuarantined
     | PartitionCommitted
+    | PartitionFailed
     | WorkerStarted
     | WorkerStopped
     | Sample

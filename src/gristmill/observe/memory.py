@@ -17,6 +17,7 @@ __all__ = [
     "OutOfMemoryCounter",
     "available_memory",
     "cpu_count",
+    "descendants",
     "gpu_memory_gb",
     "measure_tree",
     "memory_limit",
@@ -54,6 +55,27 @@ def measure_tree(pids: Iterable[int]) -> MemorySample:
         if held is not None:
             per_pid[pid] = held
     return MemorySample(sum(per_pid.values()), per_pid)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that `pid` has started, and those that they have; none where the system does not say."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        folder = f"/proc/{waiting.pop()}/task"
+        try:
+            threads = os.listdir(folder)
+        except OSError:
+            continue
+        for thread in threads:
+            try:
+                with open(f"{folder}/{thread}/children", "rb", buffering=0) as file:
+                    children = [int(word) for word in file.read().split()]
+            except OSError:
+                continue
+            found += children
+            waiting += children
+    return found
 
 
 def _pss(pid: int) -> int | None:

@@ -6,6 +6,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from gristmill.observe.memory import (
     OutOfMemoryCounter,
     available_memory,
     cpu_count,
+    descendants,
     gpu_memory_gb,
     measure_tree,
     memory_limit,
@@ -199,3 +201,16 @@ def test_the_driver_is_asked_for_the_memory_of_the_smallest_gpu(tmp_path: Path) 
     library = tmp_path / "nvml.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")], check=True)
     assert gpu_memory_gb(str(library)) == 24.0
+
+
+def test_a_tree_is_known_down_to_its_leaves() -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # by now the grandchild runs
+        found = descendants(os.getpid())
+        assert child.pid in found
+        assert len(descendants(child.pid)) == 1
+        assert set(descendants(child.pid)) < set(found)
+        child.communicate(b"\n")
+    assert descendants(child.pid) == []

@@ -13,7 +13,7 @@ from typing import Any
 
 from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import TaskEnd
-from gristmill.observe.memory import measure_tree
+from gristmill.observe.memory import descendants, measure_tree
 
 _PERIOD_S = 0.25
 _SHARE = 0.05
@@ -78,16 +78,18 @@ class MemoryMonitor:
 
     Args:
         pids: Gives the processes to measure; called in the thread.
+        workers: Gives those of them that are measured with all processes that they have started.
 
     Attributes:
         pss_bytes: What they hold together.
         per_pid: What each of them holds.
     """
 
-    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, pids: Callable[[], Iterable[int]], workers: Callable[[], Iterable[int]]) -> None:
         self.pss_bytes = 0
         self.per_pid: dict[int, int] = {}
         self._pids = pids
+        self._workers = workers
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._measure, daemon=True, name="memory-monitor")
         self._thread.start()
@@ -100,8 +102,9 @@ class MemoryMonitor:
         pause = 0.0
         while not self._over.wait(pause):
             begun = time.monotonic()
-            sample = measure_tree(self._pids())
-            self.pss_bytes, self.per_pid = sample.pss_bytes, sample.per_pid
+            own = measure_tree(self._pids())
+            trees = {pid: measure_tree([pid, *descendants(pid)]).pss_bytes for pid in self._workers()}
+            self.pss_bytes, self.per_pid = own.pss_bytes + sum(trees.values()), {**own.per_pid, **trees}
             pause = max(_PERIOD_S, (time.monotonic() - begun) / _SHARE)
 
 

@@ -99,10 +99,10 @@ class Engine:
         self._assigned: dict[int, AssignedWork] = {}
         self._selector = selectors.DefaultSelector()
         self._committer = Committer(work)
-        self._memory = MemoryMonitor(self._pids)
+        self._memory = MemoryMonitor(self._own_pids, self._worker_pids)
         self._failed_starts = [0] * len(plan.segments)
         self._limits = [segment.time_limit_s for segment in plan.segments]
-        self._last_sample = 0.0
+        self._last_sample = time.monotonic()
         self._interrupts = Interrupts()
         self._error: Exception | None = None
         self._server_bytes = 0
@@ -135,6 +135,7 @@ class Engine:
             self._decide()
             self._wait()
             self._check()
+        self._sample(time.monotonic())  # also a short run tells what its workers held
         self._let_go()
         self._committer.close()
         self._check()
@@ -165,6 +166,10 @@ class Engine:
             self._stop(action)
 
     def _wait(self) -> None:
+        # Now that everybody has been given what there is: a worker that has just finished something is not idle.
+        if time.monotonic() - self._last_sample >= _SAMPLE_S:
+            self._sample(time.monotonic())
+            self._enforce_limits()
         for key, _ in self._selector.select(_TICK_S):
             number = key.data
             if number not in self._assigned:
@@ -173,11 +178,7 @@ class Engine:
                 self._ended(number)
             else:
                 self._receive(number)
-        now = time.monotonic()
-        self.state.now = now
-        if now - self._last_sample >= _SAMPLE_S:
-            self._sample(now)
-            self._enforce_limits()
+        self.state.now = time.monotonic()
 
     # --- source ---
 
@@ -329,10 +330,17 @@ class Engine:
     def _done(self, number: int, worker: Worker, assigned: AssignedWork, message: Done) -> None:
         numbers = assigned.groups.pop(message.group, ())
         self.state.done(number, message.group, seconds=message.seconds, held=message.held, taken=message.taken)
-        task = self._jobs.finish(numbers)[0].task
+        job = self._jobs.finish(numbers)[0]
         self.events.emit(
             TaskFinished(
-                task.task_id, task.partition, worker.segment, number, message.seconds, message.counts, message.times
+                job.task.task_id,
+                job.task.partition,
+                worker.segment,
+                number,
+                message.seconds,
+                message.counts,
+                message.times,
+                attempt=1 + job.attempts.deaths,
             )
         )
 
@@ -393,10 +401,12 @@ class Engine:
 
     def _sample(self, now: float) -> None:
         state, held = self.state, self._memory.per_pid
+        passed = now - self._last_sample
         self._last_sample = now
         state.memory = self._memory.pss_bytes + state.unmapped_bytes
         state.own = held.get(os.getpid(), 0) + self._server_bytes
         workers = [state.of(segment.index) for segment in state.segments]
+        idle = [state.idle_workers(segment) for segment in state.segments]
         self.events.emit(
             Sample(
                 memory_bytes=state.memory,
@@ -405,13 +415,22 @@ class Engine:
                 queued_bytes=tuple(segment.queued_bytes for segment in state.segments),
                 workers=tuple(len(mine) for mine in workers),
                 busy=tuple(sum(worker.working for worker in mine) for mine in workers),
+                worker_bytes=tuple(
+                    {worker.number: held.get(self._assigned[worker.number].process.pid, 0) for worker in mine}
+                    for mine in workers
+                ),
+                starved_s=tuple(passed * starved for starved, _, _ in idle),
+                blocked_s=tuple(passed * blocked for _, blocked, _ in idle),
+                starting_s=tuple(passed * starting for _, _, starting in idle),
             )
         )
 
-    def _pids(self) -> list[int]:
+    def _own_pids(self) -> list[int]:
         server = server_pid()
-        workers = [assigned.process.pid for assigned in list(self._assigned.values())]
-        return [os.getpid(), *([] if server is None else [server]), *workers]
+        return [os.getpid(), *([] if server is None else [server])]
+
+    def _worker_pids(self) -> list[int]:
+        return [assigned.process.pid for assigned in list(self._assigned.values())]
 
     def _let_go(self) -> None:
         """All is done: let every worker tear down and leave, in its own time."""

@@ -201,6 +201,18 @@ class State:
         """The workers of a segment that are not leaving."""
         return [w for w in self.workers.values() if w.segment == segment and w.life is not Life.LEAVING]
 
+    def idle_workers(self, segment: SegmentState) -> tuple[int, int, int]:
+        """How many workers of a segment have no input, how many have some but may not work, how many are set up."""
+        starved = blocked = starting = 0
+        for worker in self.of(segment.index):
+            if worker.life is Life.STARTING:
+                starting += 1
+            elif worker.blocked or (worker.idle and segment.waiting):
+                blocked += 1
+            elif worker.idle:
+                starved += 1
+        return starved, blocked, starting
+
     @property
     def cpus_used(self) -> float:
         """Processors of the workers that work now; segments with a fixed number of workers are not counted."""

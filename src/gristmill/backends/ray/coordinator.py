@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from gristmill.backends.ray.usage import WorkerUsage
 from gristmill.errors import GristmillError, WorkerError
 from gristmill.execution.recovery import Attempts, Hints, Place
 from gristmill.observe.events import WorkerStarted, WorkerStopped
@@ -39,6 +40,16 @@ class _WorkerState:
     handle: Any
 
 
+class Drained(NamedTuple):
+    """What the coordinator tells the driver: events and errors, workers that have not ended, those that have grown."""
+
+    events: list[WorkerStarted | WorkerStopped]
+    problems: list[GristmillError]
+    workers: int
+    grown: set[str]
+    usages: list[WorkerUsage]
+
+
 class Coordinator:
     """The state of the coordinator; every method is quick and none waits."""
 
@@ -51,6 +62,7 @@ class Coordinator:
         self._problems: list[GristmillError] = []
         self._replaced_at: dict[int, float] = {}
         self._grown: set[str] = set()
+        self._usages: list[WorkerUsage] = []
 
     # --- tasks ---
 
@@ -154,8 +166,12 @@ class Coordinator:
         """A worker holds so much more memory than at first that it should be replaced."""
         self._grown.add(worker)
 
-    def drain(self) -> tuple[list[WorkerStarted | WorkerStopped], list[GristmillError], int, set[str]]:
-        """The events and errors since the last call, how many workers have not ended, and which have grown."""
-        events, self._events = self._events, []
-        problems, self._problems = self._problems, []
-        return events, problems, len(self._workers), self._grown
+    def note_usage(self, usage: WorkerUsage) -> None:
+        """A worker tells what it needs; the driver asks for it soon."""
+        self._usages.append(usage)
+
+    def drain(self) -> Drained:
+        """What has happened since the last call."""
+        drained = Drained(self._events, self._problems, len(self._workers), self._grown, self._usages)
+        self._events, self._problems, self._usages = [], [], []
+        return drained

@@ -6,7 +6,6 @@ import contextlib
 import math
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,15 +17,15 @@ from gristmill.backends.ray.allocation import Demand, Request, Share, check, fit
 from gristmill.backends.ray.cluster import Cluster
 from gristmill.backends.ray.coordinator import Coordinator
 from gristmill.backends.ray.stage_specs import SegmentSpec, lifetime_s, max_growth_bytes, segment_spec
-from gristmill.backends.ray.worker import WorkerReport, WorkerSpec, overrides, own_memory
+from gristmill.backends.ray.usage import Queues, Sampler
+from gristmill.backends.ray.worker import WorkerReport, WorkerSpec, overrides
 from gristmill.errors import GristmillError
 from gristmill.execution.driver import Work
 from gristmill.execution.packed_task import unpack_end
 from gristmill.execution.stage_pickling import pickled
-from gristmill.observe.events import Event, EventStream, Notice, Sample, WorkerStopped
+from gristmill.observe.events import Notice
 
 _POLL_S = 1.0
-_SAMPLE_S = 1.0
 _TEARDOWN_S = 30.0
 """How long the end of a run waits for workers to tear down."""
 _ABANDON_S = 5.0
@@ -64,6 +63,7 @@ class RayRun:
     Attributes:
         all_stay: Whether every segment keeps its workers, also those that hold nothing.
         grown_workers: The ids of actors whose memory has grown so much that they should be replaced.
+        sampler: Told what workers tell the coordinator about themselves.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class RayRun:
         self.specs: list[SegmentSpec] = [segment_spec(segment) for segment in plan.segments]
         self.all_stay = False
         self.grown_workers: set[str] = set()
+        self.sampler: Sampler | None = None
         self._default_lifetime_m = default_lifetime_m
         self._polled_at = time.monotonic()
         self._problem: GristmillError | None = None
@@ -161,14 +162,26 @@ class RayRun:
 
     def _poll(self) -> int:
         """Take over what the coordinator knows; gives the number of workers that have not ended."""
-        events, problems, workers, grown = ray.get(self.coordinator.drain.remote())
-        self.grown_workers.update(grown)
+        told = ray.get(self.coordinator.drain.remote())
+        self.grown_workers.update(told.grown)
+        if self.sampler is not None:
+            self.sampler.take(told.usages)
         self._polled_at = time.monotonic()
-        for event in events:
+        for event in told.events:
             self.work.events.emit(event)
-        if problems and self._problem is None:
-            self._problem = problems[0]
-        return int(workers)
+        if told.problems and self._problem is None:
+            self._problem = told.problems[0]
+        return int(told.workers)
+
+    @contextlib.contextmanager
+    def delivery(self, queues: Queues | None = None) -> Iterator[Delivery]:
+        """What takes the reports of workers; `queues` as for the `Sampler`."""
+        with contextlib.closing(Delivery(self.work, queues)) as delivery:
+            self.sampler = delivery.sampler
+            try:
+                yield delivery
+            finally:
+                self.sampler = None
 
     def workers(self) -> dict[str, Any]:
         """The workers that have started and not ended, with their handles."""
@@ -246,10 +259,10 @@ class Delivery:
     Doing a task again gives the same ends, because task ids, rows and decisions follow from the input alone.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, queues: Queues | None = None) -> None:
         self._work = work
         self._seen: dict[int, set[tuple[int, ...]]] = {}
-        self._sampler = Sampler(work.events, len(work.plan.segments))
+        self.sampler = Sampler(work.events, len(work.plan.segments), partitions=len(work), queues=queues)
 
     def take(self, report: WorkerReport) -> None:
         """Deliver what the report holds.
@@ -267,55 +280,10 @@ class Delivery:
                 del self._seen[partition]
         for event in report.events:
             self._work.events.emit(event)
-        self._sampler.take(report)
+        self.sampler.take(report.usage)
         if report.error is not None:
             raise report.error
 
-
-class Sampler:
-    """Emits a `Sample` with the first report and then about once a second, from what workers report about themselves.
-
-    Args:
-        events: The events of the run; listened to, to notice workers that end.
-        segments: How many segments its plan has.
-    """
-
-    def __init__(self, events: EventStream, segments: int) -> None:
-        self._events = events
-        self._segments = range(segments)
-        self._workers: dict[int, tuple[int, int]] = {}  # segment and memory of each
-        self._active: set[int] = set()
-        self._sampled_at = float("-inf")
-        events.listeners.append(self)
-
-    def __call__(self, event: Event) -> None:
-        """Forget a worker that has ended."""
-        if isinstance(event, WorkerStopped):
-            self._workers.pop(event.worker, None)
-            self._active.discard(event.worker)
-
-    def take(self, report: WorkerReport) -> None:
-        """Note what a worker reports about itself."""
-        for event in report.events:
-            _, memory = self._workers.get(event.worker, (0, 0))
-            self._workers[event.worker] = (event.segment, report.memory or memory)
-            self._active.add(event.worker)
-        if self._active and time.monotonic() - self._sampled_at >= _SAMPLE_S:
-            self._sample()
-
-    def _sample(self) -> None:
-        workers = Counter(segment for segment, _ in self._workers.values())
-        busy = Counter(self._workers[worker][0] for worker in self._active)
-        none = (0,) * len(self._segments)
-        self._events.emit(
-            Sample(
-                memory_bytes=own_memory() + sum(memory for _, memory in self._workers.values()),
-                shared_bytes=0,
-                queued=none,
-                queued_bytes=none,
-                workers=tuple(workers[segment] for segment in self._segments),
-                busy=tuple(busy[segment] for segment in self._segments),
-            )
-        )
-        self._active.clear()
-        self._sampled_at = time.monotonic()
+    def close(self) -> None:
+        """Nothing more will come."""
+        self.sampler.close()

@@ -33,6 +33,8 @@ a worker makes at most 20 batches per second."""
 MOST_CALLS = 1_000_000_000
 """Calls after which a process for tasks ends; never reached, unless `leave_after_call` says so."""
 
+_input_queues: dict[str, tuple[int, int]] = {}
+"""Blocks and bytes that wait before each operator of the dataset that runs in this process."""
 _hidden: set[str] = set()
 """How lines begin that are not printed."""
 
@@ -91,6 +93,22 @@ def task_attempt() -> int:
     return int(ray._private.worker.global_worker.core_worker.get_current_task_attempt_number())
 
 
+class InputQueues:
+    """What waits before each operator, by the names of their functions; Ray Data has metrics of it, but no API.
+
+    Ray Data asks its backpressure policies before it starts a task, and ours looks at the queue then. Where a user has
+    chosen other policies, nothing is known.
+    """
+
+    def __init__(self, operators: list[str]) -> None:
+        self._names = [f"MapBatches({operator})" for operator in operators]
+        _input_queues.clear()
+
+    def __call__(self) -> tuple[list[int], list[int]]:
+        found = [_input_queues.get(name, (0, 0)) for name in self._names]
+        return [blocks for blocks, _ in found], [size for _, size in found]
+
+
 @functools.cache
 def idle_cpu_policies() -> tuple[str, list[Any]]:
     """The setting of a `DataContext` for backpressure policies, and Ray Data's own ones with one of them extended.
@@ -108,6 +126,10 @@ def idle_cpu_policies() -> tuple[str, list[Any]]:
         """
 
         def can_add_input(self, op: Any) -> bool:
+            if self._topology and op in self._topology:
+                state = self._topology[op]
+                waiting = state.total_enqueued_input_blocks(), state.total_enqueued_input_blocks_bytes()
+                _input_queues[op.name] = waiting
             if super().can_add_input(op):
                 return True
             manager = self._resource_manager

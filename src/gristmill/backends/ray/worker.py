@@ -16,20 +16,23 @@ import ray
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.plan import Segment
+from gristmill.backends.ray.usage import WorkerUsage, own_memory
 from gristmill.errors import GristmillError, WorkerError
 from gristmill.execution.packed_task import PackedTask, pack, pack_end, unpack
 from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.recovery import Hints, Place
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.observe.events import TaskFinished
+from gristmill.observe.memory import descendants
 from gristmill.stages.base import FusedStage, ProcessingStage
-from gristmill.tasks.base import Task
 from gristmill.tracking.origins import lineage_of
 
 _ANSWER_S = 600.0
 """How long a worker waits for the coordinator: it is quick, but its machine may be very busy."""
 _MEASURE_S = 0.25
 """Seconds between two measurements of a worker's memory."""
+_TELL_S = 1.0
+"""Seconds between two messages to the coordinator about what a worker needs; its reports can arrive much later."""
 _SMALL = 1024
 """The weight of a value without documents."""
 
@@ -69,20 +72,20 @@ class WorkerReport:
         ends: Ends of tasks.
         events: What was done.
         error: The error that ends the run.
-        memory: Bytes that the worker holds; 0 where it has not measured.
+        usage: What workers needed and waited for.
     """
 
     ends: list[tuple[TaskEnd, PackedTask | None]] = field(default_factory=list)
     events: list[TaskFinished] = field(default_factory=list)
     error: GristmillError | None = None
-    memory: int = 0
+    usage: list[WorkerUsage] = field(default_factory=list)
 
     def add(self, other: WorkerReport) -> None:
         """Take over the contents of `other`."""
         self.ends.extend(other.ends)
         self.events.extend(other.events)
         self.error = self.error or other.error
-        self.memory = other.memory or self.memory
+        self.usage.extend(other.usage)
 
     def __sizeof__(self) -> int:
         # Ray Data weighs blocks by this, and holds work back accordingly.
@@ -104,8 +107,11 @@ class SegmentWorker:
         self.number = -1
         self.failure: GristmillError | None = None
         self._started_at = time.monotonic()
-        self._measured_at = float("-inf")
+        self._setup_s = 0.0
+        self._worked_at: float | None = None
+        self._measured_at = self._told_at = float("-inf")
         self._memory = self._first_memory = 0
+        self._attempt = 1
         self._lock = threading.RLock()
         self._ended = False
         if not spec.holds_gpu:
@@ -149,7 +155,9 @@ class SegmentWorker:
             )
         except GristmillError as error:
             self.failure = error
+        self._setup_s = time.monotonic() - self._started_at
         self._started_at = time.monotonic()
+        self._worked_at = time.perf_counter()
 
     def end(self, cause: str = "finished") -> None:
         """Tear the stages down and tell the coordinator; does nothing the second time."""
@@ -207,18 +215,20 @@ class SegmentWorker:
 
     # --- work ---
 
-    def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Generator[Result, None, None]:
+    def run(self, tasks: Sequence[PackedTask], *, careful: bool, attempt: int = 1) -> Generator[Result, None, None]:
         """Push tasks through the segment: tasks for the next one as they come, reports for the driver.
 
         Args:
             tasks: The tasks.
             careful: An earlier attempt has killed its worker: take one task at a time, and report every step.
+            attempt: Which attempt at these tasks this is.
         """
         if self.failure is not None:
             yield WorkerReport(error=self.failure)
             return
         size = 1 if careful or self.spec.whole_partitions else self.segment.batch_size
         with self._lock:
+            self._attempt = attempt
             for start in range(0, len(tasks), size):
                 if not (yield from self._run_recorded(tasks[start : start + size], careful=careful)):
                     return
@@ -237,7 +247,7 @@ class SegmentWorker:
         self.steps.enter(key, careful=careful)
         finished = False
         try:
-            done = yield from self._run_group([unpack(packed) for packed in group], hints)
+            done = yield from self._run_group(group, hints)
             finished = True
         finally:
             # Not reached when the process dies: that is how the coordinator knows.
@@ -246,10 +256,12 @@ class SegmentWorker:
                 _answer((coordinator.finish_task if finished else coordinator.release_task).remote(key))
         return done
 
-    def _run_group(self, tasks: list[Task[Any]], hints: Hints | None) -> Generator[Result, None, bool]:
+    def _run_group(self, group: Sequence[PackedTask], hints: Hints | None) -> Generator[Result, None, bool]:
         started = time.perf_counter()
         waited = 0.0
+        given = given_bytes = 0
         report = WorkerReport()
+        tasks = [unpack(packed) for packed in group]
         first = lineage_of(tasks[0])
         try:
             for item in self.runner.run(tasks, hints):
@@ -259,6 +271,7 @@ class SegmentWorker:
                     report.ends.append(pack_end(TaskEnd(lineage_of(item), task=item)))
                 else:
                     packed = pack(item)
+                    given, given_bytes = given + 1, given_bytes + packed.nbytes
                     since = time.perf_counter()
                     yield packed
                     waited += time.perf_counter() - since
@@ -270,19 +283,57 @@ class SegmentWorker:
                 f"{traceback.format_exc()}",
                 task=first.task_id,
             )
-        if time.monotonic() - self._measured_at >= _MEASURE_S:
-            self._measured_at = time.monotonic()
-            report.memory = self._memory = own_memory()
-            self._first_memory = self._first_memory or self._memory
+        memory = self._measured()
         counts = self.runner.call_counts
         seconds = time.perf_counter() - started - waited
         report.events.append(
             TaskFinished(
-                first.task_id, first.partition, self.spec.index, self.number, seconds, counts.counts, counts.times
+                first.task_id,
+                first.partition,
+                self.spec.index,
+                self.number,
+                seconds,
+                counts.counts,
+                counts.times,
+                attempt=self._attempt,
             )
         )
+        self._tell(
+            report,
+            WorkerUsage(
+                worker=self.name,
+                number=self.number,
+                segment=self.spec.index,
+                memory=memory,
+                idle_s=0.0 if self._worked_at is None else started - self._worked_at,
+                blocked_s=waited,
+                starting_s=self._setup_s,
+                taken=len(group),
+                taken_bytes=sum(packed.nbytes for packed in group),
+                given=given,
+                given_bytes=given_bytes,
+            ),
+        )
+        self._setup_s = 0.0
+        self._worked_at = time.perf_counter()
         yield report
         return report.error is None
+
+    def _tell(self, report: WorkerReport, usage: WorkerUsage) -> None:
+        if time.monotonic() - self._told_at < _TELL_S:
+            report.usage.append(usage)
+            return
+        self._told_at = time.monotonic()
+        self.spec.coordinator.note_usage.remote(usage)
+
+    def _measured(self) -> int:
+        """The memory that the worker holds; 0 if it was measured a moment ago."""
+        if time.monotonic() - self._measured_at < _MEASURE_S:
+            return 0
+        self._measured_at = time.monotonic()
+        self._memory = own_memory() + sum(map(own_memory, descendants(os.getpid())))
+        self._first_memory = self._first_memory or self._memory
+        return self._memory
 
 
 class _StepReporter:
@@ -332,15 +383,6 @@ def overrides(stage: Any, hook: str) -> bool:
     if isinstance(stage, FusedStage):
         return any(overrides(member, hook) for member in stage.members)
     return getattr(type(stage), hook) is not getattr(ProcessingStage, hook)
-
-
-def own_memory() -> int:
-    """The memory that is this process's own, in bytes: what is in Ray's object store belongs to the node.
-
-    Exact figures would cost the kernel a walk over the whole object store, many milliseconds each time.
-    """
-    found = psutil.Process().memory_info()
-    return int(found.rss - getattr(found, "shared", 0))
 
 
 def _missing_code(error: Exception) -> WorkerError:

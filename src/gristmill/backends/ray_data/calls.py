@@ -139,7 +139,7 @@ def _run(worker: SegmentWorker, frame: pd.DataFrame, stage_thread: StageThread |
         if isinstance(item, WorkerReport):
             report.add(item)
     tasks = [item for item in items if isinstance(item, PackedTask)]
-    results = worker.run(tasks, careful=task_attempt() > 0)
+    results = worker.run(tasks, careful=task_attempt() > 0, attempt=1 + task_attempt())
     for given in results if stage_thread is None else stage_thread.iterate(lambda: results):
         if isinstance(given, PackedTask) or worker.spec.last or given.error is not None:
             yield block([given])

@@ -12,8 +12,10 @@ import ray
 from gristmill.backends.base import BaseExecutor, Capacity, parse_config
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.backends.ray import cluster as clusters
+from gristmill.backends.ray import ray_internals
 from gristmill.backends.ray.allocation import Share
 from gristmill.backends.ray.driver import Delivery, RayRun, coordinated_run, is_loss
+from gristmill.backends.ray.stage_specs import shown_name
 from gristmill.errors import GristmillError, WorkerError
 from gristmill.execution.driver import Work
 
@@ -94,7 +96,6 @@ class RayDataExecutor(BaseExecutor):
         from gristmill.backends.ray_data.dataset import SegmentDataset
 
         work = run.work
-        delivery = Delivery(work)
         one_by_one = self.one_stage_at_a_time
         patience = _STAGE_PATIENCE_S if one_by_one else _PATIENCE_S
         # Where stages run one after the other, each has to see all partitions before the next one begins.
@@ -102,13 +103,14 @@ class RayDataExecutor(BaseExecutor):
         if any(run.stays(segment) for segment in run.plan.segments):
             many *= _TIMES_MORE_IF_HELD
         at_once = len(work) if one_by_one else many
-        while (done := work.done) < len(work):
-            shares = self._shares(run)
-            dataset = SegmentDataset(run, shares, self.settings, at_once=at_once, one_at_a_time=one_by_one)
-            if not _attempt(dataset, delivery, run, patience_s=patience):
-                run.restart(self._usable(clusters.present(run.cluster)))
-            elif work.done == done:
-                return  # the work knows what is missing, and says so
+        with run.delivery(ray_internals.InputQueues(list(map(shown_name, run.plan.segments)))) as delivery:
+            while (done := work.done) < len(work):
+                shares = self._shares(run)
+                dataset = SegmentDataset(run, shares, self.settings, at_once=at_once, one_at_a_time=one_by_one)
+                if not _attempt(dataset, delivery, run, patience_s=patience):
+                    run.restart(self._usable(clusters.present(run.cluster)))
+                elif work.done == done:
+                    return  # the work knows what is missing, and says so
 
     def _usable(self, cluster: clusters.Cluster) -> clusters.Cluster:
         """The part of the cluster that the run may use."""

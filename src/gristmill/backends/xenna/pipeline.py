@@ -73,10 +73,14 @@ class XennaRun:
         self._run = run
         self._work = run.work
         self._settings = settings
-        self._delivery = Delivery(run.work)
+        self._delivery: Delivery | None = None
 
     def run(self) -> None:
         """Run pipelines until nothing is left."""
+        with self._run.delivery() as self._delivery:
+            self._run_all()
+
+    def _run_all(self) -> None:
         fruitless, careful = 0, False
         while left := [pack(task) for task in self._work.tasks()]:
             before = self._work.done
@@ -157,6 +161,7 @@ class XennaRun:
         return self._run.shares(cpus, one_stage_at_a_time=settings.execution_mode == "batch", ray_options=False)
 
     def _deliver(self, reports: Any) -> None:
+        assert self._delivery is not None
         for report in ray.get(reports.take.remote()):
             self._delivery.take(report)
         self._run.poll()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from itertools import starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
@@ -23,14 +23,19 @@ from gristmill.observe.events import (
     Event,
     Notice,
     PartitionCommitted,
+    PartitionFailed,
     RunFinished,
     RunStarted,
     Sample,
+    SegmentPlan,
     TaskFinished,
     WorkerStarted,
     WorkerStopped,
 )
 from gristmill.storage.atomic import json_bytes
+
+if TYPE_CHECKING:
+    from gristmill.ledger.record.run_history import RunHistory
 
 RUNNING = "running"
 _MAX_NOTICES = 100
@@ -40,6 +45,16 @@ _RENEW_S = 5.0
 _RENEW_REMOTE_S = 30.0
 """The same on an object store, where writing takes some tenths of a second."""
 _NAMED = 3
+_NO_HISTORY: dict[str, Any] = {"seconds": [], "rows_read": [], "rows_written": [], "memory_bytes": [], "segments": []}
+_NO_WAITS = {
+    "starved_seconds": 0.0,
+    "blocked_seconds": 0.0,
+    "starting_seconds": 0.0,
+    "retries": 0,
+    "crashes": 0,
+    "recycles": 0,
+}
+"""What stands in the record of a short run in the calling process instead."""
 
 
 def read_run(folder: RunFolder) -> dict[str, Any] | None:
@@ -112,6 +127,8 @@ class RunRecorder:
     _alive: dict[int, set[int]] = field(default_factory=dict, init=False)
     _most_workers: dict[int, int] = field(default_factory=dict, init=False)
     _deaths: dict[str, int] = field(default_factory=dict, init=False)
+    _history: RunHistory | None = field(default=None, init=False)
+    _failures: dict[str, int] = field(default_factory=dict, init=False)
     _hashes: dict[str, str] = field(default_factory=dict, init=False)
     _written_at: float = field(default=0.0, init=False)
 
@@ -129,6 +146,9 @@ class RunRecorder:
             for stage, times in event.times.items():
                 self._times.setdefault(stage, StageTime()).add(times)
             self._most_workers.setdefault(event.segment, 1)
+            if event.attempt > 1:
+                for waits in self._with_history().stages_of(event.segment):
+                    waits.retries += event.attempt - 1
         elif isinstance(event, PartitionCommitted):
             self._committed += 1
             if self._first_output is None and event.files:
@@ -137,6 +157,8 @@ class RunRecorder:
             self.peak_memory = max(self.peak_memory, event.memory_bytes)
             for segment, workers in enumerate(event.workers):
                 self._most_workers[segment] = max(self._most_workers.get(segment, 0), workers)
+            if event.worker_bytes:  # else of a short run in the calling process
+                self._with_history().add(event, *self._rows())
         elif isinstance(event, WorkerStarted):
             alive = self._alive.setdefault(event.segment, set())
             alive.add(event.worker)
@@ -145,11 +167,18 @@ class RunRecorder:
             self._alive.setdefault(event.segment, set()).discard(event.worker)
             if not event.expected:
                 self._deaths[event.cause] = self._deaths.get(event.cause, 0) + 1
+            for waits in self._with_history().stages_of(event.segment):
+                waits.crashes += not event.expected
+                waits.recycles += event.cause == "recycled"
+        elif isinstance(event, PartitionFailed):
+            self._failures[event.stage] = self._failures.get(event.stage, 0) + 1
         elif isinstance(event, Notice):
             if event.level != "info" and len(self._notices) < _MAX_NOTICES:
                 self._notices.append({"level": event.level, "message": event.message})
         elif isinstance(event, RunStarted):
             self._started = event
+            if self._history is not None:
+                self._history.begin(event.segments)
             self._hashes = {}
             if self.folder is not None and self.previous is None:
                 with contextlib.suppress(VerificationError):  # a damaged record is replaced now
@@ -157,6 +186,8 @@ class RunRecorder:
             self._write()
         elif isinstance(event, RunFinished):
             self._finished = event
+            if self._history is not None:
+                self._history.finish(event.at, *self._rows())
             # What ended the run is the error to show, also where the record cannot be written any more (a full disk).
             with contextlib.suppress(*(() if event.status == "done" else (OSError,))):
                 if self.folder is not None:
@@ -165,6 +196,25 @@ class RunRecorder:
                     if event.status == "done" and manifest.pending and manifest.settle():
                         self.committed = manifest.totals()
                 self._write()
+
+    def begin_step(self, segments: tuple[SegmentPlan, ...]) -> None:
+        """The events that follow are those of an earlier step of the run, which has these segments."""
+        self._with_history().begin(segments)
+
+    def _with_history(self) -> RunHistory:
+        if self._history is None:
+            from gristmill.ledger.record.run_history import RunHistory
+
+            self._history = RunHistory(self._started.at if self._started else time.time())
+            self._history.begin(self._started.segments if self._started else ())
+        return self._history
+
+    def _rows(self) -> tuple[int, int]:
+        """The rows that tasks of this run have read and written so far."""
+        stages = self._started.stages if self._started else ()
+        made = (self._counts[stage].created for stage in stages if stage in self._counts)
+        last = self._counts.get(stages[-1]) if stages else None
+        return next(filter(None, made), 0), last.rows_out if last else 0
 
     def _write(self) -> None:
         """Put the record as it stands at `run.json`, with the hashes of the files beside it and its own checksum."""
@@ -219,6 +269,7 @@ class RunRecorder:
             "stages": list(starmap(self._stage, counts.items())),
             "worker_deaths": dict(sorted(self._deaths.items())),
             "notices": list(self._notices),
+            "history": _NO_HISTORY if self._history is None else self._history.record(),
         }
         if not committed.partitions:  # a run without a writer, or one that has committed nothing
             for count in counts.values():
@@ -258,6 +309,13 @@ class RunRecorder:
             "busy_seconds": round(times.busy_s, 6),
             "calls": times.calls,
             "workers": workers,
+            "failures": self._failures.get(name, 0),
+            # In the calling process, a stage never waits, and its memory is that of the run.
+            **(
+                {**_NO_WAITS, "peak_memory_bytes": self.peak_memory}
+                if self._history is None
+                else self._history.waits[name].record()
+            ),
             "custom": {key: value for key, value in sorted(times.custom.items()) if math.isfinite(value)},
         }
 

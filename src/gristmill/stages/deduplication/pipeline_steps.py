@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gristmill.backends.base import BaseExecutor
@@ -18,7 +19,16 @@ from gristmill.figures import format_size
 from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, step_folder
 from gristmill.ledger.record.trail import StageTime, Trail
 from gristmill.ledger.record.workflow_record import CHOICE
-from gristmill.observe.events import Event, Listener, Notice, Sample, TaskFinished
+from gristmill.observe.events import (
+    Event,
+    Listener,
+    Notice,
+    RunStarted,
+    Sample,
+    TaskFinished,
+    WorkerStarted,
+    WorkerStopped,
+)
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.planner import expand
 from gristmill.pipeline.run import Options, Run, prepare
@@ -151,7 +161,7 @@ class PipelineSteps:
             name=stage.name,
             error_budget=self.options.error_budget,
             salvage=self.options.salvage,
-            listeners=[*self._listeners, self._sampled],
+            listeners=[*self._listeners, partial(self._sampled, stage.name)],
         )
         self._spent({stage.name: StageTime(1, time.monotonic() - begun)})
         return removal
@@ -239,10 +249,16 @@ class PipelineSteps:
         self.run.work.trail.merge(trail)
 
     def _recorded(self, event: Event) -> None:
-        if isinstance(event, TaskFinished | Sample | Notice):
-            assert self.run.state is not None
+        """Let the record of the run know what happens in a step."""
+        assert self.run.state is not None
+        if isinstance(event, RunStarted):
+            self.run.state.recorder.begin_step(event.segments)
+        elif isinstance(event, TaskFinished | Sample | Notice | WorkerStarted | WorkerStopped):
             self.run.state.recorder(event)
 
-    def _sampled(self, event: Event) -> None:
-        if isinstance(event, Sample | Notice):
+    def _sampled(self, stage: str, event: Event) -> None:
+        """The same of a search, whose own stages are all a part of `stage`."""
+        if isinstance(event, RunStarted):
+            event = replace(event, segments=tuple(replace(segment, stages=(stage,)) for segment in event.segments))
+        if not isinstance(event, TaskFinished):
             self._recorded(event)

@@ -81,7 +81,7 @@ def test_workers_and_their_ends() -> None:
     assert list(coordinator.workers()) == ["a"]
     coordinator.worker_ended("a", "recycled", None)
     coordinator.worker_grew("b")
-    events, problems, workers, grown = coordinator.drain()
+    events, problems, workers, grown, _ = coordinator.drain()
     assert [type(event) for event in events] == [WorkerStarted, WorkerStopped, WorkerStarted, WorkerStopped]
     assert [event.expected for event in events if isinstance(event, WorkerStopped)] == [False, True]
     assert not problems
