@@ -29,6 +29,7 @@ from gristmill.backends.local.fork_server import (
 )
 from gristmill.backends.local.messages import StatusWriter, read_status
 from gristmill.backends.local.shared_files import SharedFolder, sweep
+from gristmill.errors import WorkerError
 from gristmill.observe.memory import measure_tree, process_start_time
 
 # Workers cannot import this file; what they are to do is sent by value.
@@ -341,6 +342,38 @@ def test_a_server_that_dies_takes_its_workers_and_is_replaced(launch: Callable[.
     assert server_pid() not in (None, first)
 
 
+def started(launch: Callable[..., WorkerProcess], work: Function) -> WorkerProcess:
+    """A worker, as the engine gets it: a start that was lost with the fork server is made again."""
+    with contextlib.suppress(WorkerError):
+        return launch(work)
+    return launch(work)
+
+
+def test_a_server_killed_at_any_moment_of_its_start_is_replaced_by_one_of_ours(
+    launch: Callable[..., WorkerProcess],
+) -> None:
+    def look(connection: Connection, page: Any) -> None:
+        connection.send("gristmill.backends.local.preload" in sys.modules)
+
+    for delay_ms in (0, 1, 2, 5, 10, 20, 40, 80, 120, 160, 200, 250, 300, 400, 600, 900):
+        stop_server()
+        start_server()
+        first = server_pid()
+        assert first is not None
+        killer = threading.Timer(delay_ms / 1000, os.kill, (first, signal.SIGKILL))
+        killer.start()
+        started(launch, echo)
+        killer.join()
+        assert left_of([first]) == []
+        # What is there now is ours, with our settings: workers find all imported, and it is ended when we ask.
+        assert receive(started(launch, look)) is True, delay_ms
+        second = server_pid()
+        assert second not in (None, first)
+        stop_server()
+        assert server_pid() is None
+        assert left_of([second]) == []
+
+
 def test_what_cannot_be_imported_is_not_fatal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., WorkerProcess]
 ) -> None:
@@ -457,9 +490,32 @@ def test_everything_ends_with_a_killed_driver_and_is_swept(
         driver.kill()
         driver.wait()
         assert left_of(pids) == []
-        assert (folder / "left").exists()
-        assert sweep(bases=[tmp_path]) == [folder]
+        # The fork server has swept before it ended, and nothing of others.
         assert sorted(path.name for path in folder.parent.iterdir()) == [Path(living.paths[0]).name]
+
+
+def test_where_the_fork_server_is_killed_too_the_next_run_sweeps(
+    script: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    driver = script(
+        f"""
+        import pathlib
+        worker = start_worker(lambda connection, page: connection.recv())
+        folder = SharedFolder.create("doomed", base=pathlib.Path({str(tmp_path)!r}))
+        folder.write_table(pa.table({{"a": [1]}}), "left")
+        say(folder.paths[0], server_pid(), worker.pid)
+        time.sleep(1800)
+        """
+    )
+    words = line(driver).split()
+    folder, server = Path(words[0]), int(words[1])
+    os.kill(server, signal.SIGSTOP)  # it does not get to its last words
+    driver.kill()
+    driver.wait()
+    os.kill(server, signal.SIGKILL)
+    assert left_of([server, int(words[2])]) == []
+    assert (folder / "left").exists()
+    assert sweep(bases=[tmp_path]) == [folder]
 
 
 def test_a_terminal_s_interrupt_does_not_reach_workers(script: Callable[[str], subprocess.Popen[str]]) -> None:

@@ -2,10 +2,11 @@
 
 One fork server serves a driver process for its whole life. It holds what every worker needs (`preload.py`), no user
 code and no file of the driver's. Workers end with the fork server, the fork server ends with the driver, however that
-one ends.
+one ends. A fork server that dies is replaced when the next worker is started.
 
-The standard library leaves three things to its private attributes, all of them used here alone: the fork server's
-process number, its pipe to the driver, and what a process that the driver has forked must forget about it.
+The standard library leaves four things to its private attributes, all of them used here alone: the fork server's
+process number, its pipe to the driver, what a process that the driver has forked must forget about it, and how one that
+died is replaced.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,6 +57,9 @@ SINGLE_THREADED: Mapping[str, str] = {
 }
 
 STATUS_BYTES = 512
+WORKER_NAME = b"gm-worker"
+_DEATH_S = 5.0
+"""How long a fork server whose connections are closed may take to be gone."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 # Added to a worker's badness, so that the kernel takes a worker and not the driver when memory runs out.
@@ -87,9 +92,14 @@ def start_server(modules: Sequence[str] = (), *, packages: Sequence[str] = ()) -
                 return
             import psutil
 
-            if psutil.Process(pid).children():
-                return
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just died
+                if psutil.Process(pid).children():
+                    return
             stop_server()
+        elif _server._forkserver_pid is not None:
+            # Its main thread is dead; for the standard library it is alive until its last thread is.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, _server._forkserver_pid, os.WEXITED | os.WNOWAIT)
         wanted = sorted({*_preloaded, *modules, *packages})
         resource_tracker.ensure_running()
         signal_blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -257,23 +267,25 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
         env: Variables on top of the driver's environment and of those that keep libraries to one thread.
 
     Raises:
-        WorkerError: The fork server is gone, or the system has no room for another process.
+        WorkerError: The fork server has died meanwhile, which another call makes good, or the system has no room for
+            another process.
     """
     import cloudpickle
 
-    start_server()
     _oom_counter()  # before anybody can have been killed
     ours, theirs = _context.Pipe()
     page = _context.RawArray("B", STATUS_BYTES)
     code = cloudpickle.dumps(work)
     environment = {**os.environ, **SINGLE_THREADED, **(env or {})}
     try:
-        with _hidden_main():
+        with _lock, _replaced_by_ours(), _hidden_main():
             # Not by its `start`, which refuses to work in processes that the user's own pools have made, and would have
             # the interpreter wait for workers at its end.
             process = Popen(_context.Process(target=_begin, args=(code, theirs, page, environment, os.getcwd())))
     except (EOFError, OSError) as error:
         ours.close()
+        if isinstance(error, EOFError | ConnectionError):
+            _await_death()
         raise WorkerError(
             f"No further worker process could be started ({error}); what the process that workers are forked from "
             "printed says why. Use fewer workers, or raise the limit on processes."
@@ -284,6 +296,26 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
     finally:
         theirs.close()
     return WorkerProcess(process, ours, page)
+
+
+@contextlib.contextmanager
+def _replaced_by_ours() -> Iterator[None]:
+    """Has the standard library call `start_server` where it looks for a fork server that died.
+
+    It would start one by itself: without our settings, and taken for the user's ever after.
+    """
+    _server.ensure_running = start_server
+    try:
+        yield
+    finally:
+        del _server.ensure_running
+
+
+def _await_death() -> None:
+    """Wait until a fork server that no longer answers is gone: until then it passes for a living one."""
+    until = time.monotonic() + _DEATH_S
+    while server_pid() is not None and time.monotonic() < until:
+        time.sleep(0.005)
 
 
 @contextlib.contextmanager
@@ -342,7 +374,7 @@ def _leave_the_server(environment: Mapping[str, str], folder: str) -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if preload is not None and os.getppid() != preload.server:
         os._exit(1)
-    prctl(_PR_SET_NAME, b"gm-worker")
+    prctl(_PR_SET_NAME, WORKER_NAME)
     # With its own copy it would keep the fork server from noticing the driver's end.
     os.close(_server._forkserver_alive_fd)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -377,9 +409,9 @@ def prctl(option: int, value: int | bytes) -> bool:
 
 
 def end_with_parent(name: bytes, *, tie: bool, parent: int) -> None:
-    """End this process when its parent ends, if they can be tied; and give it a name."""
+    """Send this process SIGTERM when its parent ends, if they can be tied; and give it a name."""
     if tie:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
     prctl(_PR_SET_NAME, name)

@@ -3,10 +3,14 @@
 Importing this module does that in a fork server, which is told by a variable what to import, and nothing anywhere else.
 No user code is run and no thread is started here: a thread that holds a lock at the moment of a fork leaves it locked
 forever in the child.
+
+A fork server outlives a driver that was killed by a moment, in which it ends the workers and removes the shared memory
+that they had in common. Where both are killed at once, the next run does the latter.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -17,9 +21,11 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable
+from functools import partial
 
-from gristmill.backends.local.fork_server import PRELOAD_VARIABLE, end_with_parent, set_variables
+from gristmill.backends.local.fork_server import PRELOAD_VARIABLE, WORKER_NAME, end_with_parent, set_variables
 from gristmill.execution.late_imports import defer_imports
+from gristmill.observe.memory import process_start_time
 
 # Heavy packages first; what does not exist in this installation is skipped.
 EVERY_WORKER: tuple[str, ...] = (
@@ -34,6 +40,9 @@ EVERY_WORKER: tuple[str, ...] = (
     "fsspec",
     "gristmill.backends.local.worker",
 )
+
+_LAST_S = 2.0
+"""How long a fork server waits for the end of others before its own."""
 
 server = 0
 """The process number of the fork server, in it and in its workers."""
@@ -89,6 +98,25 @@ def wait_for_threads(*, patience_s: float = 0.5) -> None:
         before = now
 
 
+def _end(driver: int, *_: object) -> None:
+    """End this fork server and its workers, and sweep up after the driver if that is dead."""
+    with contextlib.suppress(Exception):
+        import psutil
+
+        from gristmill.backends.local.shared_files import sweep
+
+        for child in psutil.Process().children():
+            if child.name() == WORKER_NAME.decode():  # others are the user's own
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait(_LAST_S)
+        # The kernel tells us of the driver's death before it is complete.
+        give_up = time.monotonic() + _LAST_S
+        while process_start_time(driver) is not None and time.monotonic() < give_up:
+            time.sleep(0.005)
+        sweep()
+    os._exit(0)
+
+
 def _become_server(text: str) -> None:
     global server  # noqa: PLW0603 (what workers inherit)
     settings = json.loads(text)
@@ -98,6 +126,10 @@ def _become_server(text: str) -> None:
     # An interrupt that came since the start is forgotten; from here on the fork server's own loop ignores them.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    end = partial(_end, settings["driver"])
+    atexit.register(end)
+    signal.signal(signal.SIGTERM, end)
+    os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
     end_with_parent(b"gm-forkserver", tie=settings["tie"], parent=settings["driver"])
     server = os.getpid()
     os.chdir("/")  # out of the way of file systems that are to be unmounted
