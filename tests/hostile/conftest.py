@@ -1,7 +1,7 @@
 """Gathers what was tried from the tests; `make test-hostile` writes it to `docs/reference/hostile.md`.
 
-A test says in the first line of its docstring what is tried and what happens. It counts as one attack per case, unless it
-records how many it made: `record_property("tried", n)`.
+A test says in the first line of its docstring what is tried and what happens. It counts as one attack per case, unless
+it records how many it made: `record_property("tried", n)`.
 """
 
 from __future__ import annotations
