@@ -30,7 +30,7 @@ help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
 	@echo "make test     check, then run every test"
 	@echo "make test-room ROOM=ledger  the unit tests of one room, and the contract tests that name it"
-	@echo "make test-hostile  all attacks by texts and model files, of which 'make test' makes a part"
+	@echo "make test-hostile  all attacks, of which 'make test' makes a part; writes docs/reference/hostile.md"
 	@echo "make test-cluster  the tests that start and kill Ray clusters of several nodes"
 	@echo "make check    formatting, lint, types and import layers"
 	@echo "make format   apply the formatter and the safe fixes of the linter"

@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +73,32 @@ VALUES = [-1, 0, 1, 2, 3, 5, 17, 255, 500, 10**6, 2**31 - 1, -(2**31)]
 
 
 @pytest.mark.parametrize("shape", [{}, {"loss": 1, "word_ngrams": 3}], ids=["softmax", "tree"])
-def test_no_number_of_a_fasttext_file_is_trusted(tmp_path: Path, shape: dict[str, Any]) -> None:
+def test_no_number_of_a_fasttext_file_is_trusted(
+    tmp_path: Path, shape: dict[str, Any], record_property: Callable[[str, object], None]
+) -> None:
+    """Every number in the header of a fastText model replaced: refused by name, or used within its bounds."""
     good = Path(write_model(tmp_path / "good.bin", bucket=50, **shape)).read_bytes()
     matrices = [good.index(struct.pack("<qq", 59, 8)), good.rindex(struct.pack("<qq", 3, 8))]
     fields = {**FIELDS, **{f"{side} of matrix {n}": (at + 8 * k, "<q")
               for n, at in enumerate(matrices) for k, side in enumerate(("rows", "columns"))}}  # fmt: skip
-    lies, refused = tmp_path / "lies.bin", 0
+    lies, refused, tried = tmp_path / "lies.bin", 0, 0
     for field, (at, layout) in fields.items():
         for value in [*VALUES, 2**40, 2**62] if layout == "<q" else VALUES:
             lies.write_bytes(good[:at] + struct.pack(layout, value) + good[at + struct.calcsize(layout) :])
             outcome = attempt(lambda: use_fasttext(lies), memory=2 * GIB)
+            tried += 1
             assert held(outcome), (field, value, outcome)
             if outcome.kind == "refused":
                 assert "lies.bin" in outcome.detail
                 refused += 1
     assert refused > 60
+    record_property("tried", tried)
 
 
-def test_no_byte_of_a_quantised_model_is_trusted(tmp_path: Path) -> None:
+def test_no_byte_of_a_quantised_model_is_trusted(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Bytes of the shipped language model overwritten: refused by name, or used within its bounds."""
     good = fasttext_model.default_model_path().read_bytes()
     rng = np.random.default_rng(0)
     lies = tmp_path / "lies.ftz"
@@ -102,15 +111,18 @@ def test_no_byte_of_a_quantised_model_is_trusted(tmp_path: Path) -> None:
             lies.write_bytes(good[:at] + change + good[at + 4 :])
             outcome = attempt(lambda: use_fasttext(lies), memory=12 * GIB)
             assert held(outcome), (at, change, outcome)
+            record_property("tried", 1)
 
 
-def test_a_fasttext_file_may_end_anywhere(tmp_path: Path) -> None:
+def test_a_fasttext_file_may_end_anywhere(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """A fastText model cut at every length: refused by name."""
     good = Path(write_model(tmp_path / "good.bin", bucket=5)).read_bytes()
     short = tmp_path / "short.bin"
     for end in range(0, len(good) - 1, 1 if FULL else 7):
         short.write_bytes(good[:end])
         outcome = attempt(lambda: use_fasttext(short))
         assert outcome.kind == "refused", (end, outcome)
+        record_property("tried", 1)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +153,7 @@ def test_a_fasttext_file_may_end_anywhere(tmp_path: Path) -> None:
 def test_linear_classifiers_that_contradict_themselves_are_refused(
     tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
+    """A linear classifier whose parts contradict each other: refused, naming the file and the field."""
     outcome = attempt(lambda: linear(tmp_path, **changes).probabilities(TEXTS).shape, memory=2 * GIB)
     assert outcome.kind == "refused", outcome
     assert str(tmp_path) in outcome.detail
@@ -148,6 +161,7 @@ def test_linear_classifiers_that_contradict_themselves_are_refused(
 
 
 def test_a_header_that_asks_for_terabytes_is_refused(tmp_path: Path) -> None:
+    """A linear classifier of a kilobyte that claims 8 TiB of weights: refused before any of it is allocated."""
     linear(tmp_path)
     with zipfile.ZipFile(tmp_path / "linear.npz") as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -163,7 +177,10 @@ def test_a_header_that_asks_for_terabytes_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["linear.npz", "linear.json"])
-def test_no_byte_of_a_linear_classifier_is_trusted(tmp_path: Path, name: str) -> None:
+def test_no_byte_of_a_linear_classifier_is_trusted(
+    tmp_path: Path, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    """Bytes of a linear classifier replaced at random: refused by name, or used within its bounds."""
     linear(tmp_path)
     good = (tmp_path / name).read_bytes()
     rng = np.random.default_rng(1)
@@ -172,5 +189,6 @@ def test_no_byte_of_a_linear_classifier_is_trusted(tmp_path: Path, name: str) ->
         (tmp_path / name).write_bytes(good[:at] + rng.bytes(int(rng.integers(0, 5))) + good[at + 1 :])
         outcome = attempt(lambda: LinearModel.load(tmp_path).probabilities(TEXTS).shape, memory=2 * GIB)
         assert held(outcome), (at, outcome)
+        record_property("tried", 1)
     (tmp_path / name).write_bytes(b"[" * 100_000)
     assert attempt(lambda: LinearModel.load(tmp_path)).kind == "refused"
