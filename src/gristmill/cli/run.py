@@ -36,7 +36,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXECUTOR_PREFIX = "executor."
 FILETYPES = ("jsonl", "parquet")
-DOCUMENT_OPTIONS = ("text_field", "input_filetype", "output_filetype", "compression", "limit", "sample", "seed")
+DOCUMENT_OPTIONS = (
+    "text_field", "input_filetype", "errors", "output_filetype", "compression", "limit", "sample", "seed"
+)  # fmt: skip
 STANDARD_INPUT = "-"
 WRITERS = frozenset({"DocumentWriter", "JsonlWriter", "ParquetWriter"})
 
@@ -91,6 +93,12 @@ document_options = options(
         "--input-filetype",
         type=click.Choice(FILETYPES),
         help="Read only files of this format [default: what is there].",
+    ),
+    click.option(
+        "--errors",
+        type=click.Choice(["quarantine", "replace"]),
+        help="Text that is not UTF-8: quarantine its document, or replace the invalid bytes by U+FFFD and count the "
+        "document as changed [default: quarantine].",
     ),
     click.option("--output-filetype", type=click.Choice(FILETYPES), help="Format to write [default: as read]."),
     click.option(

@@ -14,6 +14,7 @@ from gristmill.recipes.yaml_source import recipe_error
 
 _PARAMETERS = {
     "input_filetype": ("Reader", "filetype"),
+    "errors": ("Reader", "errors"),
     "limit": ("Reader", "max_documents"),
     "sample": ("Reader", "sample"),
     "seed": ("Reader", "seed"),
@@ -30,8 +31,9 @@ def adjust(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
 
     Args:
         recipe: The recipe.
-        options: `input_filetype`, `limit`, `sample` and `seed` for its reader, `output_filetype` and `compression` for
-            its writer, and `text_field` for every stage that takes the column of the text and does not name it.
+        options: `input_filetype`, `errors`, `limit`, `sample` and `seed` for its reader, `output_filetype` and
+            `compression` for its writer, and `text_field` for every stage that takes the column of the text and
+            does not name it.
 
     Raises:
         RecipeError: The recipe has no stage that an option could be for.

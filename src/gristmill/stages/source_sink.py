@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+import numpy as np
+import numpy.typing as npt
+
 from gristmill.errors import NotSupportedError, UsageError, did_you_mean
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage, Spec
@@ -19,12 +22,16 @@ from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.files import SourceFiles
 from gristmill.storage.formats import Format
 from gristmill.storage.partitions import BadRecord, Partition
+from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gristmill.storage.selection import Selection
+    from gristmill.storage.text_repair import Repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +109,21 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         checks_first: Look for damage in a pass of its own, and leave damaged files out. For plans whose documents are
             on their way to other workers by then, and when a partition is read again because of damage.
         selection: The documents to read, where not all.
+        errors: What becomes of text that is not UTF-8: `quarantine` its document, or `replace` invalid bytes by U+FFFD.
     """
 
     hints: tuple[str, ...] = ()
     salvage: bool = False
     checks_first: bool = False
     selection: Selection | None = None
+    errors: TextErrors = "quarantine"
+
+    def handle_errors(self, errors: TextErrors) -> None:
+        """Set `errors`. The default is no part of the plan, so that outputs of earlier versions are resumed."""
+        if errors not in get_args(TextErrors):
+            raise UsageError(f"errors={errors!r}: give 'quarantine' or 'replace'.", value=errors)
+        if errors != "quarantine":
+            self.errors = errors
 
     def select(self, selection: Selection) -> None:
         """Read only the selected documents; as parameters of the stage they are a part of the plan."""
@@ -115,6 +131,17 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         given = {"sample": selection.sample, "max_documents": selection.max_documents}
         given |= {"seed": None if selection.sample is None else selection.seed}
         vars(self).update({name: value for name, value in given.items() if value is not None})
+
+    def note_repairs(self, batch: DocumentBatch, repairs: Iterable[Repair]) -> None:
+        """Record which documents of the batch were repaired: each is counted as changed, once."""
+        places = {int(row): place for place, row in enumerate(batch.rows)}
+        by_column: dict[str, npt.NDArray[np.int64]] = {}
+        for repair in repairs:
+            if repair.row in places:
+                marks = by_column.setdefault(repair.column, np.zeros(batch.num_items, np.int64))
+                marks[places[repair.row]] = repair.marks
+        for column, marks in by_column.items():
+            batch.note_change(column, marks > 0, marks)
 
     def note_bad(self, batch: DocumentBatch, bad: BadRecord) -> None:
         """Quarantine what could not be read."""

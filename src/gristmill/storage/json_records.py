@@ -175,6 +175,13 @@ class JsonRecords:
         present: Flags = self._fields[name].kinds != MISSING
         return present
 
+    def key_at(self, row: int, place: int) -> str | None:
+        """The key whose value holds the byte at this place of a record; None where no value that was asked for does."""
+        for name, field in self._fields.items():
+            if field.kinds[row] != MISSING and field.starts[row] <= self.starts[row] + place < field.ends[row]:
+                return name
+        return None
+
     def kinds(self, name: str) -> set[int]:
         """The kinds of values that the key has, as `gristmill.kernels.json_values` numbers them."""
         self._find([name])

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,10 @@ from gristmill.storage.compression import SALVAGE_HINT, DamagedArchiveError, ope
 from gristmill.storage.files import InputFile, StorageOptions, is_local, local_path
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile, estimated_records, join_small
 from gristmill.storage.schemas import clean_schema, conform, merge_schemas
-from gristmill.storage.valid_text import find_invalid_text
+from gristmill.storage.valid_text import TextErrors, find_invalid_text
+
+if TYPE_CHECKING:
+    from gristmill.storage.text_repair import Repair
 
 DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
 
@@ -41,12 +44,14 @@ class TableBlock:
         table: The rows; empty where only a damaged file is reported.
         sources: The files in order, each with the row number of its first row here.
         bad: Damaged files, each with the row number behind its rows.
+        repaired: Rows whose text was repaired.
     """
 
     rows: NDArray[np.int64]
     table: pa.Table
     sources: list[tuple[int, SourceFile]]
     bad: list[BadRecord] = field(default_factory=list)
+    repaired: list[Repair] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -55,7 +60,7 @@ class TableBlock:
 
     def take(self, chosen: NDArray[np.bool_]) -> TableBlock:
         """The block with these rows alone."""
-        return TableBlock(self.rows[chosen], self.table.filter(chosen), self.sources, self.bad)
+        return TableBlock(self.rows[chosen], self.table.filter(chosen), self.sources, self.bad, self.repaired)
 
 
 @contextlib.contextmanager
@@ -210,6 +215,7 @@ def read_parquet_blocks(
     storage_options: StorageOptions = None,
     strict: bool = False,
     left_out: Mapping[str, BadRecord] | None = None,
+    errors: TextErrors = "quarantine",
 ) -> Iterator[TableBlock]:
     """The rows of `partition`, block by block, file by file, all with one schema; small files share a block.
 
@@ -223,6 +229,7 @@ def read_parquet_blocks(
         storage_options: Handed to fsspec for URLs.
         strict: Raise where a file is damaged; what came of it before is then not to be used.
         left_out: Damaged files by path, which are not read: each is one bad record.
+        errors: Whether rows with text that is not UTF-8 are bad records, or repaired.
 
     Raises:
         UsageError: A field is not in the schema.
@@ -251,6 +258,7 @@ def read_parquet_blocks(
         storage_options=storage_options,
         strict=strict,
         left_out=left_out or {},
+        errors=errors,
     )
     if len(partition.ranges) == 1:
         return open_file(partition.ranges[0], 0).blocks()
@@ -263,6 +271,7 @@ def _joined(blocks: list[TableBlock]) -> TableBlock:
         pa.concat_tables([block.table for block in blocks]).combine_chunks(),
         [source for block in blocks for source in block.sources],
         [bad for block in blocks for bad in block.bad],
+        [repair for block in blocks for repair in block.repaired],
     )
 
 
@@ -279,6 +288,7 @@ class _FileReader:
         storage_options: StorageOptions,
         strict: bool,
         left_out: Mapping[str, BadRecord],
+        errors: TextErrors,
     ) -> None:
         self.row = self._first_row = row
         self._part = part
@@ -288,6 +298,7 @@ class _FileReader:
         self._storage_options = storage_options
         self._strict = strict
         self._left_out = left_out.get(part.path)
+        self._errors = errors
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0.0
@@ -374,13 +385,19 @@ class _FileReader:
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0.0
         rows = np.arange(first, self.row, dtype=np.int64)
         found, problems = find_invalid_text(table), [] if bad is None else [bad]
+        repaired: list[Repair] = []
+        if found is not None and self._errors == "replace":
+            from gristmill.storage.text_repair import repair_table
+
+            table, repaired = repair_table(table, rows)
+            found = find_invalid_text(table)
         if found is not None:
             invalid, column = found
             told = f"the bytes in column {column!r} are not UTF-8"
             wrong = (BadRecord(int(row), self._file, -1, "invalid_utf8", b"", 0, told) for row in rows[invalid])
             problems[:0] = wrong
             rows, table = rows[~invalid], table.filter(~invalid)
-        yield TableBlock(rows, table, [(first, self._file)], problems)
+        yield TableBlock(rows, table, [(first, self._file)], problems, repaired)
 
 
 def _raise_unless_damage(error: Exception) -> None:

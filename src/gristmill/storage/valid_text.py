@@ -6,6 +6,8 @@ survive that.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,6 +15,8 @@ import pyarrow as pa
 from gristmill.errors import InvalidTextError
 
 Mask = npt.NDArray[np.bool_]
+TextErrors = Literal["quarantine", "replace"]
+"""What a reader does with text that is not UTF-8: quarantine the document, or replace the invalid bytes by U+FFFD."""
 
 
 def find_invalid_text(table: pa.Table) -> tuple[Mask, str] | None:
@@ -62,14 +66,19 @@ def _invalid_in_chunk(chunk: pa.Array) -> Mask:
         return invalid & chunk.is_valid().to_numpy(zero_copy_only=False) if chunk.null_count else invalid
     if _is_valid(chunk):
         return np.zeros(len(chunk), np.bool_)
-    invalid = np.array([not _is_valid(chunk.slice(row, 1)) for row in range(len(chunk))], np.bool_)
+    if not _is_valid(chunk, full=False):
+        return np.ones(len(chunk), np.bool_)
+    if pa.types.is_dictionary(chunk.type):
+        return _invalid_in_chunk(chunk.dictionary_decode())
+    # Not by slices: one of a list, say, still has all values of the list below it.
+    invalid = np.array([not _is_valid(chunk.take(pa.array([row]))) for row in range(len(chunk))], np.bool_)
     # Offsets that run backwards can be wrong as a whole and right row by row.
     return invalid if invalid.any() else np.ones(len(chunk), np.bool_)
 
 
-def _is_valid(array: pa.Array) -> bool:
+def _is_valid(array: pa.Array, *, full: bool = True) -> bool:
     try:
-        array.validate(full=True)
+        array.validate(full=full)
     except pa.ArrowInvalid:
         return False
     return True

@@ -101,7 +101,7 @@ def source_record(entry: ManifestEntry, row: int) -> Record | None:
         if part.relative in lost
     }
     if any(".parquet" in part.relative.lower() for part in partition.ranges):
-        for table in read_parquet_blocks(partition, left_out=left_out):
+        for table in read_parquet_blocks(partition, left_out=left_out, errors="replace"):
             places = (table.rows == row).nonzero()[0]
             if len(places):
                 return _row(table.table, int(places[0]))
@@ -129,7 +129,7 @@ def _values(table: pa.Table, name: str) -> list[Any]:
 
 def _object(data: bytes) -> Record | None:
     try:
-        record = json.loads(data)
+        record = json.loads(data.decode("utf-8", "replace"))
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

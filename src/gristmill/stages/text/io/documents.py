@@ -16,6 +16,7 @@ from gristmill.stages.text.io.writer.parquet import ParquetWriter
 from gristmill.storage.files import survey
 from gristmill.storage.formats import EXTENSIONS, Format, codec_of, format_of
 from gristmill.storage.selection import Selection
+from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
@@ -43,6 +44,8 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         sample: Only a random share of the documents, such as 0.01.
         seed: Another seed gives another sample.
         storage_options: Options of the file system, for URLs.
+        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+            U+FFFD and count the document as changed.
 
     Example:
         >>> pipeline.add_stage(DocumentReader("crawl/", sample=0.01))
@@ -62,9 +65,13 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         sample: float | None = None,
         seed: int = 0,
         storage_options: Mapping[str, Any] | None = None,
+        errors: TextErrors = "quarantine",
     ) -> None:
         if filetype not in (None, *READERS):
             raise UsageError(f"filetype={filetype!r}: give 'jsonl' or 'parquet', or leave it out.", value=filetype)
+        if errors != "quarantine":
+            JsonlReaderStage(errors=errors)  # refuses what it does not know
+        self.errors = errors
         self.file_paths = plain_paths(file_paths)
         self.filetype = filetype
         self.files_per_partition = files_per_partition
@@ -104,7 +111,7 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
             selection=selection,
         )
         source.found = None if found is None else [found]
-        reader = READERS[kind](self.fields, storage_options=self.storage_options)
+        reader = READERS[kind](self.fields, storage_options=self.storage_options, errors=self.errors)
         if selection is not None:
             reader.select(selection)
         return [source, reader]

@@ -21,6 +21,7 @@ from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
 from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, find_damage, make_partitions
 from gristmill.storage.selection import Selection
+from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import RecordColumns
 from gristmill.tasks.document import DocumentBatch
@@ -35,6 +36,8 @@ class JsonlReaderStage(ReaderStage):
         batch_bytes: About how much text a batch holds.
         max_record_bytes: A longer record is quarantined.
         storage_options: Options of the file system, for URLs.
+        errors: What to do with text that is not UTF-8: `quarantine` its record, or `replace` invalid bytes by U+FFFD
+            and count the record as changed.
     """
 
     name = "jsonl_reader"
@@ -47,9 +50,12 @@ class JsonlReaderStage(ReaderStage):
         batch_bytes: int | str | None = None,
         max_record_bytes: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        errors: TextErrors = "quarantine",
     ) -> None:
         self.fields = field_names(fields)
         self.batch_bytes = batch_bytes
+        if errors != "quarantine":
+            self.handle_errors(errors)
         self.max_record_bytes = max_record_bytes
         self.storage_options = None if storage_options is None else dict(storage_options)
 
@@ -78,7 +84,13 @@ class JsonlReaderStage(ReaderStage):
 
     def _batch(self, block: RecordBlock, dataset_name: str) -> DocumentBatch:
         known = self.hints if self.fields is None else self.fields
-        records, wrong, causes = JsonRecords.scan(block.buffer, block.starts, block.ends, fields=known)
+        buffer, starts, ends, fixed = block.buffer, block.starts, block.ends, None
+        if self.errors == "replace":
+            from gristmill.storage.text_repair import repair_records
+
+            fixed = repair_records(buffer, starts, ends)
+            buffer, starts, ends = fixed.buffer, fixed.starts, fixed.ends
+        records, wrong, causes = JsonRecords.scan(buffer, starts, ends, fields=known)
         rows = block.rows
         if len(wrong):
             good = np.ones(len(rows), bool)
@@ -92,6 +104,8 @@ class JsonlReaderStage(ReaderStage):
             batch._metadata["source_file"] = block.sources[0][1].path
         else:
             batch._metadata["source_rows"] = [(first, file.path) for first, file in block.sources]
+        if fixed is not None and len(fixed.repaired):
+            self.note_repairs(batch, fixed.told(records, block.rows, rows))
         for bad in block.bad:
             self.note_bad(batch, bad)
         for index, cause in zip(wrong.tolist(), causes, strict=True):
@@ -133,13 +147,15 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
         blocksize: Partitions of about this size; a large file is split at line ends. With neither of the two, every
             file is a partition, and files above 128 MB are split.
         fields: Only these keys.
-        read_kwargs: `batch_bytes` and `max_record_bytes` of the reader, `storage_options` of the file system.
+        read_kwargs: `batch_bytes`, `errors` and `max_record_bytes` of the reader, `storage_options` of the file system.
         task_type: Only "document".
         file_extensions: Which files of a folder to take. Without it, a folder that holds Parquet too is refused.
         limit: Read at most this many partitions.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         sample: Only a random share of the documents, such as 0.01.
         seed: Another seed gives another sample.
+        errors: What to do with text that is not UTF-8: `quarantine` its record, or `replace` invalid bytes by U+FFFD
+            and count the record as changed.
 
     Example:
         >>> pipeline.add_stage(JsonlReader(file_paths="crawl/*.jsonl.zst", fields=["id", "text"]))
@@ -165,11 +181,12 @@ class JsonlReader(CompositeStage[EmptyTask, DocumentBatch]):
         seed: int = 0,
         storage_options: Mapping[str, Any] | None = None,
         max_record_bytes: int | str | None = None,
+        errors: TextErrors = "quarantine",
     ) -> None:
         settings = dict(read_kwargs or {})
         check_reader_options(type(self).__name__, settings, task_type, _generate_ids, _assign_ids)
         self.storage_options = settings.pop("storage_options", storage_options)
-        self.read_kwargs = settings
+        self.read_kwargs = settings if errors == "quarantine" else {**settings, "errors": errors}
         if max_record_bytes is not None:
             self.read_kwargs["max_record_bytes"] = max_record_bytes
         self.file_paths = plain_paths(file_paths)
@@ -215,7 +232,7 @@ def check_reader_options(
         raise NotSupportedError(f"{reader}(task_type={task_type!r}): only 'document' can be read.")
     if generate_ids and assign_ids:
         raise UsageError(f"{reader}: _generate_ids and _assign_ids exclude each other; both give the same ids here.")
-    known = {"batch_bytes", "max_record_bytes", "storage_options"}
+    known = {"batch_bytes", "errors", "max_record_bytes", "storage_options"}
     unknown = set(settings) - known
     if unknown:
         raise UsageError(

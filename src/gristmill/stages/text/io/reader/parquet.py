@@ -17,6 +17,7 @@ from gristmill.storage.formats import EXTENSIONS
 from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import Partition, find_damage, make_partitions
 from gristmill.storage.selection import Selection
+from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
@@ -30,6 +31,8 @@ class ParquetReaderStage(ReaderStage):
         fields: Only these columns.
         batch_bytes: About how much data a batch holds.
         storage_options: Options of the file system, for URLs.
+        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+            U+FFFD and count the document as changed.
     """
 
     name = "parquet_reader"
@@ -41,9 +44,12 @@ class ParquetReaderStage(ReaderStage):
         *,
         batch_bytes: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        errors: TextErrors = "quarantine",
     ) -> None:
         self.fields = field_names(fields)
         self.batch_bytes = batch_bytes
+        if errors != "quarantine":
+            self.handle_errors(errors)
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.schema: Any = None
 
@@ -61,6 +67,7 @@ class ParquetReaderStage(ReaderStage):
             fields=self.fields,
             block_bytes=DEFAULT_BLOCK_BYTES if self.batch_bytes is None else parse_size(self.batch_bytes),
             storage_options=self.storage_options,
+            errors=self.errors,
         )
         left_out = find_damage(partition, read) if self.checks_first else {}
         blocks = read(partition, strict=not self.salvage, left_out=left_out)
@@ -73,6 +80,8 @@ class ParquetReaderStage(ReaderStage):
             batch._metadata["source_file"] = block.sources[0][1].path
         else:
             batch._metadata["source_rows"] = [(first, file.path) for first, file in block.sources]
+        if block.repaired:
+            self.note_repairs(batch, block.repaired)
         for bad in block.bad:
             self.note_bad(batch, bad)
         return batch
@@ -90,13 +99,15 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
         files_per_partition: Whole files per partition; small ones are read as one batch.
         blocksize: Partitions of about this size; a large file is split at its row groups.
         fields: Only these columns.
-        read_kwargs: `batch_bytes` of the reader, `storage_options` of the file system.
+        read_kwargs: `batch_bytes` and `errors` of the reader, `storage_options` of the file system.
         task_type: Only "document".
         file_extensions: Which files of a folder to take. Without it, a folder that holds JSONL too is refused.
         limit: Read at most this many partitions.
         max_documents: Read at most this many documents, from the start (of the sample, if there is one).
         sample: Only a random share of the documents, such as 0.01.
         seed: Another seed gives another sample.
+        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+            U+FFFD and count the document as changed.
 
     Example:
         >>> pipeline.add_stage(ParquetReader(file_paths="corpus/", fields=["id", "text"]))
@@ -121,12 +132,13 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
         sample: float | None = None,
         seed: int = 0,
         storage_options: Mapping[str, Any] | None = None,
+        errors: TextErrors = "quarantine",
     ) -> None:
         settings = dict(read_kwargs or {})
         check_reader_options(type(self).__name__, settings, task_type, _generate_ids, _assign_ids)
         settings.pop("max_record_bytes", None)
         self.storage_options = settings.pop("storage_options", storage_options)
-        self.read_kwargs = settings
+        self.read_kwargs = settings if errors == "quarantine" else {**settings, "errors": errors}
         self.file_paths = plain_paths(file_paths)
         self.files_per_partition = files_per_partition
         self.blocksize = blocksize
