@@ -80,10 +80,18 @@ class Ledger:
             history.notes += self._later_decision_on_survivor(history)
         return answer
 
+    def document(self, partition: str, row: int) -> DocumentHistory | None:
+        """What became of the document in this row of a partition; None if the run has read none there."""
+        entry = self.entry(partition)
+        for history in self._histories(entry, [row]) if entry is not None else ():
+            history.notes += self._later_decision_on_survivor(history)
+            return history
+        return None
+
     def _later_decision_on_survivor(self, history: DocumentHistory) -> list[str]:
         """What became of the survivor of a duplicate, where stages behind the deduplication have not kept it."""
         survivor = history.decisions[-1].survivor if history.decisions else None
-        entry = self._entry(history.partition)
+        entry = self.entry(history.partition)
         if survivor is None or entry is None:
             return []
         behind = list(entry.stages)[list(entry.stages).index(history.decisions[-1].stage) + 1 : -1]
@@ -113,23 +121,24 @@ class Ledger:
                 hits[partition] = {int(number)}
         documents: list[tuple[int, DocumentHistory]] = []
         for partition, found in hits.items():
-            entry = self._entry(partition)
+            entry = self.entry(partition)
             if entry is not None:
                 documents += [(entry.index, history) for history in self._histories(entry, sorted(found))]
         documents.sort(key=lambda pair: (pair[0], pair[1].row))
         if documents:
             return Why(query, [history for _, history in documents], recorded)
         damaged = dict.fromkeys(file.file for file in self._manifest.totals().damaged)
-        return Why(query, [], recorded, tuple(damaged), str(self._selection() or ""))
+        return Why(query, [], recorded, tuple(damaged), str(self.selection() or ""))
 
-    def _selection(self) -> Selection | None:
+    def selection(self) -> Selection | None:
         """The documents of the input that the run has read; None for all of them."""
         stages = (read_plan(self.folder) or {}).get("stages") or [{}]
         given = stages[0].get("parameters") or {}
         values = {name: given[name] for name in ("sample", "seed", "max_documents") if name in given}
         return Selection(**values) if values else None
 
-    def _entry(self, partition: str) -> ManifestEntry | None:
+    def entry(self, partition: str) -> ManifestEntry | None:
+        """The entry of a committed partition; None if there is no such partition."""
         try:
             entry = self._manifest.get(partition)
         except UsageError:  # what was asked looked like partition#row and is something else
@@ -147,7 +156,7 @@ class Ledger:
 
     def _histories(self, entry: ManifestEntry, rows: list[int]) -> Iterator[DocumentHistory]:
         rows = [row for row in rows if row < entry.row_numbers]
-        selection = self._selection()
+        selection = self.selection()
         if selection is not None:
             rows = np.array(rows, np.int64)[selection.mask(entry.partition, np.array(rows, np.int64))].tolist()
         decisions = self._rows_of(entry, "ledger", rows)
@@ -261,7 +270,7 @@ class Ledger:
             schema={"partition": pl.String, "size": pl.Int64},
         )
         rows = sizes.select("partition", pl.int_ranges("size").alias("row")).explode("row").drop_nulls("row")
-        selection = self._selection()
+        selection = self.selection()
         if selection is not None:
             masks = [selection.mask(key, np.arange(entry.row_numbers)) for key, entry in entries.items()]
             rows = rows.with_columns(pl.Series("read", np.concatenate([np.array([], bool), *masks])))
