@@ -41,7 +41,9 @@ class TextDiff:
         return "\n".join(self.lines)
 
 
-def text_diff(ledger: Ledger, history: DocumentHistory, *, text_field: str = "text") -> TextDiff | None:
+def text_diff(
+    ledger: Ledger, history: DocumentHistory, *, text_field: str = "text", max_chars: int | None = None
+) -> TextDiff | None:
     """What differs between a document and its survivor, or between a changed document and what came out of it.
 
     A document that was removed is looked up in its input file, by partition and row; a survivor in the output.
@@ -50,6 +52,7 @@ def text_diff(ledger: Ledger, history: DocumentHistory, *, text_field: str = "te
         ledger: The ledger that was asked.
         history: A duplicate, or a kept document that stages changed; others have nothing to compare with.
         text_field: The field with the text.
+        max_chars: Longer texts are not compared; the answer says so.
     """
     survivor = next((decision.survivor for decision in history.decisions if decision.outcome == DUPLICATE), None)
     here = f"{history.partition}#{history.row} in the input"
@@ -77,6 +80,10 @@ def text_diff(ledger: Ledger, history: DocumentHistory, *, text_field: str = "te
             diff.notes.append(f"The input cannot be read any more: {error}")
     if own is not None and other is not None:
         diff.equal = own == other
+        longest = max(len(own), len(other))
+        if max_chars is not None and longest > max_chars and not diff.equal:
+            diff.notes.append(f"The texts differ, but are too long to be compared here ({longest:,} characters).")
+            return diff
         diff.lines = _unified(own, other, diff)
     return diff
 
