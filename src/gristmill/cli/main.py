@@ -48,6 +48,7 @@ COMMANDS = {
     "split": "split:command",
     "stages": "catalog:stages",
     "verify": "verify:command",
+    "view": "view:command",
     "why": "why:command",
 }
 """Name → module of this folder and the command in it."""

@@ -244,7 +244,7 @@ def test_without_a_writer_nothing_of_it_comes_back_either(tmp_path: Path) -> Non
 
 
 def test_the_text_of_a_row_is_found_behind_a_damaged_file(tmp_path: Path) -> None:
-    from gristmill.ledger.ask.text_diff import source_record
+    from gristmill.ledger.ask.lookup import source_record
 
     _, broken = _input(tmp_path)
     for salvage, row in ((False, 81), (True, 80 + len(broken) + 1)):

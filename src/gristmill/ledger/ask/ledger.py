@@ -60,7 +60,7 @@ class Ledger:
             path = RunFolder(path, storage_options, record_path=record_path)
         self.folder = path
         self.folder.require_run()
-        self._manifest = Manifest(self.folder)
+        self.manifest = Manifest(self.folder)
 
     def __repr__(self) -> str:
         return f"Ledger({self.folder.path!r})"
@@ -80,10 +80,18 @@ class Ledger:
             history.notes += self._later_decision_on_survivor(history)
         return answer
 
+    def document(self, partition: str, row: int) -> DocumentHistory | None:
+        """What became of the document in this row of a partition; None if the run has read none there."""
+        entry = self.entry(partition)
+        for history in self._histories(entry, [row]) if entry is not None else ():
+            history.notes += self._later_decision_on_survivor(history)
+            return history
+        return None
+
     def _later_decision_on_survivor(self, history: DocumentHistory) -> list[str]:
         """What became of the survivor of a duplicate, where stages behind the deduplication have not kept it."""
         survivor = history.decisions[-1].survivor if history.decisions else None
-        entry = self._entry(history.partition)
+        entry = self.entry(history.partition)
         if survivor is None or entry is None:
             return []
         behind = list(entry.stages)[list(entry.stages).index(history.decisions[-1].stage) + 1 : -1]
@@ -113,25 +121,26 @@ class Ledger:
                 hits[partition] = {int(number)}
         documents: list[tuple[int, DocumentHistory]] = []
         for partition, found in hits.items():
-            entry = self._entry(partition)
+            entry = self.entry(partition)
             if entry is not None:
                 documents += [(entry.index, history) for history in self._histories(entry, sorted(found))]
         documents.sort(key=lambda pair: (pair[0], pair[1].row))
         if documents:
             return Why(query, [history for _, history in documents], recorded)
-        damaged = dict.fromkeys(file.file for file in self._manifest.totals().damaged)
-        return Why(query, [], recorded, tuple(damaged), str(self._selection() or ""))
+        damaged = dict.fromkeys(file.file for file in self.manifest.totals().damaged)
+        return Why(query, [], recorded, tuple(damaged), str(self.selection() or ""))
 
-    def _selection(self) -> Selection | None:
+    def selection(self) -> Selection | None:
         """The documents of the input that the run has read; None for all of them."""
         stages = (read_plan(self.folder) or {}).get("stages") or [{}]
         given = stages[0].get("parameters") or {}
         values = {name: given[name] for name in ("sample", "seed", "max_documents") if name in given}
         return Selection(**values) if values else None
 
-    def _entry(self, partition: str) -> ManifestEntry | None:
+    def entry(self, partition: str) -> ManifestEntry | None:
+        """The entry of a committed partition; None if there is no such partition."""
         try:
-            entry = self._manifest.get(partition)
+            entry = self.manifest.get(partition)
         except UsageError:  # what was asked looked like partition#row and is something else
             return None
         return entry if entry is not None and entry.state == COMMITTED else None
@@ -147,12 +156,12 @@ class Ledger:
 
     def _histories(self, entry: ManifestEntry, rows: list[int]) -> Iterator[DocumentHistory]:
         rows = [row for row in rows if row < entry.row_numbers]
-        selection = self._selection()
+        selection = self.selection()
         if selection is not None:
             rows = np.array(rows, np.int64)[selection.mask(entry.partition, np.array(rows, np.int64))].tolist()
-        decisions = self._rows_of(entry, "ledger", rows)
-        changes = self._rows_of(entry, "changes", rows)
-        scores = self._rows_of(entry, "scores", rows)
+        decisions = self.recorded(entry, "ledger", rows)
+        changes = self.recorded(entry, "changes", rows)
+        scores = self.recorded(entry, "scores", rows)
         order = {stage: number for number, stage in enumerate(entry.stages)}
         for row in rows:
             found = [item for item in decisions if item["row"] == row]
@@ -194,7 +203,8 @@ class Ledger:
             for stop, scoring in missing.items()
         ]
 
-    def _rows_of(self, entry: ManifestEntry, kind: str, rows: list[int]) -> list[dict[str, Any]]:
+    def recorded(self, entry: ManifestEntry, kind: str, rows: list[int]) -> list[dict[str, Any]]:
+        """What a table of the ledger (`ledger`, `changes`, `scores`) has on some rows of a partition, in its order."""
         file = entry.records.get(kind)
         if file is None or not rows:
             return []
@@ -225,7 +235,9 @@ class Ledger:
             if item.record.row == row
         ]
 
-    def text_diff(self, history: DocumentHistory, *, text_field: str = "text") -> TextDiff | None:
+    def text_diff(
+        self, history: DocumentHistory, *, text_field: str = "text", max_chars: int | None = None
+    ) -> TextDiff | None:
         """What differs between a duplicate and its survivor, or between a changed document and what came out of it.
 
         Reads the removed text from its input file and the other one from the output; None where there is nothing to
@@ -234,16 +246,17 @@ class Ledger:
         Args:
             history: One of `why(…).documents`.
             text_field: The field with the text.
+            max_chars: Longer texts are not compared; the answer says so.
         """
         from gristmill.ledger.ask.text_diff import text_diff
 
-        return text_diff(self, history, text_field=text_field)
+        return text_diff(self, history, text_field=text_field, max_chars=max_chars)
 
     # --- all documents ---
 
     def entries(self) -> dict[str, ManifestEntry]:
         """The committed partitions by id, in source order."""
-        return self._manifest.load()
+        return self.manifest.load()
 
     def frame(self) -> pl.DataFrame:
         """All decisions as a Polars frame: the columns of the ledger after the partition's id."""
@@ -261,7 +274,7 @@ class Ledger:
             schema={"partition": pl.String, "size": pl.Int64},
         )
         rows = sizes.select("partition", pl.int_ranges("size").alias("row")).explode("row").drop_nulls("row")
-        selection = self._selection()
+        selection = self.selection()
         if selection is not None:
             masks = [selection.mask(key, np.arange(entry.row_numbers)) for key, entry in entries.items()]
             rows = rows.with_columns(pl.Series("read", np.concatenate([np.array([], bool), *masks])))
@@ -324,7 +337,7 @@ class Ledger:
         import polars as pl
 
         rows: list[tuple[str, str, str | None, int, int, int]] = []
-        for stage, count in self._manifest.totals().stages.items():
+        for stage, count in self.manifest.totals().stages.items():
             endings: list[tuple[str, str | None, int]] = [
                 ("dropped", key, n) for key, n in sorted(count.dropped.items())
             ]

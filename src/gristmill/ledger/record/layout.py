@@ -38,6 +38,7 @@ RECORD_FILES = {
     "workflow": "deduplication.json",
     "left_out": "left_out.jsonl",
     "stdin": "stdin.jsonl",
+    "labels": "labels.jsonl",
 }
 """Files in the record folder that belong to a run as a whole."""
 PARTITION_FILES = {

@@ -1,0 +1,153 @@
+"""What the viewer knows of a run in memory: its partitions with their counts, and no documents."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.errors import VerificationError
+from gristmill.ledger.ask.ledger import Ledger
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import ManifestEntry
+from gristmill.ledger.record.plan_record import read_plan
+from gristmill.ledger.record.run_record import RUNNING, read_run
+from gristmill.ledger.record.trail import QUARANTINED
+from gristmill.storage.files import is_local
+
+MAX_SOURCES = 2000
+"""Source files that are listed for choosing; of more, the page only takes a part of the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What decides whether a partition can hold what is searched for."""
+
+    partition: str
+    rows: int
+    endings: dict[tuple[str, str, str], int]
+    """(stage, `dropped` or `quarantined`, reason) → documents; duplicates count as dropped here."""
+    sources: tuple[str, ...]
+    has_changes: bool
+
+
+@dataclass(slots=True)
+class Catalog:
+    """The partitions of a run in source order, with the sums over all of them.
+
+    Attributes:
+        partitions: The committed partitions by id.
+        starts: The number of documents before each of them.
+        documents: Documents that were read.
+        endings: As in `PartitionFacts`, over all partitions.
+        splits: Whether a stage makes several rows of one document, so that counts are of rows.
+        problems: What of the record cannot be read, in sentences.
+    """
+
+    partitions: dict[str, PartitionFacts] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
+    documents: int = 0
+    kept: int = 0
+    written: int = 0
+    endings: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    sources: dict[str, int] = field(default_factory=dict)
+    splits: bool = False
+    problems: list[str] = field(default_factory=list)
+
+
+def read_catalog(ledger: Ledger) -> Catalog:
+    """Read the manifest of a run, entry by entry."""
+    catalog = Catalog()
+    manifest = ledger.manifest
+    found: list[tuple[int, str, PartitionFacts]] = []
+    for entry in manifest.scan():
+        endings = _endings(entry)
+        sources = tuple(dict.fromkeys(str(part["relative"]) for part in entry.source))
+        facts = PartitionFacts(entry.partition, entry.row_numbers, endings, sources, "changes" in entry.records)
+        found.append((entry.index, entry.partition, facts))
+        catalog.endings.update(endings)
+        catalog.kept += entry.rows_read - sum(endings.values())
+        catalog.written += entry.rows_written
+        created = [count.created - count.untracked for count in entry.stages.values()]
+        catalog.splits |= sum(created) > entry.rows_read
+    for _, partition, facts in sorted(found, key=lambda item: item[:2]):
+        catalog.partitions[partition] = facts
+        catalog.starts[partition] = catalog.documents
+        catalog.documents += facts.rows
+        for source in facts.sources:
+            catalog.sources[source] = catalog.sources.get(source, 0) + facts.rows
+    catalog.problems = list(manifest.problems)
+    return catalog
+
+
+def _endings(entry: ManifestEntry) -> dict[tuple[str, str, str], int]:
+    found: dict[tuple[str, str, str], int] = {}
+    for stage, count in entry.stages.items():
+        found |= {(stage, "dropped", reason): number for reason, number in count.dropped.items()}
+        found |= {(stage, QUARANTINED, cause): number for cause, number in count.quarantined.items()}
+    return found
+
+
+def manifest_stamp(folder: RunFolder) -> int:
+    """Changes when a partition is committed; always 0 where the store has no times of folders."""
+    path = folder.record_path("manifest")
+    try:
+        return os.stat(path).st_mtime_ns if is_local(path) else 0
+    except FileNotFoundError:
+        return 0
+
+
+def run_notes(folder: RunFolder, catalog: Catalog) -> tuple[str, list[str]]:
+    """The status of the run, and what one has to know to read what there is of it, in sentences."""
+    try:
+        run: dict[str, Any] = dict(read_run(folder) or {})
+    except VerificationError as error:
+        return "unknown", [f"The record of the run cannot be read: {error}"]
+    status = str(run.get("status", "unknown"))
+    total = int(run.get("partitions") or 0)
+    done = f"{len(catalog.partitions):,} of {max(total, len(catalog.partitions)):,} partitions"
+    notes = []
+    if status == RUNNING:
+        notes.append(f"The run is still running or was killed: shown is what is committed, {done}.")
+    elif status == "failed":
+        cause = str(run.get("error") or "").strip().split("\n", 1)[0].rstrip(".")
+        notes.append(f"The run failed{': ' + cause if cause else ''}. Shown is what is committed, {done}.")
+    elif status != "done":
+        notes.append(f"The run did not finish ({status}): shown is what is committed, {done}.")
+    if not catalog.documents:
+        notes.append("No document has been committed, so there is nothing to show.")
+    return status, notes
+
+
+def plan_facts(folder: RunFolder) -> tuple[list[str], str]:
+    """The stages of the plan in their order, and the field with the text: the one that most stages read."""
+    try:
+        stages = (read_plan(folder) or {}).get("stages") or []
+    except VerificationError:
+        return [], "text"
+    fields: Counter[str] = Counter()
+    for stage in stages:
+        named = (stage.get("parameters") or {}).get("text_field")
+        fields.update(name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str))
+    most = fields.most_common(1)
+    return [str(stage.get("name")) for stage in stages], most[0][0] if most else "text"
+
+
+def score_names(ledger: Ledger, catalog: Catalog) -> list[str]:
+    """The scores that were recorded of every document, as `stage:score`; none unless all scores were asked for."""
+    for partition in catalog.partitions:
+        entry = ledger.entry(partition)
+        file = entry.records.get("scores") if entry is not None else None
+        if file is not None:
+            try:
+                with ledger.folder.open(ledger.folder.join(file.path)) as stream:
+                    table = pq.ParquetFile(stream).read(columns=["stage", "score"], use_threads=False)
+            except (OSError, pa.ArrowException):
+                continue
+            pairs = table.group_by(["stage", "score"], use_threads=False).aggregate([]).to_pylist()
+            return [f"{pair['stage']}:{pair['score']}" for pair in pairs]
+    return []

@@ -1,0 +1,141 @@
+"""Labels that a person gave: a small file of JSON lines that is only ever appended to."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from gristmill.errors import OutputError
+from gristmill.ledger.ask.why import KEPT
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.storage.files import is_local, local_path
+
+KEEP, DROP = "keep", "drop"
+RIGHT, WRONG = "right", "wrong"
+
+Place = tuple[str, int]
+
+
+def verdict(status: str, label: str) -> str:
+    """What should become of a document whose decision is right or wrong."""
+    return KEEP if (status == KEPT) == (label == RIGHT) else DROP
+
+
+def rating(status: str, kept: str) -> str:
+    """Whether a decision is right, when this should become of the document."""
+    return RIGHT if (status == KEPT) == (kept == KEEP) else WRONG
+
+
+class Labels:
+    """What should become of documents, by partition and row; the last word on a document counts.
+
+    A line says `keep` or `drop` and not `right` or `wrong`, so that it still holds when a later run decides otherwise.
+    It names the fingerprint of its partition: labels of an input that has changed are left alone and not used.
+
+    Args:
+        folder: The run; the labels lie in its record.
+        path: Another file for them.
+
+    Attributes:
+        path: Where they lie; None where that is no place to append to.
+        why_not: Why nothing can be labelled, in a sentence; empty where it can.
+    """
+
+    def __init__(self, folder: RunFolder, path: str | os.PathLike[str] | None = None) -> None:
+        self.why_not = ""
+        self.damaged = 0
+        self._lock = threading.Lock()
+        self._known: dict[Place, dict[str, Any]] = {}
+        place = folder.record_path("labels") if path is None else os.fspath(path)
+        self.path = local_path(place) if is_local(place) else None
+        if self.path is None:
+            self.why_not = (
+                f"{folder.record} is not on this machine. To label documents, name a file with --labels FILE."
+            )
+            return
+        self._read(self.path)
+        self.why_not = _why_not_writable(self.path, given=path is not None)
+
+    def _read(self, path: str) -> None:
+        try:
+            with open(path, "rb") as file:
+                for line in file:
+                    try:
+                        values = json.loads(line)
+                        self._known[str(values["partition"]), int(values["row"])] = values
+                    except (ValueError, KeyError, TypeError):
+                        self.damaged += 1  # cut off by a crash, or edited
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise OutputError(f"The labels in {path} cannot be read: {error.strerror or error}.", path=path) from error
+
+    def get(self, partition: str, row: int, fingerprint: str) -> dict[str, Any] | None:
+        """The label of a document, while its input is the one that was labelled."""
+        found = self._known.get((partition, row))
+        return found if found and found.get("verdict") and found.get("fingerprint") == fingerprint else None
+
+    def places(self) -> list[Place]:
+        """Every labelled document, in the order of labelling."""
+        with self._lock:
+            return [place for place, values in self._known.items() if values.get("verdict")]
+
+    def rows(self, partition: str) -> dict[int, dict[str, Any]]:
+        """The labels of a partition by row."""
+        with self._lock:
+            return {row: one for (name, row), one in self._known.items() if name == partition and one.get("verdict")}
+
+    def counts(self) -> dict[str, int]:
+        """How many documents should be kept and dropped, by their labels."""
+        with self._lock:
+            found = Counter(str(one["verdict"]) for one in self._known.values() if one.get("verdict"))
+        return {KEEP: found[KEEP], DROP: found[DROP]}
+
+    def put(self, partition: str, row: int, fingerprint: str, wanted: str | None, **facts: Any) -> None:
+        """Label a document, or take its label away (`wanted=None`); it is on disk when this returns.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        if self.path is None or self.why_not:
+            raise OutputError(self.why_not, path=self.path)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        known = {"partition": partition, "row": row, "fingerprint": fingerprint}
+        values = {**known, "verdict": wanted, **facts, "at": now}
+        with self._lock:
+            try:
+                _append(self.path, json.dumps(values).encode() + b"\n")
+            except OSError as error:
+                raise OutputError(
+                    f"The label could not be saved in {self.path}: {error.strerror or error}.", path=self.path
+                ) from error
+            self._known.pop((partition, row), None)
+            self._known[partition, row] = values
+
+
+def _append(path: str, line: bytes) -> None:
+    """Put a line behind the others in one step, on a line of its own also where the last one was cut off."""
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(handle).st_size
+        whole = not size or os.pread(handle, 1, size - 1) == b"\n"
+        os.write(handle, line if whole else b"\n" + line)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _why_not_writable(path: str, *, given: bool) -> str:
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        return f"There is no folder {folder} for the labels. Make it, or name another file with --labels FILE."
+    if os.path.isdir(path):
+        return f"{path} is a folder, so no labels can be kept in it. Name a file with --labels FILE."
+    if os.access(path if os.path.exists(path) else folder, os.W_OK):
+        return ""
+    other = "another file" if given else "a file"
+    return f"{path} cannot be written, so nothing can be labelled. To label documents, name {other} with --labels FILE."
