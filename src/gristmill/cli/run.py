@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,6 +54,17 @@ def _error_budget(ctx: click.Context, param: click.Parameter, text: str) -> floa
     return number
 
 
+class Share(click.FloatRange):
+    """A share as a number or in percent: 0.01 or 1%."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The share as a number."""
+        if isinstance(value, str) and value.rstrip().endswith("%"):
+            with suppress(ValueError):
+                value = float(value.rstrip().removesuffix("%")) / 100
+        return super().convert(value, param, ctx)
+
+
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     """Several options or arguments as one decorator, in the order in which help shows them."""
 
@@ -85,13 +96,30 @@ code_option = click.option(
     help="Allow the recipe to use stages of this Python module, as '- MODULE:Class: {…}'. The module is imported, from "
     "the current folder or from the installed ones. May be repeated.",
 )
-document_options = options(
+input_options = options(
     click.option("--text-field", metavar="NAME", help="Column that holds the text, for every stage that names none."),
     click.option(
         "--input-filetype",
         type=click.Choice(FILETYPES),
         help="Read only files of this format [default: what is there].",
     ),
+    click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Read only the first N documents (of the sample, with --sample).",
+    ),
+)
+sample_options = options(
+    click.option(
+        "--sample",
+        type=Share(0, 1, min_open=True),
+        metavar="SHARE",
+        help="Read only a random share of the documents, such as 0.01 or 1%.",
+    ),
+    click.option("--seed", type=int, metavar="N", help="Take another sample [default: 0]."),
+)
+output_options = options(
     click.option("--output-filetype", type=click.Choice(FILETYPES), help="Format to write [default: as read]."),
     click.option(
         "--compression",
@@ -100,20 +128,8 @@ document_options = options(
         help="Compress the output: none, gz, zst or bz2; for Parquet none, gz, zst, snappy, lz4 or brotli "
         "[default: none for JSONL, zst for Parquet].",
     ),
-    click.option(
-        "--limit",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Read only the first N documents (of the sample, with --sample).",
-    ),
-    click.option(
-        "--sample",
-        type=click.FloatRange(0, 1, min_open=True),
-        metavar="SHARE",
-        help="Read only a random share of the documents, such as 0.01.",
-    ),
-    click.option("--seed", type=int, metavar="N", help="Take another sample [default: 0]."),
 )
+document_options = options(input_options, sample_options, output_options)
 """What to read and to write, whatever the recipe."""
 executor_options = options(
     click.option(
