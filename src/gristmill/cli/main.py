@@ -47,6 +47,7 @@ COMMANDS = {
     "show": "show:command",
     "split": "split:command",
     "stages": "catalog:stages",
+    "stats": "stats:command",
     "verify": "verify:command",
     "view": "view:command",
     "why": "why:command",

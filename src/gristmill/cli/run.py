@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,6 +56,17 @@ def _error_budget(ctx: click.Context, param: click.Parameter, text: str) -> floa
     return number
 
 
+class Share(click.FloatRange):
+    """A share as a number or in percent: 0.01 or 1%."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The share as a number."""
+        if isinstance(value, str) and value.rstrip().endswith("%"):
+            with suppress(ValueError):
+                value = float(value.rstrip().removesuffix("%")) / 100
+        return super().convert(value, param, ctx)
+
+
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     """Several options or arguments as one decorator, in the order in which help shows them."""
 
@@ -87,7 +98,7 @@ code_option = click.option(
     help="Allow the recipe to use stages of this Python module, as '- MODULE:Class: {…}'. The module is imported, from "
     "the current folder or from the installed ones. May be repeated.",
 )
-document_options = options(
+input_options = options(
     click.option("--text-field", metavar="NAME", help="Column that holds the text, for every stage that names none."),
     click.option(
         "--input-filetype",
@@ -95,11 +106,28 @@ document_options = options(
         help="Read only files of this format [default: what is there].",
     ),
     click.option(
-        "--errors",
-        type=click.Choice(["quarantine", "replace"]),
-        help="Text that is not UTF-8: quarantine its document, or replace the invalid bytes by U+FFFD and count the "
-        "document as changed [default: quarantine].",
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Read only the first N documents (of the sample, with --sample).",
     ),
+)
+sample_options = options(
+    click.option(
+        "--sample",
+        type=Share(0, 1, min_open=True),
+        metavar="SHARE",
+        help="Read only a random share of the documents, such as 0.01 or 1%.",
+    ),
+    click.option("--seed", type=int, metavar="N", help="Take another sample [default: 0]."),
+)
+errors_option = click.option(
+    "--errors",
+    type=click.Choice(["quarantine", "replace"]),
+    help="Text that is not UTF-8: quarantine its document, or replace the invalid bytes by U+FFFD and count the "
+    "document as changed [default: quarantine].",
+)
+output_options = options(
     click.option("--output-filetype", type=click.Choice(FILETYPES), help="Format to write [default: as read]."),
     click.option(
         "--compression",
@@ -108,20 +136,8 @@ document_options = options(
         help="Compress the output: none, gz, zst or bz2; for Parquet none, gz, zst, snappy, lz4 or brotli "
         "[default: none for JSONL, zst for Parquet].",
     ),
-    click.option(
-        "--limit",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Read only the first N documents (of the sample, with --sample).",
-    ),
-    click.option(
-        "--sample",
-        type=click.FloatRange(0, 1, min_open=True),
-        metavar="SHARE",
-        help="Read only a random share of the documents, such as 0.01.",
-    ),
-    click.option("--seed", type=int, metavar="N", help="Take another sample [default: 0]."),
 )
+document_options = options(input_options, errors_option, sample_options, output_options)
 """What to read and to write, whatever the recipe."""
 executor_options = options(
     click.option(
