@@ -15,7 +15,6 @@ import click
 from gristmill.cli.main import before_the_run, common_options, echo, json_option, print_json
 from gristmill.cli.run import STANDARD_INPUT, executor_options, input_options, sample_options
 from gristmill.figures import duration, format_size, plural, printable, share
-from gristmill.ledger.record.input_files import sentence
 
 if TYPE_CHECKING:
     from gristmill.advice.histogram import Histogram
@@ -176,6 +175,8 @@ def print_statistics(found: Statistics, inputs: tuple[str, ...]) -> None:
 
 def overview(found: Statistics, inputs: tuple[str, ...]) -> list[str]:
     """The figures that are no distributions, a line for each."""
+    from gristmill.ledger.record.input_files import sentence
+
     sketch = found.sketch
     speed = found.input_bytes / found.seconds if found.seconds else 0.0
     sizes = f"{format_size(found.input_bytes)} on disk, {format_size(sketch.text_bytes)} of text"
