@@ -126,6 +126,7 @@ class Pipeline:
         keep_steps: bool = False,
         metrics_port: int | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
+        report: bool = True,
     ) -> RunResult:
         """Run the pipeline.
 
@@ -155,6 +156,7 @@ class Pipeline:
             metrics_port: A port of this machine at which Prometheus finds the metrics of the run; 0 takes a free one,
                 which is told. Needs the extra `monitor`.
             metrics_file: A file for the same metrics, renewed every ten seconds and at the end.
+            report: Write `report.html` into the record when the run has ended, however it ended.
         """
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import NEEDS_ALL, Options, begun_run
@@ -170,6 +172,7 @@ class Pipeline:
             scores=scores,
             alarm_share=alarm_share,
             record_path=record_path,
+            report=report,
         )
         metrics = None
         if metrics_port is not None or metrics_file is not None:
