@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gristmill.backends.local import LocalExecutor
+from gristmill.errors import WorkerError
+from gristmill.ledger.record.quarantine import read_quarantine
+from gristmill.observe.memory import descendants, private_bytes
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.io.reader import JsonlReader
+from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.storage.files import list_files
 from gristmill.storage.parquet_blocks import read_parquet_blocks
 from gristmill.storage.partitions import make_partitions
+from gristmill.tasks.document import DocumentBatch
 from tests.hostile.attempt import FULL, attempt
 
 MIB = 1 << 20
+GIB = 1 << 30
 LARGE = "x" * MIB
 
 
@@ -140,3 +155,65 @@ def test_parquet_bombs(bomb: Callable[[Path], int], tmp_path: Path, record_prope
         assert (found, bad) == (rows, [])
     assert largest <= 4 * 16
     assert grown < 900, f"{path.stat().st_size} bytes took {grown} MiB"
+
+
+ROWS = 300 if FULL else 12
+
+
+class Greedy(ProcessingStage):
+    """Takes `size` bytes at once for the documents it is told about, and touches them all."""
+
+    name = "greedy"
+
+    def __init__(self, ids: set[str], size: int) -> None:
+        self.ids = ids
+        self.size = size
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if self.ids.intersection(task.column("id").to_pylist()):
+            taken = np.ones(self.size, np.uint8)
+            time.sleep(5 if taken[-1] else 0)  # so that nobody can say it was too short to be seen
+        return task
+
+
+def run_greedy(folder: Path, wanted: set[str], size: int, **config: Any) -> tuple[set[str], dict[str, str], int]:
+    """What is written, what is quarantined, and the most that a process of the run took, looked at from outside."""
+    source, out, most = folder / "in", folder / "out", 0
+    source.mkdir()
+    for file in range(2):
+        records = ({"id": f"{file}-{row}", "text": "some words"} for row in range(ROWS))
+        (source / f"{file}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    def watch() -> None:
+        nonlocal most
+        while not over.wait(0.002):
+            most = max(most, *map(private_bytes, [0, *descendants(os.getpid())]))
+
+    over = threading.Event()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    stages = [JsonlReader(str(source)), Greedy(wanted, size), JsonlWriter(str(out))]
+    try:
+        Pipeline("greedy", stages=stages).run(LocalExecutor({"num_cpus": 1, **config}), error_budget=None)
+    finally:
+        over.set()
+        watcher.join()
+    kept = {json.loads(line)["id"] for file in out.glob("*.jsonl") for line in file.read_text().splitlines()}
+    aside = {json.loads(entry.record.raw)["id"]: entry.record.cause for entry in read_quarantine(str(out))}
+    return kept, aside, most
+
+
+def test_a_stage_that_takes_more_than_the_budget(tmp_path: Path, record_property: Any) -> None:
+    """A stage that takes five times the budget within a second: stopped in time, its document found and quarantined."""
+    record_property("tried", 1)
+    kept, aside, most = run_greedy(tmp_path, {"1-7"}, 5 * GIB, memory_budget="1GB")
+    assert aside == {"1-7": "memory budget"}
+    assert len(kept) == 2 * ROWS - 1
+    assert most < 1.5 * GIB
+
+
+def test_a_stage_that_takes_more_than_the_budget_may_end_the_run(tmp_path: Path, record_property: Any) -> None:
+    """The same with on_memory=fail: the run ends with the name of the stage."""
+    record_property("tried", 1)
+    with pytest.raises(WorkerError, match=r"Stage 'greedy' alone took more memory .* \(1.0 GB\)"):
+        run_greedy(tmp_path, {"1-7"}, 5 * GIB, memory_budget="1GB", on_memory="fail")
