@@ -18,6 +18,8 @@ Slices = Sequence[tuple[int, int]]
 _ALONE_BEFORE_SEARCH = 3
 _DEATHS_OF_ONE_DOCUMENT = 2
 _PIECES = 16
+FEW = 16
+"""How many documents a stage gets at a time that has exceeded the default time limit."""
 _MOST_ATTEMPTS = 400
 _MOST_DEATHS_NOWHERE = 4
 """How often a task may kill where no document is in hand (while a file is read, say) before it is given up."""
@@ -40,10 +42,12 @@ class Hints:
     Attributes:
         slices: The input of these calls is given to the stage in these pieces, to find the document that kills.
         poison: Rows that kill, with the cause; they are quarantined without being touched.
+        slow: Stages, by their index, that have exceeded the default time limit: they get a few documents at a time.
     """
 
     slices: Mapping[int, Slices] = field(default_factory=dict)
     poison: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+    slow: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -135,7 +139,7 @@ def around(lo: int, hi: int, poison: Mapping[int, str]) -> Iterator[tuple[int, i
         yield start, hi
 
 
-def by_time(start: int, stop: int, limit_s: float) -> Iterator[tuple[int, int]]:
+def by_time(start: int, stop: int, limit_s: float, most: int | None = None) -> Iterator[tuple[int, int]]:
     """Pieces that take about a quarter of the time limit each, so that only a slow document can exceed it."""
     size = 1
     while start < stop:
@@ -144,16 +148,16 @@ def by_time(start: int, stop: int, limit_s: float) -> Iterator[tuple[int, int]]:
         yield start, end
         spent = max(time.perf_counter() - begun, 1e-6)
         fitting = int((end - start) * limit_s / 4 / spent)
-        size = int(np.clip(fitting, 1, 2 * size))
+        size = int(np.clip(fitting, 1, min(2 * size, most or stop)))
         start = end
 
 
-def with_gaps(slices: Slices, rows: int, limit_s: float | None) -> Iterator[tuple[int, int]]:
+def with_gaps(slices: Slices, rows: int, limit_s: float | None, most: int | None = None) -> Iterator[tuple[int, int]]:
     """The slices and, in order, what lies before, between and behind them."""
     at = 0
     for lo, hi in [*slices, (rows, rows)]:
         if at < lo:
-            yield from [(at, lo)] if limit_s is None else by_time(at, lo, limit_s)
+            yield from [(at, lo)] if limit_s is None else by_time(at, lo, limit_s, most)
         if lo < hi:
             yield lo, hi
         at = hi

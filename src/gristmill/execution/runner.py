@@ -151,7 +151,7 @@ class SegmentRunner:
     def _results(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> Iterator[Task[Any]]:
         """What a stage gives for some tasks, as it is asked for."""
         if stage.supports_batch_processing():
-            if self._caller.takes_together(stage, tasks):
+            if self._caller.takes_together(stage, place, tasks):
                 return self._caller.many(stage, place, [task for task in tasks if isinstance(task, DocumentBatch)])
             stage = OneByOne(stage)
         return itertools.chain.from_iterable(

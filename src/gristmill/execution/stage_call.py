@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from gristmill.backends.plan import RunSettings
 from gristmill.errors import ConservationError, GristmillError, StageFailedError, UsageError, is_of_environment
 from gristmill.execution.failures import failed_stage, quarantined_row, raised_in
-from gristmill.execution.recovery import Hints, around, by_time, with_gaps
+from gristmill.execution.recovery import FEW, Hints, around, by_time, with_gaps
 from gristmill.execution.score_dropped import DroppedDocuments
 from gristmill.ledger.performance import StagePerfStats
 from gristmill.ledger.record.trail import StageTime, Trail
@@ -104,12 +104,14 @@ class StageCaller:
         """The results of one task, which is given to the stage in one piece where nothing speaks against it."""
         call = self.calls_made
         self.calls_made += 1
-        limit = stage.time_limit_s if self.can_be_killed else None
+        limit, few = stage.time_limit_s if self.can_be_killed else None, None
+        if place in self._hints.slow:
+            limit, few = self._hints.slow[place], FEW
         if call in self._hints.slices or call in self._hints.poison:
-            slices = with_gaps(self._hints.slices.get(call, ()), task.num_items, limit)
+            slices = with_gaps(self._hints.slices.get(call, ()), task.num_items, limit, few)
             outputs = self._sliced(stage, place, call, task, slices)
         elif limit is not None:
-            outputs = self._sliced(stage, place, call, task, by_time(0, task.num_items, limit))
+            outputs = self._sliced(stage, place, call, task, by_time(0, task.num_items, limit, few))
         else:
             self.step_log.at(call, place, 0, task.num_items)
             outputs = self._call_stage(stage, task)
@@ -117,11 +119,10 @@ class StageCaller:
         self.score_dropped(stage, lineage)
         yield from _children(outputs, lineage, task)
 
-    def takes_together(self, stage: Stage, tasks: Sequence[Task[Any]]) -> bool:
+    def takes_together(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> bool:
         """Whether nothing speaks against giving these tasks to the stage in one call."""
-        careful = (
-            self.settings.ignore_failures or self.calls_made in self._hints.slices or stage.time_limit_s is not None
-        )
+        slow = stage.time_limit_s is not None or place in self._hints.slow
+        careful = slow or self.settings.ignore_failures or self.calls_made in self._hints.slices
         return not careful and all(isinstance(task, DocumentBatch) for task in tasks)
 
     def many(self, stage: Stage, place: int, documents: Sequence[DocumentBatch]) -> Iterator[Task[Any]]:

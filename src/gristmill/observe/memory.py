@@ -7,6 +7,7 @@ is what the machine really gave. Limits are the tightest of the machine's and of
 from __future__ import annotations
 
 import math
+import mmap
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ __all__ = [
     "gpu_memory_gb",
     "measure_tree",
     "memory_limit",
+    "private_bytes",
     "process_start_time",
 ]
 
@@ -103,6 +105,19 @@ def _rss(pid: int) -> int | None:
         return None
     except psutil.AccessDenied:
         return 0
+
+
+def private_bytes(pid: int) -> int:
+    """The memory that a process shares with no file, as the kernel counts it anyway; 0 where it does not say.
+
+    What it has in common with the process that it was forked from is counted in both.
+    """
+    try:
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            words = file.read(128).split()
+    except OSError:
+        return 0
+    return (int(words[1]) - int(words[2])) * mmap.PAGESIZE
 
 
 def process_start_time(pid: int) -> int | None:

@@ -1,6 +1,8 @@
 """Reading Parquet partitions as bounded tables, and what footers alone can tell.
 
-Block borders follow from footers and `block_bytes` only.
+Block borders follow from footers and `block_bytes`, except where values are far larger than footers say (a dictionary
+can stand for a thousand times its size): there the values themselves end a block. What does not fit into memory at once
+is decoded again in smaller steps.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gristmill.errors import GristmillError, InputError, UsageError, did_you_mean
+from gristmill.figures import format_size
 from gristmill.storage.compression import SALVAGE_HINT, DamagedArchiveError, open_raw
 from gristmill.storage.files import InputFile, StorageOptions, is_local, local_path
+from gristmill.storage.parquet_decoding import decoded, decoded_bytes, row_sizes
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile, estimated_records, join_small
 from gristmill.storage.schemas import clean_schema, conform, merge_schemas
 from gristmill.storage.valid_text import TextErrors, find_invalid_text
@@ -29,10 +33,17 @@ if TYPE_CHECKING:
     from gristmill.storage.text_repair import Repair
 
 DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
+DEFAULT_MAX_RECORD_BYTES = 256 * 1024 * 1024
 
 _STREAM_BYTES = 1 << 20
 _REMOTE_FOOTER_THREADS = 16
 _DAMAGE = (pa.ArrowException, OSError, EOFError)
+
+_LARGEST_BLOCK = 4
+"""By how much the values of a block may exceed what the footer says, in blocks."""
+_DECODING_BYTES = 256 << 20
+"""The memory that decoding a batch may take at least; ordinary batches need a tenth of it."""
+_PIECE_ROWS = 1 << 16
 
 
 @dataclass(slots=True)
@@ -212,6 +223,7 @@ def read_parquet_blocks(
     schema: pa.Schema | None = None,
     fields: Sequence[str] | None = None,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES,
     storage_options: StorageOptions = None,
     strict: bool = False,
     left_out: Mapping[str, BadRecord] | None = None,
@@ -219,13 +231,15 @@ def read_parquet_blocks(
 ) -> Iterator[TableBlock]:
     """The rows of `partition`, block by block, file by file, all with one schema; small files share a block.
 
-    Row groups that cannot be read are passed over, and reported by one bad record behind the rows of their file.
+    Row groups that cannot be read are passed over, and reported by one bad record behind the rows of their file. So are
+    rows that would take more memory to decode than several blocks; larger ones than `max_record_bytes` are bad records.
 
     Args:
         partition: What to read.
         schema: What `unified_schema` gave; by default that of the partition's own files.
         fields: Columns to read, in this order; by default all.
         block_bytes: Uncompressed bytes per block, by the footers' estimate.
+        max_record_bytes: Largest row that is read.
         storage_options: Handed to fsspec for URLs.
         strict: Raise where a file is damaged; what came of it before is then not to be used.
         left_out: Damaged files by path, which are not read: each is one bad record.
@@ -235,8 +249,9 @@ def read_parquet_blocks(
         UsageError: A field is not in the schema.
         DamagedArchiveError: A file is damaged, and `strict` is given.
     """
-    if block_bytes < 1:
-        raise UsageError(f"block_bytes={block_bytes} must be at least 1.", value=block_bytes)
+    for name, value in (("block_bytes", block_bytes), ("max_record_bytes", max_record_bytes)):
+        if value < 1:
+            raise UsageError(f"{name}={value} must be at least 1.", value=value)
     if schema is None:
         schema = unified_schema(partition.ranges, storage_options=storage_options)
     if fields is not None:
@@ -255,6 +270,7 @@ def read_parquet_blocks(
         _FileReader,
         schema=schema,
         block_bytes=block_bytes,
+        max_record_bytes=max_record_bytes,
         storage_options=storage_options,
         strict=strict,
         left_out=left_out or {},
@@ -285,6 +301,7 @@ class _FileReader:
         *,
         schema: pa.Schema,
         block_bytes: int,
+        max_record_bytes: int,
         storage_options: StorageOptions,
         strict: bool,
         left_out: Mapping[str, BadRecord],
@@ -295,6 +312,7 @@ class _FileReader:
         self._file = SourceFile(part.path, part.relative)
         self._schema = schema
         self._block_bytes = block_bytes
+        self._max_record_bytes = max_record_bytes
         self._storage_options = storage_options
         self._strict = strict
         self._left_out = left_out.get(part.path)
@@ -302,7 +320,9 @@ class _FileReader:
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0.0
+        self._decoded_bytes = 0
         self._lost = 0
+        self._cause = "corrupt_parquet"
         self._problem = ""
 
     def blocks(self) -> Iterator[TableBlock]:
@@ -328,7 +348,7 @@ class _FileReader:
             return
         kept = self.row - self._first_row
         yield from self._flush(
-            BadRecord(self.row, self._file, -1, "corrupt_parquet", b"", 0, self._problem, self._lost, salvaged=kept)
+            BadRecord(self.row, self._file, -1, self._cause, b"", 0, self._problem, self._lost, salvaged=kept)
         )
         self.row += 1
 
@@ -339,24 +359,21 @@ class _FileReader:
             return
         row_bytes = max(group.total_byte_size, 1) / left
         batch_rows = max(1, min(left, int(self._block_bytes / row_bytes)))
+        room = max(_DECODING_BYTES, 16 * self._block_bytes)
         try:
-            # Without a column there is nothing to iterate over, but the rows are still there.
-            batches: Iterable[pa.RecordBatch | None] = (
-                opened.iter_batches(batch_size=batch_rows, row_groups=[number], columns=names, use_threads=False)
-                if names
-                else [None]
-            )
-            for batch in batches:
-                table = pa.Table.from_batches([batch]) if batch is not None else None
-                rows = left if table is None else table.num_rows
-                shaped = conform(table, self._schema) if table is not None else _null_rows(self._schema, rows)
-                if self._pending and self._pending_bytes + rows * row_bytes > self._block_bytes:
+            tables = decoded(opened, number, names, batch_rows, room) if names else self._null_rows(left)
+            for table in tables:
+                # Smaller steps must not move borders, so that only the first step of a batch can end a block.
+                ahead = min(batch_rows, left) * row_bytes if names else table.num_rows * row_bytes
+                begins = not names or (group.num_rows - left) % batch_rows == 0
+                if begins and self._pending and self._pending_bytes + ahead > self._block_bytes:
                     yield from self._flush()
-                self._pending.append(shaped)
-                self._pending_rows += rows
-                self._pending_bytes += rows * row_bytes
-                self.row += rows
-                left -= rows
+                left -= table.num_rows
+                yield from self._add(table, row_bytes)
+                del table
+        except MemoryError:
+            self._cause, row = "record_too_large", group.num_rows - left
+            self._report(None, f"row {row} of row group {number} takes over {format_size(room)} to decode", left)
         except _DAMAGE as error:
             _raise_unless_damage(error)
             self._report(error, f"{left} of the {group.num_rows} rows of row group {number} can't be read", left)
@@ -364,12 +381,56 @@ class _FileReader:
             if left > 0:
                 self._report(None, f"row group {number} holds {left} rows fewer than its footer says", left)
 
+    def _add(self, table: pa.Table, row_bytes: float) -> Iterator[TableBlock]:
+        """Let rows wait for the rest of their block; what makes it too large ends it, and too large rows are bad."""
+        most = _LARGEST_BLOCK * self._block_bytes
+        size = decoded_bytes(table)
+        if size <= min(most - self._decoded_bytes, self._max_record_bytes):
+            self._wait(table, size, row_bytes)
+            return
+        for start in range(0, table.num_rows, _PIECE_ROWS):
+            piece = table.slice(start, _PIECE_ROWS)
+            size = decoded_bytes(piece)
+            if size <= min(most - self._decoded_bytes, self._max_record_bytes):
+                self._wait(piece, size, row_bytes)
+                continue
+            first = taken = 0
+            for at, size in enumerate(row_sizes(piece).tolist()):
+                if self._decoded_bytes + taken + size > most or size > self._max_record_bytes:
+                    self._wait(piece.slice(first, at - first), taken, row_bytes)
+                    yield from self._flush()
+                    first, taken = at, 0
+                if size > self._max_record_bytes:
+                    limit = self._max_record_bytes
+                    told = f"the row has {size} bytes, over max_record_bytes={limit} ({format_size(limit)})"
+                    yield from self._flush(BadRecord(self.row, self._file, -1, "record_too_large", b"", size, told))
+                    self.row += 1
+                    first = at + 1
+                    continue
+                taken += size
+            self._wait(piece.slice(first), taken, row_bytes)
+
+    def _null_rows(self, rows: int) -> Iterator[pa.Table]:
+        """Rows of a file that has none of the columns: nothing is decoded, but they are still there."""
+        for start in range(0, rows, _PIECE_ROWS):
+            nulls = [pa.nulls(min(_PIECE_ROWS, rows - start), field.type) for field in self._schema]
+            yield pa.table(nulls, schema=self._schema)
+
+    def _wait(self, table: pa.Table, nbytes: int, row_bytes: float) -> None:
+        if not table.num_rows:
+            return
+        self._pending.append(conform(table, self._schema))
+        self._pending_rows += table.num_rows
+        self._pending_bytes += table.num_rows * row_bytes
+        self._decoded_bytes += nbytes
+        self.row += table.num_rows
+
     def _report(self, error: Exception | None, what: str, rows: int) -> None:
         """Note rows that cannot be read; the first ones say what is wrong with the file."""
         detail = what if error is None else f"{what}: {_first_line(error)}"
         if self._strict:
             told = f"{self._part.path} is damaged: {detail}. {SALVAGE_HINT}"
-            raise DamagedArchiveError(told, cause="corrupt_parquet", path=self._part.path, consumed=0) from error
+            raise DamagedArchiveError(told, cause=self._cause, path=self._part.path, consumed=0) from error
         self._problem = self._problem or detail
         self._lost += rows
 
@@ -382,7 +443,7 @@ class _FileReader:
             if len(self._pending) > 1:
                 table = table.combine_chunks()
         first = self.row - self._pending_rows
-        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0.0
+        self._pending, self._pending_rows, self._pending_bytes, self._decoded_bytes = [], 0, 0.0, 0
         rows = np.arange(first, self.row, dtype=np.int64)
         found, problems = find_invalid_text(table), [] if bad is None else [bad]
         repaired: list[Repair] = []
@@ -404,10 +465,6 @@ def _raise_unless_damage(error: Exception) -> None:
     """Let through what says nothing about the data: a file that is gone, a disk or network that fails."""
     if isinstance(error, GristmillError) or (isinstance(error, OSError) and error.errno is not None):
         raise error
-
-
-def _null_rows(schema: pa.Schema, rows: int) -> pa.Table:
-    return pa.table([pa.nulls(rows, field.type) for field in schema], schema=schema)
 
 
 def _first_line(error: Exception) -> str:

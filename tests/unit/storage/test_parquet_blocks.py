@@ -257,3 +257,89 @@ def test_files_without_rows_have_no_blocks(tmp_path):
 def test_whole_partitions_need_no_footer():
     partition = make_partitions([InputFile("/nowhere/a.parquet", "a.parquet", 10, "0")], format="parquet")[0]
     assert partition.ranges[0].end == -1
+
+
+def repeated(value: str, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([value]))
+
+
+@pytest.mark.parametrize("store_schema", [False, True])
+def test_values_that_a_dictionary_repeats_end_a_block(tmp_path, store_schema):
+    table = pa.table({"id": range(400), "text": repeated("x" * 1000, 400)})
+    write(tmp_path / "in" / "a.parquet", table, store_schema=store_schema)
+    blocks = list(read_parquet_blocks(partition_of(tmp_path / "in"), block_bytes=10_000))
+    assert [number for block in blocks for number in block.rows.tolist()] == list(range(400))
+    assert [number for block in blocks for number in block.table["id"].to_pylist()] == list(range(400))
+    texts = [block.table["text"].cast(pa.string()) for block in blocks]
+    assert all(text == "x" * 1000 for column in texts for text in column.to_pylist())
+    assert max(column.nbytes for column in texts) <= 4 * 10_000
+
+
+def test_a_row_over_the_limit_is_a_bad_record_and_reading_goes_on(tmp_path):
+    texts = ["a", "b" * 5000, "c", "d" * 6000, "e"]
+    write(tmp_path / "in" / "a.parquet", pa.table({"text": texts}))
+    blocks = list(read_parquet_blocks(partition_of(tmp_path / "in"), max_record_bytes=4000))
+    rows = [number for block in blocks for number in block.rows.tolist()]
+    assert (rows, [text for block in blocks for text in block.table["text"].to_pylist()]) == (
+        [0, 2, 4],
+        ["a", "c", "e"],
+    )
+    bad = [one for block in blocks for one in block.bad]
+    assert [(one.row, one.cause, one.lost) for one in bad] == [(1, "record_too_large", 0), (3, "record_too_large", 0)]
+    assert "max_record_bytes=4000" in bad[0].told
+
+
+def test_what_does_not_fit_into_memory_is_decoded_in_smaller_steps_with_the_same_borders(tmp_path, monkeypatch):
+    numbers = list(range(900))
+    write(
+        tmp_path / "in" / "a.parquet",
+        pa.table({"id": numbers, "text": [str(n) * 9 for n in numbers]}),
+        row_group_size=500,
+    )
+    whole = [block.rows.tolist() for block in read_parquet_blocks(partition_of(tmp_path / "in"), block_bytes=5000)]
+    original = pq.ParquetFile.iter_batches
+
+    def short_of_memory(self, batch_size, **options):
+        for place, batch in enumerate(original(self, batch_size=batch_size, **options)):
+            if batch_size > 3 and place:
+                raise pa.ArrowMemoryError("no more")
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", short_of_memory)
+    blocks = list(read_parquet_blocks(partition_of(tmp_path / "in"), block_bytes=5000))
+    assert [block.rows.tolist() for block in blocks] == whole
+    assert [number for block in blocks for number in block.table["id"].to_pylist()] == numbers
+
+
+def test_a_row_that_never_fits_sets_the_rest_of_its_row_group_aside_or_the_file(tmp_path, monkeypatch):
+    write(tmp_path / "in" / "a.parquet", table_of(20), row_group_size=10)
+    original = pq.ParquetFile.iter_batches
+
+    def short_of_memory(self, row_groups, **options):
+        for place, batch in enumerate(original(self, row_groups=row_groups, **{**options, "batch_size": 1})):
+            if place == 4 and row_groups == [0]:
+                raise pa.ArrowMemoryError("no more")
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", short_of_memory)
+    blocks = list(read_parquet_blocks(partition_of(tmp_path / "in")))
+    assert [number for block in blocks for number in block.table["id"].to_pylist()] == [*range(4), *range(10, 20)]
+    (bad,) = [one for block in blocks for one in block.bad]
+    assert (bad.cause, bad.lost) == ("record_too_large", 6)
+    assert "row 4 of row group 0 takes over" in bad.told
+    with pytest.raises(DamagedArchiveError, match="row 4 of row group 0"):
+        list(read_parquet_blocks(partition_of(tmp_path / "in"), strict=True))
+
+
+def test_the_bound_on_memory_is_lifted_afterwards():
+    import resource
+
+    from gristmill.storage.parquet_decoding import BoundedMemory
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(MemoryError), BoundedMemory(64 << 20):
+        bytearray(1 << 30)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    with BoundedMemory(64 << 20), BoundedMemory(1 << 20):
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] != before[0]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before

@@ -28,6 +28,10 @@ class LocalConfig:
         gpu_memory_gb: Memory of one GPU, to which `Resources(gpu_memory_gb=…)` relates; None: that of the smallest
             device.
         memory_budget: The most memory of all processes together, such as "8GB"; None: most of what is available.
+        on_memory: What becomes of documents for which one worker alone would take more than that: `quarantine` finds
+            them and sets them aside, `fail` ends the run with the name of the stage.
+        time_limit_s: Seconds that a document may take in a stage without a `time_limit_s` of its own; None: any time.
+            Stages with a GPU or a worker of their own have none.
         worker_max_lifetime_m: Minutes after which a worker is replaced; None or 0: only when its memory grows.
         worker_restart_interval_m: Minutes that pass at least between two replacements in a segment.
     """
@@ -42,6 +46,8 @@ class LocalConfig:
     num_gpus: int | None = None
     gpu_memory_gb: float | None = None
     memory_budget: str | int | None = None
+    on_memory: Literal["quarantine", "fail"] = "quarantine"
+    time_limit_s: float | None = 300.0
     worker_max_lifetime_m: float | None = None
     worker_restart_interval_m: float = 1.0
 
@@ -61,7 +67,7 @@ class LocalConfig:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise UsageError(f"{name}={value!r} must not be negative.")
-        for name in ("logging_interval", "gpu_memory_gb"):
+        for name in ("logging_interval", "gpu_memory_gb", "time_limit_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UsageError(f"{name}={value!r} must be above 0.")

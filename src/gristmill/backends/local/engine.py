@@ -20,6 +20,7 @@ from gristmill.backends.local import worker as worker_process
 from gristmill.backends.local.driver_support import Committer, Interrupts, MemoryMonitor
 from gristmill.backends.local.fork_server import LOST, server_pid, start_worker, stop_server
 from gristmill.backends.local.jobs import AssignedWork, Jobs
+from gristmill.backends.local.limits import MemoryGuard, TimeLimits, WorkerLimits, took_too_much, why_stopped
 from gristmill.backends.local.messages import (
     Done,
     Ended,
@@ -42,8 +43,9 @@ from gristmill.errors import WorkerError
 from gristmill.execution.driver import Work
 from gristmill.execution.packed_task import PackedTask, pack, unpack
 from gristmill.execution.partition_output import TaskEnd
+from gristmill.execution.recovery import Hints
 from gristmill.execution.stage_pickling import pickled
-from gristmill.observe.events import Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
+from gristmill.observe.events import Notice, Sample, TaskFinished, TaskStarted, WorkerStarted, WorkerStopped
 from gristmill.observe.memory import measure_tree
 from gristmill.tracking.origins import lineage_of
 
@@ -73,6 +75,7 @@ class Engine:
         folder: Where documents pass between workers.
         gpu_names: What each GPU slot is called in `CUDA_VISIBLE_DEVICES`.
         modules: What is better imported once than in every worker.
+        limits: What a worker may take.
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class Engine:
         folder: SharedFolder,
         gpu_names: list[str],
         modules: Sequence[str] = (),
+        *,
+        limits: WorkerLimits,
     ) -> None:
         self.plan = plan
         self.work = work
@@ -90,6 +95,7 @@ class Engine:
         self.folder = folder
         self.gpu_names = gpu_names
         self.modules = modules
+        self.limits = limits
         self.events = work.events
         self._code = [pickled(segment, plan.settings) for segment in plan.segments]
         self._source: Iterator[Any] = work.tasks()
@@ -101,12 +107,14 @@ class Engine:
         self._committer = Committer(work)
         self._memory = MemoryMonitor(self._own_pids, self._worker_pids)
         self._failed_starts = [0] * len(plan.segments)
-        self._limits = [segment.time_limit_s for segment in plan.segments]
+        self._time_limits = [TimeLimits(segment, limits.time_s) for segment in plan.segments]
+        self._guard = MemoryGuard(lambda: list(self._assigned.values()), lambda: limits.memory - state.own)
         self._last_sample = time.monotonic()
         self._interrupts = Interrupts()
         self._error: Exception | None = None
         self._server_bytes = 0
         self._lost_starts = 0
+        self._told = False
         self._workers = itertools.count(1)
 
     # --- the loop ---
@@ -127,6 +135,7 @@ class Engine:
                 raise
             finally:
                 self._memory.close()
+                self._guard.close()
                 self._selector.close()
 
     def _run(self) -> None:
@@ -249,7 +258,9 @@ class Engine:
         items = self.state.given(action.worker, group, action.count, alone=action.alone)
         jobs = self._jobs.of(items)
         self._assigned[action.worker].groups[group] = tuple(job.number for job in jobs)
-        hints = jobs[0].attempts.hints if len(jobs) == 1 and jobs[0].attempts.searching else None
+        hints = jobs[0].attempts.hints if len(jobs) == 1 and jobs[0].attempts.searching else Hints()
+        hints = self._time_limits[jobs[0].segment].hints(hints)
+        self._assigned[action.worker].slow_stages[group] = hints.slow
         self._send(action.worker, WorkOn(group, [job.task for job in jobs], hints))
         task = jobs[0].task
         self.events.emit(TaskStarted(task.task_id, task.partition, jobs[0].segment, action.worker))
@@ -355,7 +366,7 @@ class Engine:
         del self._assigned[number]
         status = read_status(process.page)
         self._jobs.sweep_after(number)
-        words = "time limit" if assigned.over_limit else assigned.stopped_for if assigned.expected else cause
+        words = why_stopped(assigned) or (assigned.stopped_for if assigned.expected else cause)
         self.events.emit(WorkerStopped(number, worker.segment, process.pid, words, assigned.expected))
         process.close()
         if worker.life is Life.STARTING and not assigned.expected:
@@ -363,8 +374,16 @@ class Engine:
                 self._lost_start()
             else:
                 self._died_starting(worker.segment, words)
-        hopeless = self._jobs.take_back(worker, assigned, status, words, innocent=cause == LOST)
+        innocent = cause == LOST or assigned.innocent
+        hopeless = self._jobs.take_back(worker, assigned, status, words, innocent=innocent)
         self._error = self._error or hopeless
+        if assigned.over_memory:
+            told = took_too_much(self.plan.segments[worker.segment], status, self.limits, alone=worker.alone)
+            if isinstance(told, WorkerError):
+                self._error = told
+            elif not self._told:
+                self.events.emit(Notice(told, "warning"))
+            self._told = True
 
     def _drain(self, number: int, assigned: AssignedWork) -> None:
         """Take what a dead worker had sent before it died."""
@@ -386,16 +405,8 @@ class Engine:
 
     def _enforce_limits(self) -> None:
         for number, assigned in self._assigned.items():
-            segment = self.plan.segments[self.state.workers[number].segment]
-            if self._limits[segment.index] is None or not assigned.groups:
-                continue
-            status = read_status(assigned.process.page)
-            if status.task not in assigned.groups or not 0 <= status.stage < len(segment.stages):
-                continue
-            limit = segment.stages[status.stage].time_limit_s
-            if limit is not None and status.running_s > limit and not assigned.over_limit:
-                assigned.over_limit = True
-                assigned.process.kill()
+            if assigned.groups:
+                self._time_limits[self.state.workers[number].segment].enforce(assigned)
 
     # --- time ---
 

@@ -64,19 +64,24 @@ class LocalExecutor(BaseExecutor):
             return
         from gristmill.backends.local.engine import Engine
         from gristmill.backends.local.fork_server import start_server
+        from gristmill.backends.local.limits import WorkerLimits
         from gristmill.backends.local.shared_files import SharedFolder, sweep
 
         sweep()
         modules, packages = _modules_of(plan)
         start_server(modules, packages=packages)
         _compile_missing_kernels(plan)
+        # Without a budget, a worker is stopped only when it alone takes all that there is, not most of it.
+        memory = available_memory() if self.settings.budget_bytes is None else self.settings.budget_bytes
+        limits = WorkerLimits(self.settings.time_limit_s, memory, self.settings.on_memory)
         state = self._state(plan)
         base = None
         if state.batch_mode:
             base = _spill_base(plan)
             sweep(bases=[base])
         with SharedFolder.create(uuid.uuid4().hex[:12], base=base) as folder:
-            Engine(plan, work, state, folder, gpu_names(self.settings.num_gpus), [*modules, *packages]).run()
+            gpus = gpu_names(self.settings.num_gpus)
+            Engine(plan, work, state, folder, gpus, [*modules, *packages], limits=limits).run()
 
     def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
         """Whether worker processes would be of no use."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gristmill.backends.local.fork_server import WorkerProcess
@@ -30,12 +30,25 @@ class Job:
 
 @dataclass(slots=True)
 class AssignedWork:
-    """What the engine keeps about a worker beside the scheduler's view of it; `groups` are the jobs it has."""
+    """What the engine keeps about a worker beside the scheduler's view of it.
+
+    Attributes:
+        groups: The jobs that it has, by the number of the group.
+        slow_stages: Stages that give the documents of a group in small pieces, by the number of the group.
+        first_calls: When the first call of each stage was seen that took long, for those who have to bear with it.
+        over_limit: It was stopped because a document takes too long.
+        over_memory: It was stopped because it took too much memory.
+        innocent: Why it was stopped says nothing about a document.
+    """
 
     process: WorkerProcess
     link: Link
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    slow_stages: dict[int, Collection[int]] = field(default_factory=dict)
+    first_calls: dict[int, int] = field(default_factory=dict)
     over_limit: bool = False
+    over_memory: bool = False
+    innocent: bool = False
     expected: bool = False
     stopped_for: str = "finished"
 
@@ -126,9 +139,10 @@ class Jobs:
                 if group == blamed and not innocent:
                     known = len(jobs) == 1 and status.task == group
                     place = Place(status.batch, status.stage, status.lo, status.hi) if known else None
-                    again = job.attempts.died(
-                        place, words, was_alone=worker.alone and len(jobs) == 1, certain=known and assigned.over_limit
-                    )
+                    alone = worker.alone and len(jobs) == 1
+                    # What a worker held before does not count against the documents that it had in the end.
+                    certain = known and (assigned.over_limit or (assigned.over_memory and alone))
+                    again = job.attempts.died(place, words, was_alone=alone, certain=certain)
                     if not again:
                         hopeless = self._hopeless(job, words)
                 segment.put(Queued(job.number, job.task.nbytes, job.attempts.alone), first=True)

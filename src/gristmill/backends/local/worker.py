@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
@@ -268,7 +269,8 @@ def _in_turn(
         status.begin(group)
         try:
             with interrupts:
-                _run_group(runner, group, tasks, hints, outbox, time.perf_counter, lambda: status.write(IDLE))
+                handing_on, finished = partial(status.begin, group), partial(status.write, IDLE)
+                _run_group(runner, group, tasks, hints, outbox, time.perf_counter, handing_on, finished)
         except KeyboardInterrupt:
             outbox.give_up()
             return False
@@ -364,7 +366,7 @@ def _around_gpu(
                     return
                 mine.group, tasks, hints = item
                 del item
-                _run_group(own_runner, mine.group, tasks, hints, outbox, mine.clock, lambda: None)
+                _run_group(own_runner, mine.group, tasks, hints, outbox, mine.clock, _nothing, _nothing)
                 del tasks
             except BaseException as error:
                 outbox.message(Failed(_sendable(error)))
@@ -410,11 +412,13 @@ def _run_group(
     hints: Any,
     outbox: _Outbox,
     clock: Callable[[], float],
+    handing_on: Callable[[], None],
     finished: Callable[[], None],
 ) -> None:
     """Run a group of tasks and send what comes out."""
     begun = clock()
     for result in runner.run(tasks, hints):
+        handing_on()  # which may have to wait for room: no document is to blame for that
         if isinstance(result, TaskEnd):
             outbox.message(Ended(group, result))
         else:
@@ -423,6 +427,10 @@ def _run_group(
     seconds = clock() - begun
     finished()
     outbox.done(group, seconds, runner.call_counts)
+
+
+def _nothing() -> None:
+    """Calls are made elsewhere, and say where they are themselves."""
 
 
 def _prepared(prepare: Prepare, step_log: _StatusLog) -> SegmentRunner:

@@ -14,7 +14,12 @@ from gristmill.stages.text.io.reader.jsonl import check_reader_options
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
 from gristmill.storage.formats import EXTENSIONS
-from gristmill.storage.parquet_blocks import DEFAULT_BLOCK_BYTES, TableBlock, read_parquet_blocks
+from gristmill.storage.parquet_blocks import (
+    DEFAULT_BLOCK_BYTES,
+    DEFAULT_MAX_RECORD_BYTES,
+    TableBlock,
+    read_parquet_blocks,
+)
 from gristmill.storage.partitions import Partition, find_damage, make_partitions
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
@@ -30,6 +35,7 @@ class ParquetReaderStage(ReaderStage):
     Args:
         fields: Only these columns.
         batch_bytes: About how much data a batch holds.
+        max_record_bytes: A larger row is quarantined.
         storage_options: Options of the file system, for URLs.
         errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
             U+FFFD and count the document as changed.
@@ -37,12 +43,14 @@ class ParquetReaderStage(ReaderStage):
 
     name = "parquet_reader"
     fork_safe = True
+    max_record_bytes: int | str | None = None
 
     def __init__(
         self,
         fields: Sequence[str] | None = None,
         *,
         batch_bytes: int | str | None = None,
+        max_record_bytes: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         errors: TextErrors = "quarantine",
     ) -> None:
@@ -52,6 +60,8 @@ class ParquetReaderStage(ReaderStage):
             self.handle_errors(errors)
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.schema: Any = None
+        if max_record_bytes is not None:  # left out, it is no part of the plan, as in outputs of earlier versions
+            self.max_record_bytes = max_record_bytes
 
     def inputs(self) -> Spec:
         return ["data"], []
@@ -66,6 +76,9 @@ class ParquetReaderStage(ReaderStage):
             schema=self.schema,
             fields=self.fields,
             block_bytes=DEFAULT_BLOCK_BYTES if self.batch_bytes is None else parse_size(self.batch_bytes),
+            max_record_bytes=(
+                DEFAULT_MAX_RECORD_BYTES if self.max_record_bytes is None else parse_size(self.max_record_bytes)
+            ),
             storage_options=self.storage_options,
             errors=self.errors,
         )
@@ -99,7 +112,7 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
         files_per_partition: Whole files per partition; small ones are read as one batch.
         blocksize: Partitions of about this size; a large file is split at its row groups.
         fields: Only these columns.
-        read_kwargs: `batch_bytes` and `errors` of the reader, `storage_options` of the file system.
+        read_kwargs: `batch_bytes`, `max_record_bytes` and `errors` of the reader, `storage_options` of the file system.
         task_type: Only "document".
         file_extensions: Which files of a folder to take. Without it, a folder that holds JSONL too is refused.
         limit: Read at most this many partitions.
@@ -136,7 +149,6 @@ class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):
     ) -> None:
         settings = dict(read_kwargs or {})
         check_reader_options(type(self).__name__, settings, task_type, _generate_ids, _assign_ids)
-        settings.pop("max_record_bytes", None)
         self.storage_options = settings.pop("storage_options", storage_options)
         self.read_kwargs = settings if errors == "quarantine" else {**settings, "errors": errors}
         self.file_paths = plain_paths(file_paths)

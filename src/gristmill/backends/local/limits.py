@@ -1,0 +1,143 @@
+"""Stops workers that take too long with a document, or more memory than the run may have.
+
+A stage without a time limit of its own gets a whole batch at once, and may take any time for that. So the default limit
+first only shows that the batch must be given in small pieces; a piece that exceeds it is searched for the document.
+
+A process can take gigabytes within a second. So the memory of each worker is looked at by a thread of its own, the more
+often the closer it comes to its limit, and by a figure that costs the kernel nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gristmill.backends.local.fork_server import server_pid
+from gristmill.backends.local.jobs import AssignedWork
+from gristmill.backends.local.messages import WorkerStatus, read_status
+from gristmill.backends.plan import Segment
+from gristmill.errors import WorkerError
+from gristmill.execution.recovery import Hints
+from gristmill.figures import format_size
+from gristmill.observe.memory import private_bytes
+
+OVER_TIME = "time limit"
+OVER_MEMORY = "memory budget"
+
+_FIRST_CALL = 2
+"""How many times the limit the first call of a stage in a worker may take: it may compile or load something."""
+_FASTEST = 16 << 30
+"""Bytes that a process takes within a second at most."""
+_SHORTEST_S, _LONGEST_S = 0.01, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """What a worker may take.
+
+    Attributes:
+        time_s: How long a document may take in a stage without a time limit of its own; None: any time.
+        memory: How much memory the run may have, at which a worker that takes it alone is stopped.
+        on_memory: What then becomes of the documents in its hands: they are searched for the one that takes so much,
+            which is quarantined, or the run fails.
+    """
+
+    time_s: float | None
+    memory: int
+    on_memory: Literal["quarantine", "fail"] = "quarantine"
+
+
+class TimeLimits:
+    """The time limits of one segment, those of its stages and the default one.
+
+    Args:
+        segment: The stages.
+        default_s: The limit for those that have none and hold no model; None: no limit.
+    """
+
+    def __init__(self, segment: Segment, default_s: float | None) -> None:
+        self._own = [stage.time_limit_s for stage in segment.stages]
+        exempt = default_s is None or bool(segment.resources.gpus)
+        self._default = [None if exempt or stage.needs_own_worker else default_s for stage in segment.stages]
+        self._slow: dict[int, float] = {}
+
+    def hints(self, found: Hints) -> Hints:
+        """What is known about a task, with the stages that get their documents in small pieces from now on."""
+        return Hints(found.slices, found.poison, dict(self._slow))
+
+    def enforce(self, assigned: AssignedWork) -> None:
+        """Stop a worker that has been busy with the same documents for too long."""
+        status = read_status(assigned.process.page)
+        if assigned.over_limit or status.task not in assigned.groups or not 0 <= status.stage < len(self._own):
+            return
+        own, default = self._own[status.stage], self._default[status.stage]
+        if own is not None:
+            assigned.over_limit = status.running_s > own
+        elif default is not None and status.hi > status.lo and self._is_over(assigned, status, default):
+            known = status.stage in assigned.slow_stages.get(status.task, ()) or status.hi - status.lo == 1
+            assigned.over_limit, assigned.innocent = True, not known
+            self._slow[status.stage] = default
+        if assigned.over_limit:
+            assigned.process.kill()
+
+    @staticmethod
+    def _is_over(assigned: AssignedWork, status: WorkerStatus, limit_s: float) -> bool:
+        first = assigned.first_calls.setdefault(status.stage, status.started_ns)
+        return status.running_s > limit_s * (_FIRST_CALL if status.started_ns == first else 1)
+
+
+def why_stopped(assigned: AssignedWork) -> str | None:
+    """The limit for which a worker was stopped, in the words of the record; None if it was not."""
+    return OVER_TIME if assigned.over_limit else OVER_MEMORY if assigned.over_memory else None
+
+
+def took_too_much(segment: Segment, status: WorkerStatus, limits: WorkerLimits, *, alone: bool) -> WorkerError | str:
+    """What to say about a worker that was stopped for its memory; the error that ends the run, if that is asked for.
+
+    Only a worker that had one task and none before shows that the stage takes so much, and has not kept it.
+    """
+    name = f"Stage {segment.stages[status.stage].name!r}" if 0 <= status.stage < len(segment.stages) else segment.name
+    said = f"{name} alone took more memory than this run may have ({format_size(limits.memory)})"
+    if not alone or limits.on_memory == "quarantine":
+        return f"{said} and was stopped; its documents are tried again, in pieces if need be."
+    return WorkerError(
+        f"{said}. Give it less at once (batch_bytes of the reader), raise --memory-budget (memory_budget), or set "
+        "documents that take so much aside with on_memory='quarantine'. Run the same command again to resume.",
+        cause=OVER_MEMORY,
+    )
+
+
+class MemoryGuard:
+    """Stops every worker that alone takes more memory than there is.
+
+    Args:
+        workers: Gives the workers; called in the thread.
+        limit: Gives how much one may have for itself; called in the thread.
+    """
+
+    def __init__(self, workers: Callable[[], Iterable[AssignedWork]], limit: Callable[[], int]) -> None:
+        self._workers = workers
+        self._limit = limit
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True, name="memory-guard").start()
+
+    def close(self) -> None:
+        """Stop nobody any more; returns at once."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        shared, measured_at, pause = 0, float("-inf"), 0.0
+        while not self._over.wait(pause):
+            if time.monotonic() - measured_at > 1:
+                shared, measured_at = private_bytes(server_pid() or 0), time.monotonic()
+            limit, room = self._limit(), _FASTEST
+            for assigned in self._workers():
+                left = limit - (private_bytes(assigned.process.pid) - shared)
+                if left < 0 and not assigned.over_memory:
+                    assigned.over_memory = True
+                    assigned.process.kill()
+                room = min(room, left)
+            pause = min(max(room / _FASTEST, _SHORTEST_S), _LONGEST_S)
