@@ -6,15 +6,20 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gristmill.errors import GristmillError
 
 FULL = os.environ.get("GRISTMILL_HOSTILE") == "full"
 """Whether all attacks are to be made (`make test-hostile`), or a small part of them."""
+
+
+_ROOT = Path(__file__).parents[2]
 
 
 class Outcome(NamedTuple):
@@ -63,6 +68,19 @@ def attempt(attack: Callable[[], Any], *, seconds: float = 30.0, memory: int | N
         return Outcome("killed", signal.Signals(os.WTERMSIG(status)).name)
     kind, _, detail = said.decode("utf-8", "replace").partition("\n")
     return Outcome(kind or "killed", detail)
+
+
+def attempt_fresh(module: str, function: str, *args: object, seconds: float = 120.0) -> Outcome:
+    """Call a function of a module in a new interpreter, for code that does not survive a fork, as Polars does not."""
+    code = f"import {module} as m; print(repr(m.{function}(*{args!r})))"
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return Outcome("hung", f"no end after {seconds:g} s")
+    if done.returncode < 0:
+        return Outcome("killed", signal.Signals(-done.returncode).name)
+    return Outcome("raised", done.stderr[-2000:]) if done.returncode else Outcome("done", done.stdout.strip())
 
 
 def _child(attack: Callable[[], Any], writer: int, memory: int | None) -> int:

@@ -181,7 +181,7 @@ def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, st
             proper = False
             alpha = False
             at = begin
-            if _LETTERS[data[begin]]:
+            if begin < end and _LETTERS[data[begin]]:
                 proper = alpha = True
             while at < end and not (proper and alpha):
                 point, width = decode(data, at)

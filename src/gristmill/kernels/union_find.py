@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.kernels.compiler import kernel, leaf
+from gristmill.kernels.compiler import inlined, kernel, leaf
 
 Floats = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
@@ -110,14 +110,14 @@ def group_pairs(
     return firsts[:made].copy(), seconds[:made].copy(), equal[:made].copy()
 
 
-@kernel
+@inlined
 def _grown(values):
     larger = np.empty(2 * len(values), np.uint64)
     larger[: len(values)] = values
     return larger
 
 
-@kernel
+@inlined
 def _grown_flags(values):
     larger = np.empty(2 * len(values), np.bool_)
     larger[: len(values)] = values

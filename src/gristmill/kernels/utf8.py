@@ -1,7 +1,8 @@
 """UTF-8 for every kernel: decoding characters, white space and line breaks, counting, comparing and validating bytes.
 
 White space is that of Python's `str`, line breaks are those of `str.splitlines`. All take arrays of bytes that hold
-valid UTF-8, except `find_invalid_utf8` and `invalid_rows`, which find out whether they do.
+valid UTF-8, except `find_invalid_utf8` and `invalid_rows`, which find out whether they do. What others make of bytes
+that are none means nothing, but they stay inside of the array and of Unicode.
 """
 
 from __future__ import annotations
@@ -52,16 +53,24 @@ def decode(data, at):
     first = np.int64(data[at])
     if first < 0x80:
         return first, 1
+    left = len(data) - at
     if first < 0xE0:
+        if left < 2:
+            return np.int64(0xFFFD), 1
         return (first & 0x1F) << 6 | (np.int64(data[at + 1]) & 0x3F), 2
     if first < 0xF0:
+        if left < 3:
+            return np.int64(0xFFFD), 1
         return (first & 0x0F) << 12 | (np.int64(data[at + 1]) & 0x3F) << 6 | (np.int64(data[at + 2]) & 0x3F), 3
-    return (
+    if left < 4:
+        return np.int64(0xFFFD), 1
+    point = (
         (first & 0x07) << 18
         | (np.int64(data[at + 1]) & 0x3F) << 12
         | (np.int64(data[at + 2]) & 0x3F) << 6
         | (np.int64(data[at + 3]) & 0x3F)
-    ), 4
+    )
+    return min(point, np.int64(0x10FFFF)), 4
 
 
 @leaf

@@ -60,6 +60,8 @@ def _invalid_in_chunk(chunk: pa.Array) -> Mask:
         _, offsets, data = chunk.buffers()
         width = np.int32 if pa.types.is_string(chunk.type) else np.int64
         bounds = np.frombuffer(offsets, width)[chunk.offset : chunk.offset + len(chunk) + 1].astype(np.int64)
+        if len(bounds) <= len(chunk):
+            return np.ones(len(chunk), np.bool_)
         content = np.frombuffer(data or b"", np.uint8)
         bounds.flags.writeable = content.flags.writeable = False  # one layout means one compilation
         invalid: Mask = invalid_rows(content, bounds)
