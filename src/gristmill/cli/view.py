@@ -54,11 +54,11 @@ def command(
         _export(view, export)
         return
     with Server(view, port) as server:
-        echo(f"{view.catalog.documents:,} documents of {output} at {server.url}\nPress Ctrl+C to stop.")
-        sys.stdout.flush()
-        if browser:
-            _open(server.url)
         try:
+            echo(f"{view.catalog.documents:,} documents of {output} at {server.url}\nPress Ctrl+C to stop.")
+            sys.stdout.flush()
+            if browser:
+                _open(server.url)
             server.serve_forever()
         except KeyboardInterrupt:
             echo("Stopped.")

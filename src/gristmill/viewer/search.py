@@ -6,6 +6,7 @@ or when its time is up. What it returns names the place to continue from, so tha
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterator
@@ -113,7 +114,7 @@ class Search:
         """The next documents, at most `limit`; fewer when the time is up, and then there is a cursor."""
         found = Page()
         until = time.monotonic() + seconds
-        while True:
+        for piece in itertools.count():
             partition, rows, after = self._left
             taken = rows[: limit - len(found.places)]
             found.places += [(partition, int(row)) for row in taken]
@@ -122,7 +123,8 @@ class Search:
                 found.cursor = Cursor(partition, int(self._left[1][0]))
                 break
             found.cursor = after
-            if after is None or len(found.places) >= limit or time.monotonic() > until:
+            # At least one piece in each call, or a slow one would never be passed.
+            if after is None or len(found.places) >= limit or (piece and time.monotonic() > until):
                 break
             self._left = next(self._pieces, ("", _NO_ROWS, None))
         found.searched = self._searched(found.cursor)
@@ -133,13 +135,14 @@ class Search:
         """How many documents match up to a place, that place, and the documents searched; None when all were."""
         number = 0
         until = time.monotonic() + seconds
-        while True:
+        for piece in itertools.count():
             _, rows, after = self._left
             number += len(rows)
             self._left = ("", _NO_ROWS, after)
-            if after is None or time.monotonic() > until:
-                return number, after, self._searched(after)
+            if after is None or (piece and time.monotonic() > until):
+                break
             self._left = next(self._pieces, ("", _NO_ROWS, None))
+        return number, after, self._searched(after)
 
     def _searched(self, cursor: Cursor | None) -> int:
         if cursor is None:

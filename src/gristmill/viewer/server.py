@@ -80,7 +80,7 @@ class Server(ThreadingHTTPServer):
 
     def start(self) -> threading.Thread:
         """Serve in the background; `shutdown` ends it."""
-        thread = threading.Thread(target=self.serve_forever, name="viewer", daemon=True)
+        thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="viewer", daemon=True)
         thread.start()
         return thread
 

@@ -66,7 +66,7 @@ async function start() {
   for (const one of run.reasons) gone.set(one.outcome, (gone.get(one.outcome) || 0) + one.documents);
   $("totals").replaceChildren();
   for (const [name, count] of [["kept", run.kept], ["dropped", gone.get("dropped") || 0], ["quarantined", gone.get("quarantined") || 0]]) {
-    $("totals").append(make("span", {class: `badge ${name}`, text: `${number(count)} ${name}`}), " ");
+    $("totals").append(make("span", {class: count ? `badge ${name}` : "badge", text: `${number(count)} ${name}`}), " ");
   }
   showNotes(run.notes);
   showLabels(run.labels);
@@ -88,7 +88,7 @@ function showLabels(labels) {
   const given = labels.keep + labels.drop;
   $("labels").textContent = given ? `${number(given)} labelled` : "";
   $("labels").title = labels.file || "";
-  $("export").disabled = !given;
+  $("export").hidden = !given;
   state.run.labels = labels;
 }
 
