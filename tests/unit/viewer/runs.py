@@ -17,7 +17,7 @@ LONG = "a very long line " * 650_000
 """More than 10 MB."""
 
 HOSTILE = {
-    "script": "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'> ten words at the very least follow here",
+    "script": "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'> with enough words to be kept",
     "bidi": "\u202eright to left override\u2066 and שלום עולם مرحبا with enough words to be kept by the filter",
     "broken": "a lone surrogate \ud83d and nul \u0000 and \ufffe in between with enough words to be kept here",
     "<b>bold</b>": "an id that looks like markup with enough words to be kept by the filter of words here",
@@ -26,13 +26,14 @@ HOSTILE = {
 
 def write_input(folder: Path) -> None:
     """Two files: eight ordinary documents and four hostile ones, and one broken line and a long one."""
-    words = "the quick brown fox jumps over the lazy dog again and again until evening comes".split()
+    sentence = "the quick brown fox jumps over the lazy dog again and again until evening comes"
+    words = sentence.split()
     first: list[Any] = [
-        {"id": f"doc-{n}", "url": f"https://example.org/{n}", "text": " ".join(words[:n] + [f"number{n}"])}
+        {"id": f"doc-{n}", "url": f"https://example.org/{n}", "text": " ".join([*words[:n], f"number{n}"])}
         for n in range(0, 16, 2)
     ]
     first.append(
-        {"id": "linked", "url": "https://example.org/linked", "text": " ".join(words) + " https://spam.example/x end"}
+        {"id": "linked", "url": "https://example.org/linked", "text": sentence + " https://spam.example/x end"}
     )
     second: list[Any] = [
         {"id": name, "url": f"https://h.example/{n}", "text": text} for n, (name, text) in enumerate(HOSTILE.items())

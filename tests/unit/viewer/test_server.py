@@ -20,6 +20,7 @@ from gristmill.errors import UsageError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.viewer.app import View
 from gristmill.viewer.server import Server
+from tests.unit.viewer.runs import HOSTILE
 
 
 @pytest.fixture
@@ -173,9 +174,7 @@ def test_questions(client: Client) -> None:
     assert len(answer("/api/search?status=quarantined")["hits"]) == 1  # type: ignore[arg-type]
     assert answer("/api/count?status=kept")["count"] == 9
     assert answer(f"/api/find?name={quote('doc-2')}")["note"] == ""
-    assert answer("/api/document?ref=b%232")["text"] == "a lone surrogate \ud83d and nul \0 and \ufffe in between" + (
-        " with enough words to be kept here"
-    )
+    assert answer("/api/document?ref=b%232")["text"] == HOSTILE["broken"]
     assert answer("/api/text?ref=b%235&offset=20000&side=input")["offset"] == 20000
     assert answer("/api/diff?ref=a%238")["equal"] is False
     assert set(answer("/api/snippets?refs=a%231%0Ab%236")["snippets"]) == {"a#1", "b#6"}  # type: ignore[call-overload]

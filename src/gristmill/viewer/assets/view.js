@@ -74,9 +74,9 @@ async function start() {
   $("sources").replaceChildren(...run.sources.map((name) => make("option", {value: name})));
   $("score-choice").hidden = !run.scores.length;
   for (const name of run.scores) $("score_name").append(make("option", {value: name, text: name}));
+  const open = new URLSearchParams(location.hash.slice(1)).get("document");
   restore();
   await search();
-  const open = new URLSearchParams(location.hash.slice(1)).get("document");
   if (open) await show(open);
 }
 
