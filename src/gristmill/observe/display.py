@@ -58,7 +58,7 @@ def make_listener(
 
     Args:
         kind: `live` (a table that renews itself), `lines` (one line per `logging_interval`), `off`, or `auto`: live
-            on a terminal, lines elsewhere.
+            on a terminal, a table below the cell in a notebook, lines elsewhere.
         logging_interval: Seconds between two lines.
         stream: Where to; stderr by default.
         now: The clock; tests give their own.
@@ -69,6 +69,11 @@ def make_listener(
     if kind not in ("auto", "live", "lines", "off"):
         raise UsageError(f"display={kind!r}: choose 'auto', 'live', 'lines' or 'off'.")
     target = sys.stderr if stream is None else stream
+    if kind == "auto" and stream is None and "ipykernel" in sys.modules:
+        from gristmill.observe.notebook_display import NotebookDisplay, is_notebook
+
+        if is_notebook():
+            return NotebookDisplay(target, logging_interval, now)
     if kind == "auto":
         try:
             can_redraw = target.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
@@ -196,7 +201,7 @@ class Progress:
             self.workers = len(self._alive)
 
 
-def _line(progress: Progress) -> str:
+def line_of(progress: Progress) -> str:
     """How things stand now."""
     parts = _totals(progress, per_second=progress.rate)
     if not progress.rows_read:
@@ -213,7 +218,7 @@ def _line(progress: Progress) -> str:
     return " · ".join(parts)
 
 
-def _last_line(progress: Progress) -> str:
+def last_line(progress: Progress) -> str:
     """How it ended; what went wrong is told by the error that ends the run."""
     elapsed = progress.now() - progress.started
     parts = _totals(progress, per_second=progress.rows_read / elapsed if elapsed > 0 else 0.0)
@@ -316,12 +321,12 @@ class LineDisplay(Display):
             line = ", ".join([*parts, f"executor {event.executor}"])
         elif isinstance(event, RunFinished):
             self.close()
-            line = _last_line(self._progress)
+            line = last_line(self._progress)
         elif isinstance(event, Notice) and event is not _NOTHING:
             line = event.message if event.level == "info" else f"{event.level}: {event.message}"
         elif self._now() - self._drawn >= self._interval:
             self._drawn = self._now()
-            line = _line(self._progress)
+            line = line_of(self._progress)
         else:
             return
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
@@ -356,7 +361,7 @@ class LiveDisplay(Display):
             self._screen().print(printable(event.message), style=colour, markup=False)
         if isinstance(event, RunFinished):
             self.close()
-            self._screen().print(printable(_last_line(self._progress)), markup=False)
+            self._screen().print(printable(last_line(self._progress)), markup=False)
         elif self._live is not None and self._now() - self._drawn >= self._interval:
             self._drawn = self._now()
             self._live.update(self._picture(), refresh=True)
@@ -398,6 +403,6 @@ class LiveDisplay(Display):
         done = progress.share_done
         bar = ProgressBar(total=None if done is None else 1.0, completed=done or 0.0, width=_BAR_WIDTH)
         foot = Table.grid(padding=(0, 1))
-        foot.add_row(bar, Text("" if done is None else share(done)), Text(_line(progress), style="bold"))
+        foot.add_row(bar, Text("" if done is None else share(done)), Text(line_of(progress), style="bold"))
         tables = [table] if stages else []
         return Group(*tables, *(Text(line, style="dim") for line in more), foot)

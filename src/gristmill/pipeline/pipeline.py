@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gristmill import notebook
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import StageFailedError
 from gristmill.observe.events import Listener
@@ -81,7 +82,7 @@ class Pipeline:
                 lines.append(f"   reads: {', '.join(needed[1])}")
             if given[1]:
                 lines.append(f"   gives: {', '.join(given[1])}")
-        return "\n".join(lines)
+        return notebook.ShownText("\n".join(lines))
 
     def explain(
         self,
@@ -104,7 +105,7 @@ class Pipeline:
         options = Options(
             id_field=id_field, url_field=url_field, scores=scores, record_path=record_path, salvage=salvage
         )
-        return explain(self, as_executor(executor), options)
+        return notebook.ShownText(explain(self, as_executor(executor), options))
 
     def run(
         self,
@@ -214,6 +215,8 @@ class Pipeline:
         from gristmill.pipeline.replay import replay
 
         return replay(self, executor, **options)
+
+    _repr_html_ = notebook.of_pipeline
 
     def __repr__(self) -> str:
         return f"Pipeline(name={self.name!r}, stages=[{', '.join(stage.name for stage in self.stages)}])"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from gristmill import notebook
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
 from gristmill.errors import ResumeError, VerificationError
@@ -59,6 +60,8 @@ class ReplayReport:
     partitions: int = 0
     missing: int = 0
     plan_changes: list[str] = field(default_factory=list)
+
+    _repr_html_ = notebook.as_text
 
     def __str__(self) -> str:
         text = (

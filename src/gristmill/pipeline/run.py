@@ -12,6 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from gristmill import notebook
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment
 from gristmill.errors import GristmillError, OutputError, PlanningError, UsageError
@@ -37,7 +38,6 @@ from gristmill.tracking.accounting import settled
 
 if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline
-
 
 NEEDS_ALL = attrgetter("needs_all_documents")
 
@@ -79,6 +79,7 @@ class RunReport:
     alarms: tuple[str, ...] = ()
     left_out: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Files of the input that were not read: for each reason their number and some examples."""
+    _repr_html_ = notebook.of_report
 
     @property
     def dropped(self) -> int:
@@ -93,11 +94,8 @@ class RunReport:
                 lines.append(f"  {number:>8} dropped by {stage.name}: {reason}")
             for cause, number in stage.quarantined.items():
                 lines.append(f"  {number:>8} quarantined by {stage.name}: {cause}")
-        if self.left_out:
-            lines.append(sentence(self.left_out))
-        lines.extend(self.alarms)
-        if self.output:
-            lines.append(f"output: {self.output}")
+        lines.extend([sentence(self.left_out)] if self.left_out else [])
+        lines += [*self.alarms, f"output: {self.output}"] if self.output else self.alarms
         return "\n".join(lines)
 
 
@@ -107,6 +105,8 @@ class RunResult(list[Task[Any]]):
     With a writer these are the committed files of each partition, with what its stages cost (in runs of up to 10,000
     partitions; the report has the sums of all).
     """
+
+    _repr_html_ = notebook.of_result
 
     def __init__(self, tasks: Iterable[Task[Any]], report: RunReport) -> None:
         super().__init__(tasks)

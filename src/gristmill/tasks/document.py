@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from gristmill import notebook
 from gristmill.errors import StageDefinitionError
 from gristmill.ledger.record.trail import DROPPED, Changes, Decisions, Floats, QuarantinedRecord, Rows, Scores
 from gristmill.storage.valid_text import require_valid_text
@@ -41,6 +42,8 @@ class DocumentBatch(Task[Any]):
         >>> batch.num_items, batch.get_columns()
         (2, ['text'])
     """
+
+    _repr_html_ = notebook.of_batch
 
     def __init__(
         self,

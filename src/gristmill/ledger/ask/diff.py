@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gristmill import notebook
 from gristmill.ledger.ask.why import KEPT
 from gristmill.ledger.record.earlier_names import earlier_name
 
@@ -41,6 +42,8 @@ class LedgerDiff:
     def counts(self) -> dict[str, int]:
         """How many documents changed in which way."""
         return {str(key): int(number) for key, number in self.frame["change"].value_counts(sort=True).iter_rows()}
+
+    _repr_html_ = notebook.as_text
 
     def __str__(self) -> str:
         parts = [f"{number} {change}" for change, number in sorted(self.counts().items())]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from gristmill import notebook
 from gristmill.errors import UsageError
 from gristmill.ledger.ask.why import KEPT, Change, Decision, DocumentHistory, RecordedScore, Why, whole_number
 from gristmill.ledger.record.layout import RunFolder
@@ -61,6 +62,8 @@ class Ledger:
         self.folder = path
         self.folder.require_run()
         self.manifest = Manifest(self.folder)
+
+    _repr_html_ = notebook.of_ledger
 
     def __repr__(self) -> str:
         return f"Ledger({self.folder.path!r})"

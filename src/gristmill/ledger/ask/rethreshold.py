@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gristmill import notebook
 from gristmill.errors import UnknownNameError, UsageError, did_you_mean
 from gristmill.ledger.ask.why import KEPT
 from gristmill.ledger.record.earlier_names import recorded_name
@@ -81,6 +82,8 @@ class Recut:
             self.frame["status"].ne_missing(self.frame["status_before"])
             | self.frame["stage"].ne_missing(self.frame["stage_before"])
         )
+
+    _repr_html_ = notebook.as_text
 
     def __str__(self) -> str:
         parts = ", ".join(f"{number} {status}" for status, number in self.counts().items())

@@ -6,6 +6,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gristmill import notebook
 from gristmill.errors import GristmillError
 from gristmill.ledger.ask.lookup import Record, output_record, source_record, text_of
 from gristmill.ledger.ask.why import KEPT, DocumentHistory
@@ -32,6 +33,8 @@ class TextDiff:
     lines: list[str] = field(default_factory=list)
     equal: bool = False
     notes: list[str] = field(default_factory=list)
+
+    _repr_html_ = notebook.as_text
 
     def __str__(self) -> str:
         if self.notes:

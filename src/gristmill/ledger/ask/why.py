@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gristmill import notebook
+
 KEPT = "kept"
 _MAX_SHOWN = 200
 _MAX_FILES = 5
@@ -140,6 +142,8 @@ class Why:
         if not self.documents:
             return "never seen"
         return KEPT if self.kept else self.documents[0].status
+
+    _repr_html_ = notebook.as_text
 
     def __str__(self) -> str:
         asked = _shown(self.query)

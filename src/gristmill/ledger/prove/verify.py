@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
+from gristmill import notebook
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.figures import plural
 from gristmill.ledger.record.commit import find_imbalance, source_rows
@@ -61,6 +62,8 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether everything agrees, and no input file was damaged."""
         return not self.problems and not self.damaged
+
+    _repr_html_ = notebook.as_text
 
     def __str__(self) -> str:
         created = f" + {self.rows_created} created by stages" if self.rows_created else ""
