@@ -38,7 +38,7 @@ COMMANDS = {
     "dedup": "dedup:command",
     "demo": "demo:command",
     "diff": "diff:command",
-    "plan": "run:plan",
+    "plan": "plan:command",
     "quarantine": "quarantine:command",
     "recipes": "catalog:recipes",
     "replay": "replay:command",

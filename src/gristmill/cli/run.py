@@ -1,4 +1,4 @@
-"""`gristmill run` and `gristmill plan`: from the command line to a recipe, its variables and its executor."""
+"""`gristmill run`: from the command line to a recipe, its variables and its executor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from gristmill.backends.registry import executor_names
 from gristmill.cli.main import (
     before_the_run,
     common_options,
-    echo,
     json_option,
     marks_resumable,
     program,
@@ -285,46 +284,6 @@ def command(
 
     print_report(report, as_json=as_json, quiet=quiet, show_all=show_all, record=run_with.get("record_path"))
     ctx.exit(exit_code(report))
-
-
-@click.command("plan")
-@recipe_arguments
-@document_options
-@code_option
-@executor_options
-@salvage_option
-@ledger_options
-@record_option
-@common_options
-def plan(
-    recipe: str,
-    paths: tuple[str, ...],
-    settings: tuple[str, ...],
-    allow_code: tuple[str, ...],
-    executor: str | None,
-    workers: int | None,
-    memory_budget: str | None,
-    **explained_with: Any,  # those of `document_options`, and options that are called as those of `Pipeline.explain`
-) -> None:
-    """Check a recipe and show its plan.
-
-    Partitions, segments, workers, resources, and how much of the output an earlier run has left there, or why a run
-    would refuse it; give the options of the run to compare with. Fails where a run would: missing packages and models,
-    stores that cannot be reached. Reads listings, a few records and the manifest of the output, and writes nothing.
-
-    \b
-    gristmill plan english crawl/ clean/
-    """
-    from gristmill.recipes.adjust import adjust
-
-    assignments = read_settings(settings, paths, explained_with)
-    if assignments.variables.get("input_path") == STANDARD_INPUT:
-        raise click.UsageError("A plan looks at its input, and standard input can be read only once. Give a file.")
-    read = adjust(read_recipe(recipe, assignments), assignments.options)
-    search_current_folder(allow_code)
-    pipeline = read.pipeline(allow_code=allow_code)
-    engine = choose_executor(read, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
-    echo(pipeline.explain(engine, **explained_with))
 
 
 @dataclass(frozen=True, slots=True)
