@@ -176,7 +176,9 @@ class Greedy(ProcessingStage):
         return task
 
 
-def run_greedy(folder: Path, wanted: set[str], size: int, **config: Any) -> tuple[set[str], dict[str, str], int]:
+def run_greedy(
+    folder: Path, stage: Greedy, *, batch_bytes: str = "1MB", **config: Any
+) -> tuple[set[str], dict[str, str], int]:
     """What is written, what is quarantined, and the most that a process of the run took, looked at from outside."""
     source, out, most = folder / "in", folder / "out", 0
     source.mkdir()
@@ -192,7 +194,8 @@ def run_greedy(folder: Path, wanted: set[str], size: int, **config: Any) -> tupl
     over = threading.Event()
     watcher = threading.Thread(target=watch)
     watcher.start()
-    stages = [JsonlReader(str(source)), Greedy(wanted, size), JsonlWriter(str(out))]
+    reader = JsonlReader(str(source), read_kwargs={"batch_bytes": batch_bytes})
+    stages = [reader, stage, JsonlWriter(str(out))]
     try:
         Pipeline("greedy", stages=stages).run(LocalExecutor({"num_cpus": 1, **config}), error_budget=None)
     finally:
@@ -203,10 +206,31 @@ def run_greedy(folder: Path, wanted: set[str], size: int, **config: Any) -> tupl
     return kept, aside, most
 
 
+class Hoarder(Greedy):
+    """Keeps what it takes for every batch."""
+
+    name = "hoarder"
+    hoard: list[Any] | None = None
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        self.hoard = [*(self.hoard or []), np.ones(self.size, np.uint8)]
+        time.sleep(0.02)
+        return task
+
+
+@pytest.mark.skipif(not FULL, reason="replaces several workers; made by make test-hostile")
+def test_a_stage_that_keeps_more_than_the_budget(tmp_path: Path, record_property: Any) -> None:
+    """A stage that keeps memory from batch to batch: the run fails and says so, no document is blamed for it."""
+    record_property("tried", 1)
+    with pytest.raises(WorkerError, match=r"hoarder.*memory budget.*It keeps memory from batch to batch"):
+        run_greedy(tmp_path, Hoarder(set(), 50 * MIB), memory_budget="1GB", batch_bytes="500B")
+    assert not list(read_quarantine(str(tmp_path / "out")))
+
+
 def test_a_stage_that_takes_more_than_the_budget(tmp_path: Path, record_property: Any) -> None:
     """A stage that takes five times the budget within a second: stopped in time, its document found and quarantined."""
     record_property("tried", 1)
-    kept, aside, most = run_greedy(tmp_path, {"1-7"}, 5 * GIB, memory_budget="1GB")
+    kept, aside, most = run_greedy(tmp_path, Greedy({"1-7"}, 5 * GIB), memory_budget="1GB")
     assert aside == {"1-7": "memory budget"}
     assert len(kept) == 2 * ROWS - 1
     assert most < 1.5 * GIB
@@ -216,4 +240,4 @@ def test_a_stage_that_takes_more_than_the_budget_may_end_the_run(tmp_path: Path,
     """The same with on_memory=fail: the run ends with the name of the stage."""
     record_property("tried", 1)
     with pytest.raises(WorkerError, match=r"Stage 'greedy' alone took more memory .* \(1.0 GB\)"):
-        run_greedy(tmp_path, {"1-7"}, 5 * GIB, memory_budget="1GB", on_memory="fail")
+        run_greedy(tmp_path, Greedy({"1-7"}, 5 * GIB), memory_budget="1GB", on_memory="fail")

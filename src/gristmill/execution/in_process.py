@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from typing import Any
@@ -14,6 +16,7 @@ from gristmill.backends.plan import ExecutionPlan
 from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.runner import SegmentRunner, set_up_node
+from gristmill.execution.stage_call import LimitedCalls
 from gristmill.observe.events import Sample, TaskFinished
 from gristmill.observe.memory import measure_tree
 from gristmill.tasks.base import Task
@@ -24,12 +27,25 @@ _SAMPLE_S = 5.0
 """Seconds between two samples, at least; they are taken when a task has ended. A short run has one, at its end."""
 
 
-def run_in_process(plan: ExecutionPlan, work: Work) -> None:
-    """Push one task after the other through all segments; a task's results go on before the next one is taken."""
+def run_in_process(plan: ExecutionPlan, work: Work, *, time_limit_s: float | None = None) -> None:
+    """Push one task after the other through all segments; a task's results go on before the next one is taken.
+
+    Args:
+        plan: What to run.
+        work: Where tasks come from and results go.
+        time_limit_s: How long a document may take in a stage, as far as it can be interrupted here (`LimitedCalls`).
+    """
+    calls = LimitedCalls()
+    whole = plan.whole_partitions
     runners = [
-        SegmentRunner(segment, plan.settings, first=segment.index == 0, whole_partitions=plan.whole_partitions)
+        SegmentRunner(segment, plan.settings, first=segment.index == 0, whole_partitions=whole, calls=calls)
         for segment in plan.segments
     ]
+    # In another thread there is no way, and a program that uses the signal itself is left alone.
+    in_main_thread = threading.get_ident() == threading.main_thread().ident
+    if in_main_thread and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+        calls.limit_s = time_limit_s
+        signal.signal(signal.SIGALRM, calls.interrupt)
     started: list[SegmentRunner] = []
     failed = True
     highest = _highest_memory()
@@ -48,6 +64,8 @@ def run_in_process(plan: ExecutionPlan, work: Work) -> None:
             flow.run(place)
         failed = False
     finally:
+        if signal.getsignal(signal.SIGALRM) == calls.interrupt:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
         peak = _highest_memory()
         if peak <= highest:  # an earlier peak hides that of the run
             peak = measure_tree([os.getpid()]).pss_bytes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 from gristmill.backends.plan import RunSettings
@@ -56,6 +58,54 @@ class DirectCalls:
     clock = staticmethod(time.perf_counter)
 
 
+class OverTimeLimitError(BaseException):
+    """Raised in a stage that takes longer than `limit_s` for its documents; no exception that a stage would catch."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(limit_s)
+        self.limit_s = limit_s
+
+
+class LimitedCalls(DirectCalls):
+    """As `DirectCalls`, and interrupts a stage that works on the same documents for too long.
+
+    A signal does that, so only Python code in the main thread is interrupted, and what looks for signals, as `re` does.
+    Stages with a GPU or a worker of their own, and those that make documents, may take any time.
+
+    Attributes:
+        limit_s: How long a call may take; the first one of a stage twice as long, because it may load or compile
+            something. None: any time.
+    """
+
+    limit_s: float | None = None
+    running = False
+    known: Collection[str] = frozenset()
+
+    def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
+        """Call it; a stage that wants to end the process has failed like any other."""
+        stage: Any = getattr(method, "__self__", None)
+        exempt = stage.needs_own_worker or stage.resources.gpus or not isinstance(argument, DocumentBatch | list)
+        if self.limit_s is not None and not exempt:
+            signal.setitimer(signal.ITIMER_REAL, self.limit_s * (1 if stage.name in self.known else 2), 1.0)
+            self.running = True
+        try:
+            given = method(argument)
+            # What a generator does belongs to the call too.
+            return list(given) if self.running and isinstance(given, Iterator) else given
+        except SystemExit as error:
+            raise exited(error) from None
+        finally:
+            if self.running:
+                self.running = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                self.known = {*self.known, stage.name}
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """The handler of the signal; one that comes late finds nothing to interrupt."""
+        if self.running and self.limit_s is not None:
+            raise OverTimeLimitError(self.limit_s)
+
+
 def exited(error: SystemExit) -> RuntimeError:
     """The error for a stage that tried to end the process."""
     problem = RuntimeError(f"the stage called sys.exit({error.code!r}); raise an exception that says what is wrong")
@@ -92,6 +142,7 @@ class StageCaller:
         self.calls_made = 0
         self._calls = calls
         self._hints = Hints()
+        self._slow: dict[str, float] = {}
 
     def begin(self, hints: Hints) -> Trail:
         """Count calls from zero, with what earlier attempts at the same tasks have shown; gives the new counts."""
@@ -105,8 +156,8 @@ class StageCaller:
         call = self.calls_made
         self.calls_made += 1
         limit, few = stage.time_limit_s if self.can_be_killed else None, None
-        if place in self._hints.slow:
-            limit, few = self._hints.slow[place], FEW
+        if place in self._hints.slow or stage.name in self._slow:
+            limit, few = self._hints.slow.get(place) or self._slow[stage.name], FEW
         if call in self._hints.slices or call in self._hints.poison:
             slices = with_gaps(self._hints.slices.get(call, ()), task.num_items, limit, few)
             outputs = self._sliced(stage, place, call, task, slices)
@@ -121,7 +172,7 @@ class StageCaller:
 
     def takes_together(self, stage: Stage, place: int, tasks: Sequence[Task[Any]]) -> bool:
         """Whether nothing speaks against giving these tasks to the stage in one call."""
-        slow = stage.time_limit_s is not None or place in self._hints.slow
+        slow = stage.time_limit_s is not None or place in self._hints.slow or stage.name in self._slow
         careful = slow or self.settings.ignore_failures or self.calls_made in self._hints.slices
         return not careful and all(isinstance(task, DocumentBatch) for task in tasks)
 
@@ -138,6 +189,11 @@ class StageCaller:
         try:
             given = self._calls.call(stage.process_batch, list(documents))
             given = check_given(stage, given, method="process_batch")
+        except OverTimeLimitError as reached:
+            self._slow[stage.name] = reached.limit_s
+            for task in documents:
+                yield from self.each(OneByOne(stage), place, task)
+            return
         except Exception as error:
             raise self._located_among(stage, documents, error) from error
         seconds = self._calls.clock() - start
@@ -153,7 +209,8 @@ class StageCaller:
     def _call_stage(self, stage: Stage, task: DocumentBatch) -> list[Task[Any]]:
         """One call, accounted for; documents on which it raises are set aside, or the error names the first of them."""
         # A stage may give the task other data before it raises; the search begins with what went in.
-        as_it_was = task.slice(0, task.num_items) if self.settings.ignore_failures else task
+        again = self.settings.ignore_failures or not (stage.fork_safe or isinstance(stage, FusedStage))
+        as_it_was = task.slice(0, task.num_items) if again else task
         entry = enter(task, all_scores=self.all_scores)
         start = self._calls.clock()
         try:
@@ -164,6 +221,9 @@ class StageCaller:
             exits = [leave(entry, one) for one in given]
         except _DEFECTS:
             raise
+        except OverTimeLimitError as reached:
+            self._slow[stage.name] = reached.limit_s
+            return self._one_by_one(stage, as_it_was)
         except Exception as error:
             # A connection may fail for one document; a missing package fails all of them.
             hopeless = is_of_environment(error) and not isinstance(error, ConnectionError)
@@ -207,6 +267,16 @@ class StageCaller:
                 self.step_log.at(call, place, start, end)
                 outputs.append(self._call_stage(stage, task.slice(start, end - start)))
         return join_outputs(outputs)
+
+    def _one_by_one(self, stage: Stage, task: DocumentBatch) -> list[Task[Any]]:
+        """Give documents to a stage again that took too long for them: a few at a time, then each by itself."""
+        if task.num_items == 1:
+            self._quarantine(stage, task, 0, "time limit", "")
+            return []
+        step = FEW if task.num_items > FEW else 1
+        starts = range(0, task.num_items, step)
+        pieces = [task.slice(start, min(step, task.num_items - start)) for start in starts]
+        return join_outputs([self._call_stage(stage, piece) for piece in pieces])
 
     def _bisected(self, stage: Stage, task: DocumentBatch, error: Exception) -> list[Task[Any]]:
         """Split a batch on which the stage raised until the documents that cause it are alone."""
@@ -252,6 +322,8 @@ class StageCaller:
         enter(piece)
         try:
             check_given(stage, self._calls.call(stage.process, piece))
+        except OverTimeLimitError:
+            return None
         except Exception as error:
             return error
         return None
@@ -299,6 +371,8 @@ class OneByOne(FusedStage):
         self.stage = stage
         self.name = stage.name
         self.time_limit_s = stage.time_limit_s
+        self.resources = stage.resources
+        self.needs_own_worker = stage.needs_own_worker
         self.members = stage.members if isinstance(stage, FusedStage) else (stage,)
 
     def process(self, task: Any) -> Any:

@@ -67,7 +67,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
         resources: What one worker needs.
         batch_size: How many tasks a worker gets per call of `process_batch`.
         runtime_env: Packages or variables its workers need (used by executors on Ray).
-        time_limit_s: How long one document may take; a slower one is quarantined and its worker replaced.
+        time_limit_s: How long one document may take; a slower one is quarantined and its worker replaced. None: the
+            default limit of the local executor.
         runs_without_gpu: Lets a stage that asks for a GPU run on processors where there is none.
         needs_own_worker: Keeps the stage from sharing a worker with its neighbours (it holds a model, say).
         for_dropped: What to do, when a run records all scores, with documents that earlier stages dropped and that

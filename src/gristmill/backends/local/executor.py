@@ -60,7 +60,7 @@ class LocalExecutor(BaseExecutor):
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
         if self._runs_here(plan, work):
-            run_in_process(plan, work)
+            run_in_process(plan, work, time_limit_s=self.settings.time_limit_s)
             return
         from gristmill.backends.local.engine import Engine
         from gristmill.backends.local.fork_server import start_server

@@ -39,6 +39,10 @@ class AssignedWork:
         over_limit: It was stopped because a document takes too long.
         over_memory: It was stopped because it took too much memory.
         innocent: Why it was stopped says nothing about a document.
+        held: The memory that it has for itself, lately.
+        call_began: When the documents came that it has in hand.
+        held_before: What it held then.
+        leaks: It held most of what was too much before these documents came.
     """
 
     process: WorkerProcess
@@ -49,6 +53,10 @@ class AssignedWork:
     over_limit: bool = False
     over_memory: bool = False
     innocent: bool = False
+    held: int = 0
+    call_began: int = 0
+    held_before: int = 0
+    leaks: bool = False
     expected: bool = False
     stopped_for: str = "finished"
 
@@ -137,22 +145,24 @@ class Jobs:
             jobs = [self._jobs[number] for number in numbers]
             for job in reversed(jobs):
                 if group == blamed and not innocent:
-                    known = len(jobs) == 1 and status.task == group
+                    known = len(jobs) == 1 and status.task == group and not assigned.leaks
                     place = Place(status.batch, status.stage, status.lo, status.hi) if known else None
                     alone = worker.alone and len(jobs) == 1
                     # What a worker held before does not count against the documents that it had in the end.
                     certain = known and (assigned.over_limit or (assigned.over_memory and alone))
                     again = job.attempts.died(place, words, was_alone=alone, certain=certain)
                     if not again:
-                        hopeless = self._hopeless(job, words)
+                        hopeless = self._hopeless(job, words, leaks=assigned.leaks)
                 segment.put(Queued(job.number, job.task.nbytes, job.attempts.alone), first=True)
         return hopeless
 
-    def _hopeless(self, job: Job, words: str) -> WorkerError:
+    def _hopeless(self, job: Job, words: str, *, leaks: bool) -> WorkerError:
         task = job.task.task_id
+        keeps = "It keeps memory from batch to batch: give it smaller partitions (blocksize of the reader). "
+        advice = keeps if leaks else ""
         return WorkerError(
             f"{self._plan.segments[job.segment].name} killed its worker {job.attempts.deaths} times on {task} "
-            f"({words}), and no single document could be found to be the cause. "
+            f"({words}), and no single document could be found to be the cause. {advice}"
             "Committed output is intact; run again to go on after the cause is removed.",
             cause=words,
             task=task,

@@ -135,9 +135,13 @@ class MemoryGuard:
                 shared, measured_at = private_bytes(server_pid() or 0), time.monotonic()
             limit, room = self._limit(), _FASTEST
             for assigned in self._workers():
-                left = limit - (private_bytes(assigned.process.pid) - shared)
-                if left < 0 and not assigned.over_memory:
-                    assigned.over_memory = True
+                held = private_bytes(assigned.process.pid) - shared
+                began = read_status(assigned.process.page).started_ns
+                if began != assigned.call_began:
+                    assigned.call_began, assigned.held_before = began, min(held, assigned.held)
+                assigned.held = held
+                if held > limit and not assigned.over_memory:
+                    assigned.over_memory, assigned.leaks = True, assigned.held_before > limit / 2
                     assigned.process.kill()
-                room = min(room, left)
+                room = min(room, limit - held)
             pause = min(max(room / _FASTEST, _SHORTEST_S), _LONGEST_S)
