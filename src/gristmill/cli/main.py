@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import json
 import os
 import shlex
@@ -159,11 +160,18 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader of our output has left: click ends quietly
                 raise
-            _show(ctx, error, f"Error: {error}")
+            _show(ctx, error, f"Error: {_limit(error) or error}")
             ctx.exit(FAILED)
         except Exception as error:  # the outermost edge: nobody above could explain it
-            _show(ctx, error, unexpected_block(error))
+            limit = _limit(error)
+            _show(ctx, error, unexpected_block(error) if limit is None else f"Error: {limit}")
             ctx.exit(FAILED)
+
+
+def _limit(error: BaseException) -> str | None:
+    from gristmill.cli.limits import limit_sentence
+
+    return limit_sentence(error)
 
 
 def _is_wrong_use(error: BaseException) -> bool:
@@ -223,6 +231,15 @@ def main() -> None:
     """The entry point of the installed command."""
     # Imports make no garbage worth looking for, and looking takes a tenth of a small job.
     gc.disable()
+    # A closed standard stream would be the next file that is opened, and that file get what is printed.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 (for the life of the process, as the two below)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever the locale, nothing that is shown ends the command
+        sys.stdout.reconfigure(errors="backslashreplace")
     cli(prog_name="gristmill")
 
 

@@ -6,11 +6,13 @@ document ever crosses a process border.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gristmill.backends.plan import RunSettings
+from gristmill.errors import InputError
 from gristmill.ledger.record.commit import commit_partition
 from gristmill.ledger.record.layout import RunFolder, step_folder
 from gristmill.ledger.record.manifest import ManifestEntry
@@ -120,8 +122,25 @@ def join_pieces(
 def commit(
     sink: SinkStage, settings: RunSettings, partition: Partition, files: Sequence[WrittenFile], trail: Trail
 ) -> ManifestEntry:
-    """Make the staged files the partition's output."""
+    """Make the staged files the partition's output.
+
+    Raises:
+        InputError: A file that it was read from is no longer what it was when the run was planned.
+    """
     assert settings.output is not None
+    for part in partition.ranges:
+        try:
+            found = os.stat(part.path)
+        except (OSError, ValueError):
+            continue  # not a local file, or gone since: what was read of it is as planned
+        if part.stamp and (found.st_size, str(found.st_mtime_ns)) != (part.size, part.stamp):
+            raise InputError(
+                f"The input {part.path} was changed during the run ({part.size:,} bytes when the run was planned, now "
+                f"{found.st_size:,}), so that what was read of it may be a mixture. Nothing of {partition.id} is "
+                "committed. Run the same command again: finished partitions are kept, changed files are read again.",
+                path=part.path,
+                partition=partition.id,
+            )
     folder = RunFolder(settings.output, settings.storage_options, record_path=settings.record)
     if not files and folder.ending is not None:  # whoever named a file expects one, also where no document is left
         files = sink.open_part(f"{settings.staging}/{partition.id}{sink.extension}").close()

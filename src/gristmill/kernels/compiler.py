@@ -1,12 +1,15 @@
 """The decorators of compiled kernels and of their helpers.
 
 Kernels release the GIL and are cached on disk, so that a second process starts at once. The cache lies beside the
-source file or, where that folder is read-only, in the user's cache folder; numba keys it by processor and version.
+source file or, where that folder is read-only, in the user's cache folder, or else in a private folder of the temporary
+one; numba keys it by processor and version. Where nothing can be written, every process compiles for itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -25,13 +28,38 @@ compile_listeners: list[Callable[[str], None]] = []
 
 def kernel(function: F, **options: Any) -> F:
     """Compile `function` on its first call, without the GIL, and keep the result on disk."""
-    dispatcher = numba.njit(function, cache=True, nogil=True, error_model="numpy", **options)
+    options |= {"nogil": True, "error_model": "numpy"}
+    try:
+        dispatcher = numba.njit(function, cache=True, **options)
+    except RuntimeError:  # no folder to cache in
+        try:
+            numba.config.CACHE_DIR = _private_folder()
+            dispatcher = numba.njit(function, cache=True, **options)
+        except (OSError, RuntimeError):
+            return cast(F, numba.njit(function, **options))
     files = _helper_files(function, set()) - {function.__code__.co_filename}
     if files:
         stamp_files(dispatcher, files)
     load_lightly(dispatcher, _tell)
     all_kernels.append(dispatcher)
     return cast(F, dispatcher)
+
+
+def _private_folder() -> str:
+    """A folder of the temporary one that nobody else can write to: what is cached in it is code.
+
+    Raises:
+        OSError: There can be none.
+    """
+    import tempfile
+
+    folder = os.path.join(tempfile.gettempdir(), f"gristmill-kernels-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not ours alone")
+    return folder
 
 
 def float_kernel(function: F) -> F:

@@ -375,6 +375,12 @@ def check_usable(folder: RunFolder, *, write: bool = True) -> None:
             except OSError as error:
                 cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
                 raise OutputError(f"{output_error(path, cause)}{advice}", path=path, errno=error.errno) from error
+    for name in os.listdir(folder.record) if is_local(folder.record) and os.path.isdir(folder.record) else ():
+        if os.path.islink(f"{folder.record}/{name}"):
+            raise OutputError(
+                f"{folder.record}/{name} is a symbolic link, and nothing in a record may lead elsewhere. Remove it.",
+                path=f"{folder.record}/{name}",
+            )
 
 
 def check_apart(folder: RunFolder, partitions: Sequence[Partition], searched: Sequence[str]) -> None:

@@ -232,8 +232,8 @@ class Engine:
             # The start may have been cut in the middle; the next run gets a new fork server.
             stop_server()
             raise
-        except WorkerError:
-            self._lost_start()
+        except WorkerError as error:
+            self._lost_start(error)
             return
         if not self._server_bytes:
             # Together, because each page that both have counts half in either; later there are more to share with.
@@ -244,14 +244,14 @@ class Engine:
         self._selector.register(process.sentinel, selectors.EVENT_READ, number)
         self.events.emit(WorkerStarted(number, action.segment, process.pid, action.gpus))
 
-    def _lost_start(self) -> None:
+    def _lost_start(self, error: WorkerError | None = None) -> None:
         """The fork server has ended. That proves nothing about the documents, and a new one is soon there."""
         self._lost_starts += 1
         if self._lost_starts >= _MOST_LOST_STARTS:
             raise WorkerError(
-                "The process that workers are forked from has ended again and again; what it printed says why. "
-                "Use fewer workers, or raise the limits on processes and memory."
-            )
+                f"The fork server died or could start no worker {_MOST_LOST_STARTS} times in a row; giving up. Use "
+                "fewer workers (--workers), or raise the limits on processes (ulimit -u), files (-n) and memory (-v)."
+            ) from error
 
     def _give(self, action: Give) -> None:
         group = next(self._groups)
@@ -399,7 +399,7 @@ class Engine:
         if self._failed_starts[segment] >= _MOST_STARTS and self._error is None:
             self._error = WorkerError(
                 f"Workers for {self.plan.segments[segment].name} died {_MOST_STARTS} times during setup ({words}). "
-                "Look at what setup() of these stages does, and whether there is enough memory.",
+                "Look at what setup() of these stages does, and whether memory and the limit on processes suffice.",
                 cause=words,
             )
 

@@ -23,7 +23,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing import forkserver, get_context, resource_tracker
+from multiprocessing import forkserver, get_context, heap, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.popen_forkserver import Popen
 from typing import Any
@@ -274,7 +274,7 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
 
     _oom_counter()  # before anybody can have been killed
     ours, theirs = _context.Pipe()
-    page = _context.RawArray("B", STATUS_BYTES)
+    page = _new_page()
     code = cloudpickle.dumps(work)
     environment = {**os.environ, **SINGLE_THREADED, **(env or {})}
     try:
@@ -296,6 +296,14 @@ def start_worker(work: Callable[[Connection, Any], object], *, env: Mapping[str,
     finally:
         theirs.close()
     return WorkerProcess(process, ours, page)
+
+
+def _new_page() -> Any:
+    try:
+        return _context.RawArray("B", STATUS_BYTES)
+    except OSError:
+        heap.Arena._dir_candidates.clear()  # type: ignore[attr-defined]  # no usable /dev/shm: the temporary folder
+        return _context.RawArray("B", STATUS_BYTES)
 
 
 @contextlib.contextmanager
@@ -359,8 +367,11 @@ def _begin(code: bytes, connection: Connection, page: Any, environment: Mapping[
         exit_code = 0  # the driver is gone or no longer interested; there is nobody left to tell
     except SystemExit as error:
         exit_code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if isinstance(error, OSError | MemoryError) or "start new thread" in str(error):
+            sys.stderr.write(f"A worker could not go on: {type(error).__name__}: {error}\n")  # a limit of the system
+        else:
+            traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
@@ -377,6 +388,7 @@ def _leave_the_server(environment: Mapping[str, str], folder: str) -> None:
     prctl(_PR_SET_NAME, WORKER_NAME)
     # With its own copy it would keep the fork server from noticing the driver's end.
     os.close(_server._forkserver_alive_fd)
+    sys.excepthook = sys.__excepthook__
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

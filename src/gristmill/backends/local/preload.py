@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -117,6 +118,11 @@ def _end(driver: int, *_: object) -> None:
     os._exit(0)
 
 
+def _tell(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    """One line for why the fork server ends; the standard library's loop has nothing else to tell."""
+    sys.stderr.write(f"Gristmill's fork server ended: {kind.__name__}: {error}\n")
+
+
 def _become_server(text: str) -> None:
     global server  # noqa: PLW0603 (what workers inherit)
     settings = json.loads(text)
@@ -126,6 +132,7 @@ def _become_server(text: str) -> None:
     # An interrupt that came since the start is forgotten; from here on the fork server's own loop ignores them.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    sys.excepthook = _tell
     end = partial(_end, settings["driver"])
     atexit.register(end)
     signal.signal(signal.SIGTERM, end)
