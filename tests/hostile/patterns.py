@@ -128,6 +128,22 @@ def _different_words(size: int) -> str:
     return " ".join(f"w{n}" for n in range(size // 5))[:size]
 
 
+def _different_lines(size: int) -> str:
+    return "".join(f"é{n}\n" for n in range(size // 5))[:size]
+
+
+def _different_lines_with_returns(size: int) -> str:
+    return "".join(f"w{n}\r\n" for n in range(size // 6))[:size]
+
+
+def _different_tags(size: int) -> str:
+    return "".join(f"<t{n}>" for n in range(size // 7))[:size]
+
+
+def _different_names(size: int) -> str:
+    return "".join(f"x{n}\n" for n in range(size // 5))[:size]
+
+
 def _growing_words(size: int) -> str:
     return " ".join("a" * n for n in range(1, int((2 * size) ** 0.5)))[:size]
 
@@ -141,6 +157,10 @@ PATTERNS: dict[str, Callable[[int], str]] = {
     **{name: (lambda size, part=part: (part * (size // len(part) + 1))[:size]) for name, part in _REPEATED.items()},  # type: ignore[misc]
     "deep indentation": _deep_indentation,
     "different words": _different_words,
+    "different lines": _different_lines,
+    "different lines with returns": _different_lines_with_returns,
+    "different tags": _different_tags,
+    "different names": _different_names,
     "growing words": _growing_words,
     "tags in tags": _tags_in_tags,
     "long line, then quotes": lambda size: "x" * (size // 2) + '"' * (size // 2),

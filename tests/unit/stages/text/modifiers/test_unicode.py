@@ -15,10 +15,11 @@ from gristmill.stages.text.modifiers import UnicodeReformatter
 ftfy = pytest.importorskip("ftfy")
 
 SETTINGS = [{}, {"uncurl_quotes": True, "fix_line_breaks": True, "normalization": "NFC"}, {"unescape_html": True}]
+SETTINGS += [{"max_decode_length": 3}, {"unescape_html": False, "fix_line_breaks": True}]
 pieces = st.sampled_from(
     ["a", " ", "\n", "\r\n", "\t", "&amp;", "<b>", "sÃ³", "“q”", "\x1b[31m", "\x00", "\x0c", "\x7f", "ﬁ", "é"]
 )
-texts = st.one_of(st.text(max_size=20), st.lists(pieces, max_size=10).map("".join))
+texts = st.one_of(st.text(max_size=20), st.lists(pieces, max_size=25).map("".join))
 
 
 @pytest.mark.parametrize("options", SETTINGS)

@@ -31,7 +31,8 @@ class _CommentShareFilter(ColumnFilter):
 class PythonCommentToCodeFilter(_CommentShareFilter):
     r"""Drops Python programs of which too little or too much is comments and docstrings.
 
-    What does not parse scores 0, as an empty program does.
+    What does not parse scores 0, as an empty program does. At worst 3 s per MB, for programs of nothing but the
+    shortest statements: Python's own parser makes several objects of each.
 
     Example:
         >>> PythonCommentToCodeFilter().score_document("#a\nx=1")
@@ -64,7 +65,8 @@ def _python_comment_share(source: str) -> float:
 class GeneralCommentToCodeFilter(_CommentShareFilter):
     r"""Drops programs of which too little or too much is comments, without the signs that begin and end those.
 
-    A comment without an end scores 9999, an empty program 0.
+    A comment without an end scores 9999, an empty program 0. At worst 1 s per MB, for Python with a quote that does not
+    end on every line; other languages are many times faster.
 
     Args:
         language: The MIME type of the language, such as `text/x-java`.
@@ -172,6 +174,9 @@ class AlphaFilter(ColumnFilter):
 
 class HTMLBoilerplateFilter(ColumnFilter):
     """Drops HTML pages with too little visible text; a page with less than the given number of characters scores 0.
+
+    At worst 1.5 s per MB, for pages of nothing but the shortest tags: the standard library's parser calls several
+    functions for each.
 
     Args:
         min_lang_content_ratio: The least share of visible text.

@@ -12,6 +12,8 @@ class UnreadableSourceError(ValueError):
     """The source is not a program of its language: a comment without an end, or a syntax error."""
 
 
+_PLAIN_LINES = re.compile(r"""(?:[^\s#"'\\()\[\]{}][^#"'\\()\[\]{}\n]*\n+)+""")
+"""Statements that are not indented and hold nothing but names, numbers and operators, and blank lines behind them."""
 _PLAIN_CODE = re.compile(r"""[^#"'\\()\[\]{}\n]+""")
 _STRINGS = {
     quote: re.compile(rf"""{quote}[^\n{quote}\\]*(?:\\.[^\n{quote}\\]*)*({quote}|\\\r?\n)""") for quote in "\"'"
@@ -45,9 +47,15 @@ class _PythonComments:
         self._continued = False
         self._must_continue = False
         self._closings: dict[str, tuple[int, int, list[bool]]] = {}
+        self._missed: dict[str, int] = {}
 
     def find(self) -> list[str]:
         while self._at < len(self._source):
+            if self._depth == 0 and not self._continued:
+                plain = _PLAIN_LINES.match(self._source, self._at)
+                if plain is not None:
+                    self._indents, self._at = [0], plain.end()
+                    continue
             end = self._line_end()
             if self._depth == 0 and not self._continued and not self._begins_statement(end):
                 self._at = end
@@ -119,7 +127,9 @@ class _PythonComments:
         if line_end != end or closings[self._at + 1 - begin]:
             found = _STRINGS[quote].match(source, self._at, end)
         if found is None:
-            if line_end != end:
+            if self._missed.get(quote) != end:
+                self._missed[quote] = end
+            elif line_end != end:
                 # No later quote of this line needs to be tried to the line's end.
                 self._closings[quote] = (end, self._at, _closings(source[self._at : end], quote))
             self._at += 1
@@ -178,12 +188,18 @@ def python_docstrings(source: str) -> list[str]:
         raise UnreadableSourceError(str(error)) from error
 
 
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Pass, ast.Import, ast.ImportFrom)
+"""Statements without others inside, which most are."""
+
+
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
     """The program and all its statements, without the expressions in them, which hold no documentation."""
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         yield node
+        if isinstance(node, _SIMPLE):
+            continue
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             inner = getattr(node, name, None)
             if isinstance(inner, list):
