@@ -29,7 +29,7 @@ DEFAULT_BLOCK_BYTES = 16 * 1024 * 1024
 
 _STREAM_BYTES = 1 << 20
 _REMOTE_FOOTER_THREADS = 16
-_DAMAGE = (pa.ArrowException, OSError, EOFError)
+_DAMAGE = (pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from gristmill.errors import GristmillError
 from gristmill.ledger.ask.why import KEPT, DocumentHistory
 from gristmill.ledger.record.plan_record import read_plan
-from gristmill.ledger.record.trail import DUPLICATE
+from gristmill.ledger.record.trail import DUPLICATE, TOO_MANY
 from gristmill.storage.jsonl_blocks import read_blocks
 from gristmill.storage.parquet_blocks import read_parquet_blocks
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
@@ -94,7 +94,7 @@ def text_diff(ledger: Ledger, history: DocumentHistory, *, text_field: str = "te
 def source_record(entry: ManifestEntry, row: int) -> Record | None:
     """The record with this row number in the input of a partition, read from the file again; None if it is gone."""
     partition = Partition(entry.index, entry.partition, tuple(FileRange(**part) for part in entry.source))
-    lost = {file.file: file for file in entry.damaged or () if file.salvaged is None}
+    lost = {file.file: file for file in entry.damaged or () if file.salvaged is None and file.cause != TOO_MANY}
     left_out = {
         part.path: BadRecord(0, SourceFile(part.path, part.relative), -1, lost[part.relative].cause, b"", 0, "")
         for part in partition.ranges
