@@ -6,12 +6,12 @@ part of it, with the reason.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -34,9 +34,9 @@ Reason = Literal["extension", "hidden", "record", "empty", "other_format", "limi
 RECORD_SUFFIX = ".gristmill"
 """The end of the name of a folder that holds the record of a run; it lies beside the output."""
 _HIDDEN = ("_", ".")
+_MOST_WAYS = 100
+"""By how many paths links may lead to one folder: a dozen folders of links are enough for millions."""
 _LOCAL_PREFIXES = ("file://", "local://")
-_STAMP_KEYS = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "crc32c", "content_md5", "generation")
-_TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "created")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class SourceFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """A file before its relative path is known: the scheme and folder it was searched under come along."""
 
     scheme: str
@@ -178,7 +178,7 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
     return fs, inner
 
 
-@contextmanager
+@contextlib.contextmanager
 def store_errors(url: str) -> Iterator[None]:
     """Turn what a store's library raises when it cannot reach the store into an error that says so.
 
@@ -267,7 +267,7 @@ def survey(
         given = list(file_paths)
         if not given:
             raise UsageError("file_paths is an empty list. Name at least one file, folder, glob or URL.")
-    found: dict[tuple[str, str], _Found] = {}
+    found: dict[tuple[str, str], Found] = {}
     schemes, roots = set[str](), set[str]()
     for entry in given:
         text = os.fspath(entry) if isinstance(entry, (str, os.PathLike)) else None
@@ -275,7 +275,12 @@ def survey(
             raise UsageError(
                 f"file_paths contains {entry!r}, which is not a path. Give text or a pathlib.Path.", value=entry
             )
-        matches = _local_matches(text, allowed) if is_local(text) else _remote_matches(text, allowed, storage_options)
+        if is_local(text):
+            matches = _local_matches(text, allowed)
+        else:
+            from gristmill.storage.remote_files import remote_matches
+
+            matches = remote_matches(text, allowed, storage_options)
         for item in matches:
             key = item.scheme, item.inner
             if item.reason is None:
@@ -299,14 +304,14 @@ def survey(
     return taken
 
 
-def _pattern_root(pattern: str) -> str:
+def pattern_root(pattern: str) -> str:
     """The folder above the first component with a wildcard."""
     parts = pattern.split("/")
     fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
     return "/".join(parts[:fixed]) or "/"
 
 
-def _skipped_below(inner: str, root: str, pattern: str = "") -> Reason | None:
+def skipped_below(inner: str, root: str, pattern: str = "") -> Reason | None:
     """Why a file (or folder, ending with '/') below `root` is skipped: it, or a folder above it, has such a name.
 
     Names that the pattern asks for are not skipped.
@@ -323,7 +328,7 @@ def _skipped_below(inner: str, root: str, pattern: str = "") -> Reason | None:
 # Local paths -----------------------------------------------------------------------------------------------------
 
 
-def _local_matches(text: str, allowed: tuple[str, ...]) -> list[_Found]:
+def _local_matches(text: str, allowed: tuple[str, ...]) -> list[Found]:
     path = local_path(text)
     try:
         mode = os.stat(path).st_mode
@@ -332,23 +337,23 @@ def _local_matches(text: str, allowed: tuple[str, ...]) -> list[_Found]:
     except OSError:
         mode = None
     if mode is not None and stat.S_ISDIR(mode):
-        matches = list(_walk(path, path, allowed, ()))
+        matches = list(_walk(path, path, allowed))
     elif mode is not None:
         matches = [_local_file(path, os.path.dirname(path))]
     elif glob.has_magic(path):
-        root = _pattern_root(path)
+        root = pattern_root(path)
         matches = []
         for match in glob.iglob(path, recursive=True):
             is_folder = os.path.isdir(match)
-            reason = _skipped_below(f"{match}/" if is_folder else match, root, path)
+            reason = skipped_below(f"{match}/" if is_folder else match, root, path)
             if is_folder:
                 # "**" names every folder on the way as well; only a last plain wildcard means the folder's contents.
                 if not path.rstrip("/").endswith("**"):
-                    matches += _unsearched(match, root, reason) if reason else _walk(match, root, allowed, ())
+                    matches += _unsearched(match, root, reason) if reason else _walk(match, root, allowed)
             elif reason is None and has_extension(match, allowed):
                 matches.append(_local_file(match, root))
             else:
-                matches.append(_Found("file", root, match, match, reason=reason or "extension"))
+                matches.append(Found("file", root, match, match, reason=reason or "extension"))
     else:
         matches = []
     if all(map(attrgetter("reason"), matches)):
@@ -356,53 +361,85 @@ def _local_matches(text: str, allowed: tuple[str, ...]) -> list[_Found]:
     return matches
 
 
-def _walk(folder: str, root: str, allowed: tuple[str, ...], above: tuple[tuple[int, int], ...]) -> Iterator[_Found]:
-    try:
-        info = os.stat(folder)
-        here = (info.st_dev, info.st_ino)
-        if here in above:  # a link back to a folder that is being searched
-            return
-        with os.scandir(folder) as entries:
-            listed = sorted(entries, key=lambda entry: entry.name)
-    except PermissionError as error:
-        raise _forbidden(folder) from error
-    for entry in listed:
-        path, is_folder = entry.path, entry.is_dir()
-        reason = skip_reason(entry.name, folder=is_folder)
-        if reason is None and is_folder:
-            yield from _walk(path, root, allowed, (*above, here))
-        elif reason is not None and is_folder:
-            yield from _unsearched(path, root, reason)
-        elif reason is None and has_extension(entry.name, allowed):
-            yield _local_file(path, root)
-        else:
-            yield _Found("file", root, path, path, reason=reason or "extension")
+def _walk(folder: str, root: str, allowed: tuple[str, ...]) -> Iterator[Found]:
+    waiting: list[tuple[str, tuple[tuple[int, int], ...]]] = [(folder, ())]
+    ways: dict[tuple[int, int], int] = {}
+    while waiting:
+        folder, above = waiting.pop()
+        try:
+            info = os.stat(folder)
+            here = (info.st_dev, info.st_ino)
+            if here in above:  # a link back to a folder that is being searched
+                continue
+            ways[here] = ways.get(here, 0) + 1
+            with os.scandir(folder) as entries:
+                listed = list(entries)
+        except PermissionError as error:
+            raise _forbidden(folder) from error
+        except OSError as error:
+            where = folder if len(folder) < 200 else f"{folder[:200]}…"
+            raise InputError(
+                f"The input folder {where!r} cannot be searched: {error.strerror}. Move it out of the input.",
+                path=folder,
+            ) from error
+        if ways[here] > _MOST_WAYS:
+            raise InputError(
+                f"Links below the input {root!r} lead to the folder {folder!r} in more than {_MOST_WAYS} ways. Remove "
+                "links between its folders, or name the folders to read in file_paths.",
+                path=folder,
+            )
+        for entry in listed:
+            path = entry.path
+            try:
+                is_folder = entry.is_dir()
+            except OSError:  # a link to itself
+                is_folder = False
+            reason = skip_reason(entry.name, folder=is_folder)
+            if reason is None and is_folder:
+                waiting.append((path, (*above, here)))
+            elif reason is not None and is_folder:
+                yield from _unsearched(path, root, reason)
+            elif reason is None and has_extension(entry.name, allowed):
+                yield _local_file(path, root)
+            else:
+                yield Found("file", root, path, path, reason=reason or "extension")
 
 
-def _unsearched(folder: str, root: str, reason: Reason) -> list[_Found]:
+def _unsearched(folder: str, root: str, reason: Reason) -> list[Found]:
     """One entry for all files in a folder that is not searched."""
-    count = sum(len(files) for _, _, files in os.walk(folder))
+    count, waiting = 0, [folder]
+    while waiting:  # os.walk would go as deep into itself as folders lie in folders
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    count += 1
     path = f"{folder.rstrip('/')}/"
-    return [_Found("file", root, path, path, reason=reason, files=count)] if count else []
+    return [Found("file", root, path, path, reason=reason, files=count)] if count else []
 
 
-def _local_file(path: str, root: str) -> _Found:
+def _local_file(path: str, root: str) -> Found:
     try:
         info = os.stat(path)
-    except FileNotFoundError as error:
-        raise InputNotFoundError(
-            f"The input {path!r} is a link to a file that does not exist. Remove the link or restore its target.",
-            path=path,
-        ) from error
     except PermissionError as error:
         raise _forbidden(path) from error
+    except OSError as error:
+        what = (
+            "file that does not exist"
+            if isinstance(error, FileNotFoundError)
+            else f"place without end: {error.strerror}"
+        )
+        raise InputNotFoundError(
+            f"The input {path!r} is a link to a {what}. Remove the link or restore its target.", path=path
+        ) from error
     if not stat.S_ISREG(info.st_mode):
         raise InputError(
             f"The input {path!r} is not a regular file (a pipe, socket or device). Write it to a file first.", path=path
         )
     if not os.access(path, os.R_OK):
         raise _forbidden(path)
-    return _Found("file", root, path, path, info.st_size, str(info.st_mtime_ns))
+    return Found("file", root, path, path, info.st_size, str(info.st_mtime_ns))
 
 
 def _forbidden(path: str) -> InputPermissionError:
@@ -410,85 +447,4 @@ def _forbidden(path: str) -> InputPermissionError:
         f"The input {path!r} may not be read by this user. Grant access (chmod a+r on files, a+rx on folders), "
         "or leave it out of file_paths.",
         path=path,
-    )
-
-
-# Other stores ----------------------------------------------------------------------------------------------------
-
-
-def _remote_matches(url: str, allowed: tuple[str, ...], storage_options: StorageOptions) -> list[_Found]:
-    try:
-        with store_errors(url):
-            fs, inner = filesystem(url, storage_options)
-            return _remote_search(fs, url, inner, allowed)
-    except PermissionError as error:
-        raise InputPermissionError(
-            f"The input {url!r} may not be read: {error}. Check the credentials in storage_options.", path=url
-        ) from error
-    except ValueError as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"The input {url!r} cannot be opened: {error}", path=url) from error
-
-
-def _remote_search(fs: Any, url: str, inner: str, allowed: tuple[str, ...]) -> list[_Found]:
-    inner = inner.rstrip("/")
-    try:
-        info = fs.info(inner)
-    except FileNotFoundError:
-        info = None
-    matches: list[_Found] = []
-    if info is not None and info["type"] == "file":
-        matches = [_remote_file(fs, inner, info, inner.rpartition("/")[0])]
-    elif info is not None and info["type"] == "directory":
-        matches = _remote_walk(fs, inner, inner, allowed)
-    if not matches and glob.has_magic(inner):
-        root = _pattern_root(inner)
-        for name, details in fs.glob(inner, detail=True).items():
-            if details["type"] != "directory":
-                reason = _skipped_below(name, root, inner)
-                matches.append(_remote_file(fs, name, details, root, reason, allowed))
-            elif not inner.endswith("**"):
-                reason = _skipped_below(f"{name.rstrip('/')}/", root, inner)
-                matches += _remote_walk(fs, name.rstrip("/"), root, allowed, reason)
-    if all(map(attrgetter("reason"), matches)):
-        raise missing_error(url, inner, allowed, {item.path: item.reason for item in matches}, fs=fs)
-    return matches
-
-
-def _remote_walk(
-    fs: Any, folder: str, root: str, allowed: tuple[str, ...], reason: Reason | None = None
-) -> list[_Found]:
-    """The files of a folder, one entry for all that lies in a folder below that is not searched (`reason`: in any)."""
-    found: dict[str, _Found] = {}
-    for name, details in fs.find(folder, detail=True).items():
-        item = _remote_file(fs, name, details, root, reason or _skipped_below(name, folder), allowed)
-        below = name[len(folder) :].strip("/").split("/")
-        folders = (at for at, part in enumerate(below[:-1], 1) if skip_reason(part, folder=True))
-        depth = 0 if reason else next(folders, None)
-        if depth is not None:
-            inner = "/".join([folder, *below[:depth], ""])
-            count = found[inner].files + 1 if inner in found else 1
-            item = replace(item, inner=inner, path=fs.unstrip_protocol(inner), files=count)
-        found[item.inner] = item
-    return list(found.values())
-
-
-def _remote_file(
-    fs: Any,
-    inner: str,
-    info: dict[str, Any],
-    root: str,
-    reason: Reason | None = None,
-    allowed: tuple[str, ...] = ("",),
-) -> _Found:
-    protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
-    if reason is not None or not has_extension(inner, allowed):
-        return _Found(protocol, root, inner, fs.unstrip_protocol(inner), reason=reason or "extension")
-    size = info.get("size")
-    stamp = next((str(info[key]) for key in _STAMP_KEYS if info.get(key)), None)
-    if stamp is None:
-        stamp = next((str(info[key]) for key in _TIME_KEYS if info.get(key)), None) or str(fs.ukey(inner))
-    return _Found(
-        protocol, root, inner, fs.unstrip_protocol(inner), -1 if size is None else int(size), stamp.strip('"')
     )

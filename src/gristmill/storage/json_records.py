@@ -80,7 +80,13 @@ class JsonRecords:
 
     @classmethod
     def scan(
-        cls, buffer: Bytes, starts: Integers, ends: Integers, *, fields: Sequence[str] = ()
+        cls,
+        buffer: Bytes,
+        starts: Integers,
+        ends: Integers,
+        *,
+        fields: Sequence[str] = (),
+        most_causes: int | None = None,
     ) -> tuple[JsonRecords, Integers, list[str]]:
         """Check that every record is one strict JSON object, and find the values of `fields` in the same pass.
 
@@ -92,10 +98,11 @@ class JsonRecords:
             starts: Where each record starts.
             ends: Where each record ends, without the line end.
             fields: Keys whose values will be asked for.
+            most_causes: Of how many bad records to find the cause; by default of all.
 
         Returns:
-            The good records, the indices of the bad ones, and for each of these its cause: `malformed_json`,
-            `malformed_json_too_deep`, `not_an_object`, `invalid_utf8` or `nul_byte`.
+            The good records, the indices of the bad ones, and for each of these (or the first) its cause:
+            `malformed_json`, `malformed_json_too_deep`, `not_an_object`, `invalid_utf8` or `nul_byte`.
         """
         records = cls(buffer, np.array(starts, np.int64), np.array(ends, np.int64))
         status = records._scan(list(dict.fromkeys(fields)))
@@ -110,11 +117,11 @@ class JsonRecords:
         bad = np.flatnonzero(invalid | (status != json_values.GOOD))
         if not len(bad):
             return records, bad, []
-        others = np.flatnonzero(~invalid & (status == json_values.NOT_AN_OBJECT))
+        others = np.flatnonzero(~invalid & (status == json_values.NOT_AN_OBJECT))[:most_causes]
         spans = buffer, records.starts[others], records.ends[others]
         values = dict(zip(others.tolist(), are_json(arrow_texts(pa.large_string(), *spans, None)), strict=True))
         causes = []
-        for index in bad:
+        for index in bad[:most_causes]:
             if invalid[index]:
                 causes.append("invalid_utf8")
             elif not buffer[records.starts[index] : records.ends[index]].all():

@@ -37,7 +37,7 @@ DEFAULT_MAX_RECORD_BYTES = 256 * 1024 * 1024
 
 _STREAM_BYTES = 1 << 20
 _REMOTE_FOOTER_THREADS = 16
-_DAMAGE = (pa.ArrowException, OSError, EOFError)
+_DAMAGE = (pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
 
 _LARGEST_BLOCK = 4
 """By how much the values of a block may exceed what the footer says, in blocks."""

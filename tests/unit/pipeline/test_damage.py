@@ -18,6 +18,7 @@ import zstandard
 
 from gristmill.errors import ErrorBudgetExceededError
 from gristmill.ledger import Ledger
+from gristmill.ledger.ask.text_diff import source_record
 from gristmill.ledger.prove.verify import verify
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.pipeline import Pipeline
@@ -321,3 +322,27 @@ def test_parquet(tmp_path: Path, how: str, salvage: bool) -> None:
     proof = verify(str(tmp_path / "out"))
     assert not proof.problems
     assert "b.parquet is damaged" in proof.damaged[0]
+
+
+def test_bad_lines_beyond_a_number_are_counted_instead_of_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gristmill.stages.text.io.reader.jsonl.MOST_BAD", 10)
+    first, second, third = documents(3)
+    bad = [b"x"] * 8
+    (tmp_path / "in.jsonl").write_bytes(lines([first, *bad, second, *bad, third]))
+    reader = JsonlReader(str(tmp_path / "in.jsonl"), read_kwargs={"batch_bytes": 32})
+    pipeline = Pipeline("job", stages=[reader, JsonlWriter(str(tmp_path / "out"))])
+    report = pipeline.run(executor=here(), error_budget=None).report
+    (entry,) = Manifest(Ledger(tmp_path / "out").folder).ordered()
+    assert entry.rows_written == 3
+    assert entry.quarantined + entry.lost == 16 == report.quarantined + entry.lost
+    causes = next(iter(entry.stages.values())).quarantined
+    assert causes["malformed_json"] == 10
+    assert 10 < entry.quarantined < 16
+    proof = verify(str(tmp_path / "out"))
+    assert not proof.problems
+    assert "the quarantine holds the first 10" in proof.damaged[0]
+    source = source_record(entry, 18)
+    assert source is not None
+    assert source["id"] == "0-2"
+    with pytest.raises(ErrorBudgetExceededError, match="16 of 19 records"):
+        pipeline.run(executor=here(), fresh=True)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.ledger.record.plan_record import read_plan
+from gristmill.ledger.record.trail import TOO_MANY
 from gristmill.storage.jsonl_blocks import RecordBlock, read_blocks
 from gristmill.storage.parquet_blocks import TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
@@ -26,7 +27,7 @@ Record = dict[str, Any]
 def source_blocks(entry: ManifestEntry, *, block_bytes: int = 4 << 20) -> Iterator[RecordBlock | TableBlock]:
     """The input of a partition as it was read, block by block, with the row numbers that the ledger has."""
     partition = Partition(entry.index, entry.partition, tuple(FileRange(**part) for part in entry.source))
-    lost = {file.file: file for file in entry.damaged or () if file.salvaged is None}
+    lost = {file.file: file for file in entry.damaged or () if file.salvaged is None and file.cause != TOO_MANY}
     left_out = {
         part.path: BadRecord(0, SourceFile(part.path, part.relative), -1, lost[part.relative].cause, b"", 0, "")
         for part in partition.ranges

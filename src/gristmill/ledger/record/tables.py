@@ -119,9 +119,11 @@ def ledger_table(kind: str, trail: Trail, stage_order: Sequence[str]) -> pa.Tabl
     blocks = [block for block in getattr(trail, "decisions" if kind == "ledger" else kind) if len(block.rows)]
     if kind == "ledger":
         blocks = [block for block in blocks if block.outcome != QUARANTINED]
+        held: dict[tuple[str, str], list[int]] = {}
+        for record in trail.quarantine:
+            held.setdefault((record.stage, record.cause), []).append(record.row)
         blocks += [
-            Decisions(record.stage, QUARANTINED, record.cause, np.array([record.row], np.int64))
-            for record in trail.quarantine
+            Decisions(stage, QUARANTINED, cause, np.array(rows, np.int64)) for (stage, cause), rows in held.items()
         ]
     if not blocks:
         return schema.empty_table()

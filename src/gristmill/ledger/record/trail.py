@@ -23,6 +23,8 @@ DUPLICATE = "duplicate"
 QUARANTINED = "quarantined"
 CONVERTED = "converted"
 """The reason of documents that a stage turned into a task of another kind; documents made of it later are new ones."""
+TOO_MANY = "too_many_bad_lines"
+"""The cause of bad lines that are only counted, because many others of their partition are in quarantine already."""
 UNTRACKED = "untracked"
 """The reason of rows that are gone where rows of unknown origin turned up."""
 

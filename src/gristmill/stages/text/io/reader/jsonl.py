@@ -10,7 +10,7 @@ import numpy as np
 
 from gristmill.errors import NotSupportedError, UsageError
 from gristmill.figures import parse_size
-from gristmill.ledger.record.trail import QuarantinedRecord
+from gristmill.ledger.record.trail import TOO_MANY, QuarantinedRecord
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
 from gristmill.stages.source_sink import ReaderStage, field_names
 from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
@@ -26,6 +26,9 @@ from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import RecordColumns
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
+
+MOST_BAD = 200_000
+"""How many bad lines of a partition are kept one by one: each takes memory until the commit. The others are counted."""
 
 
 class JsonlReaderStage(ReaderStage):
@@ -79,10 +82,13 @@ class JsonlReaderStage(ReaderStage):
         if self.checks_first and any(codec_of(path) != "none" for path in partition.source_files):
             left_out = find_damage(partition, read)
         blocks = read(partition, strict=not self.salvage, left_out=left_out)
+        room = MOST_BAD
         for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
-            yield self._batch(block, task.dataset_name)
+            batch = self._batch(block, task.dataset_name, room)
+            room = max(0, room - len(batch._tracking.trail.quarantine))
+            yield batch
 
-    def _batch(self, block: RecordBlock, dataset_name: str) -> DocumentBatch:
+    def _batch(self, block: RecordBlock, dataset_name: str, room: int) -> DocumentBatch:
         known = self.hints if self.fields is None else self.fields
         buffer, starts, ends, fixed = block.buffer, block.starts, block.ends, None
         if self.errors == "replace":
@@ -90,7 +96,7 @@ class JsonlReaderStage(ReaderStage):
 
             fixed = repair_records(buffer, starts, ends)
             buffer, starts, ends = fixed.buffer, fixed.starts, fixed.ends
-        records, wrong, causes = JsonRecords.scan(buffer, starts, ends, fields=known)
+        records, wrong, causes = JsonRecords.scan(buffer, starts, ends, fields=known, most_causes=room)
         rows = block.rows
         if len(wrong):
             good = np.ones(len(rows), bool)
@@ -108,19 +114,28 @@ class JsonlReaderStage(ReaderStage):
             self.note_repairs(batch, fixed.told(records, block.rows, rows))
         for bad in block.bad:
             self.note_bad(batch, bad)
-        for index, cause in zip(wrong.tolist(), causes, strict=True):
+        more = len(wrong) - len(causes)
+        if more:
+            causes.append(TOO_MANY)
+        for index, cause in zip(wrong[: len(causes)].tolist(), causes, strict=True):
             start, end = int(block.starts[index]), int(block.ends[index])
             raw = block.buffer[start : min(end, start + MAX_RAW_BYTES)].tobytes()
+            told, lost, salvaged = _hint(raw), 0, None
+            if cause == TOO_MANY:
+                told = f"this and {more - 1:,} more lines are no records; the quarantine holds the first {MOST_BAD:,}"
+                lost, salvaged = more, 0 if self.salvage else None
             batch.note_quarantine(
                 QuarantinedRecord(
                     int(block.rows[index]),
                     self.name,
                     cause,
-                    _hint(raw),
+                    told,
                     block.file_of(int(block.rows[index])).path,
                     int(block.offsets[index]),
                     end - start,
                     raw,
+                    lost,
+                    salvaged,
                 )
             )
         return batch

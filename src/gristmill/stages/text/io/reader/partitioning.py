@@ -328,7 +328,7 @@ def _take_keys(
     """
     records = seen = 0
     for block in read_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
-        good, _, _ = JsonRecords.scan(block.buffer, block.starts, block.ends, fields=list(wanted))
+        good, _, _ = JsonRecords.scan(block.buffer, block.starts, block.ends, fields=list(wanted), most_causes=0)
         for name in good.keys():  # noqa: SIM118 (not a dictionary)
             names.setdefault(name, set()).update(good.kinds(name) if name in wanted else ())
         records += len(good)
