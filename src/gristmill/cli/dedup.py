@@ -19,7 +19,7 @@ from gristmill.cli.main import (
     print_json,
     record_option,
 )
-from gristmill.cli.run import error_budget_option, executor_options, salvage_option
+from gristmill.cli.run import error_budget_option, executor_options, metrics_options, salvage_option
 from gristmill.errors import UsageError
 from gristmill.execution.late_imports import defer_imports
 
@@ -101,6 +101,7 @@ STEPS = {
 @click.option(
     "--embedding-field", metavar="COLUMN", help="semantic: take embeddings from this column instead of a model."
 )
+@metrics_options
 @common_options
 @click.pass_context
 def command(
@@ -119,6 +120,8 @@ def command(
     salvage: bool,
     plan_only: bool,
     list_only: bool,
+    metrics_port: int | None,
+    metrics_file: str | None,
     **options: Any,
 ) -> None:
     """Remove duplicate documents.
@@ -161,6 +164,8 @@ def command(
             salvage=salvage,
             listeners=[display],
             progress=False,
+            metrics_port=metrics_port,
+            metrics_file=metrics_file,
         ).metadata
     if as_json:
         print_json({"status": "done", **facts})

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from gristmill.cli.main import common_options, echo, program
-from gristmill.cli.run import Assignments, executor_options, make_ready, run_options
+from gristmill.cli.run import Assignments, executor_options, make_ready, metrics_options, run_options
 
 RECIPE, BASIS = "demo", "english"
 KIND_FIELD = "kind"
@@ -23,10 +23,12 @@ _EXAMPLE_CHARS = 72
 @click.argument("output", default="demo-output")
 @executor_options
 @run_options
+@metrics_options
 @common_options
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     output: str,
     executor: str | None,
     workers: int | None,
@@ -34,7 +36,7 @@ def command(
     quiet: bool,
     show_all: bool,
     as_json: bool,
-    fresh: bool,
+    **run_with: Any,  # options that are called as those of `Pipeline.run`
 ) -> None:
     """Curate the shipped sample.
 
@@ -56,7 +58,7 @@ def command(
     )
     with closing(display):
         report = pipeline.run(
-            executor=engine, listeners=[display], progress=False, fresh=fresh, ignore_failures=False
+            executor=engine, listeners=[display], progress=False, ignore_failures=False, **run_with
         ).report
     print_report(report, as_json=as_json, quiet=quiet, show_all=show_all)
     if not as_json and not quiet:

@@ -177,6 +177,20 @@ ledger_options = options(
         help="Keep the score that decided, or every score of every document.",
     ),
 )
+metrics_options = options(
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        metavar="N",
+        help="Serve metrics for Prometheus at this port of this machine; 0 takes a free one and tells which.",
+    ),
+    click.option(
+        "--metrics-file",
+        metavar="FILE",
+        help="Write the same metrics into a file every ten seconds and at the end, for the text file collector of a "
+        "node exporter (FILE.prom).",
+    ),
+)
 run_options = options(
     click.option("--fresh", is_flag=True, help="Start over: do not take up what an earlier run left."),
     click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the summary at the end."),
@@ -207,6 +221,7 @@ run_options = options(
 )
 @click.option("--keep-steps", is_flag=True, help="Keep the intermediate files of a recipe with deduplications.")
 @record_option
+@metrics_options
 @common_options
 @click.pass_context
 def command(

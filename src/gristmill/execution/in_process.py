@@ -20,8 +20,8 @@ from gristmill.tasks.base import Task
 from gristmill.tracking.origins import lineage_of
 
 _HERE = "0"
-_SAMPLE_S = 1.0
-"""Seconds between two samples, at least; they are taken when a task has ended."""
+_SAMPLE_S = 5.0
+"""Seconds between two samples, at least; they are taken when a task has ended. A short run has one, at its end."""
 
 
 def run_in_process(plan: ExecutionPlan, work: Work) -> None:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
+    "GpuDevice",
     "MemorySample",
     "OutOfMemoryCounter",
     "available_memory",
     "cpu_count",
     "descendants",
+    "gpu_devices",
     "gpu_memory_gb",
     "measure_tree",
     "memory_limit",
@@ -28,6 +30,7 @@ _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 # Version 1 writes "no limit" as the largest multiple of a page; nothing real is near.
 _UNLIMITED = 1 << 60
+_NVML = "libnvidia-ml.so.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,30 +221,50 @@ def cpu_count(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     return max(1, count)
 
 
-def gpu_memory_gb(library: str = "libnvidia-ml.so.1") -> float | None:
-    """The memory of the smallest NVIDIA GPU of this machine, asked of the driver; None without a driver or a device.
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """A GPU of this machine: its memory, and the share of the last moments in which it worked (None: not told)."""
 
-    The smallest, so that a share of any device is enough. `library` is what comes with the driver (NVML).
+    total_bytes: int
+    used_bytes: int
+    utilisation: float | None
+
+
+def gpu_devices(library: str = _NVML) -> list[GpuDevice]:
+    """The NVIDIA GPUs of this machine, asked of the driver; none without a driver.
+
+    `library` is what comes with the driver (NVML).
     """
     import ctypes
 
     try:
         nvml = ctypes.CDLL(library)
     except OSError:
-        return None
+        return []
     if nvml.nvmlInit_v2() != 0:
-        return None
+        return []
     try:
-        count, sizes = ctypes.c_uint(), []
+        count, found = ctypes.c_uint(), []
         nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
         for index in range(count.value):
             device, total_free_used = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
             nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
-            if nvml.nvmlDeviceGetMemoryInfo(device, total_free_used) == 0:
-                sizes.append(total_free_used[0] / 1e9)
-        return min(sizes, default=None)
+            if nvml.nvmlDeviceGetMemoryInfo(device, total_free_used) != 0:
+                continue
+            core_memory = (ctypes.c_uint * 2)()  # in percent
+            told = nvml.nvmlDeviceGetUtilizationRates(device, core_memory) == 0
+            found.append(GpuDevice(total_free_used[0], total_free_used[2], core_memory[0] / 100 if told else None))
+        return found
     finally:
         nvml.nvmlShutdown()
+
+
+def gpu_memory_gb(library: str = _NVML) -> float | None:
+    """The memory of the smallest NVIDIA GPU of this machine; None without one.
+
+    The smallest, so that a share of any device is enough.
+    """
+    return min((device.total_bytes / 1e9 for device in gpu_devices(library)), default=None)
 
 
 class OutOfMemoryCounter:

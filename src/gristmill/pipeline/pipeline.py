@@ -124,6 +124,8 @@ class Pipeline:
         listeners: Sequence[Listener] = (),
         progress: bool | None = None,
         keep_steps: bool = False,
+        metrics_port: int | None = None,
+        metrics_file: str | os.PathLike[str] | None = None,
     ) -> RunResult:
         """Run the pipeline.
 
@@ -150,6 +152,9 @@ class Pipeline:
             progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
                 written as they come, and a line of progress per `logging_interval` of the executor.
             keep_steps: Keep the intermediate files of a pipeline with deduplications, which are removed at its end.
+            metrics_port: A port of this machine at which Prometheus finds the metrics of the run; 0 takes a free one,
+                which is told. Needs the extra `monitor`.
+            metrics_file: A file for the same metrics, renewed every ten seconds and at the end.
         """
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import NEEDS_ALL, Options, begun_run
@@ -166,10 +171,18 @@ class Pipeline:
             alarm_share=alarm_share,
             record_path=record_path,
         )
+        metrics = None
+        if metrics_port is not None or metrics_file is not None:
+            from gristmill.metrics.export import MetricsExport
+
+            metrics = MetricsExport(self.name, port=metrics_port, file=metrics_file)
+            listeners = [*listeners, metrics]
         try:
             comparing: Any = next(filter(NEEDS_ALL, self.stages), None)
             steps = None
             with begun_run(self, chosen, initial_tasks, options, list(listeners), progress=progress) as run:
+                if metrics is not None:
+                    run.work.events.emit(metrics.announce())
                 if comparing is not None:
                     steps = comparing.steps(run, chosen, options)
                 if len(run.work):
@@ -186,6 +199,9 @@ class Pipeline:
             # Its message has the traceback of the stage; the way through the engine would only stand before it.
             shown = _advised(error) if ignore_failures is None else error
             raise shown.with_traceback(None) from None
+        finally:
+            if metrics is not None:
+                metrics.close()
 
     def replay(self, executor: BaseExecutor | str | None = None, **options: Any) -> ReplayReport:
         """Redo the partitions of this pipeline's output that hold quarantined records, after a fix.

@@ -14,10 +14,12 @@ import pytest
 
 from gristmill.backends.base import gpu_names
 from gristmill.observe.memory import (
+    GpuDevice,
     OutOfMemoryCounter,
     available_memory,
     cpu_count,
     descendants,
+    gpu_devices,
     gpu_memory_gb,
     measure_tree,
     memory_limit,
@@ -186,9 +188,11 @@ int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = sizes + index; return 0; }
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) {
     memory[0] = *(unsigned long long *)device;
-    memory[1] = memory[2] = 0;
+    memory[1] = 0;
+    memory[2] = 1000;
     return 0;
 }
+int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) { rates[0] = 75; return device == sizes; }
 """
 
 
@@ -201,6 +205,7 @@ def test_the_driver_is_asked_for_the_memory_of_the_smallest_gpu(tmp_path: Path) 
     library = tmp_path / "nvml.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")], check=True)
     assert gpu_memory_gb(str(library)) == 24.0
+    assert gpu_devices(str(library)) == [GpuDevice(80 * 10**9, 1000, None), GpuDevice(24 * 10**9, 1000, 0.75)]
 
 
 def test_a_tree_is_known_down_to_its_leaves() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -173,6 +175,8 @@ class DeduplicationWorkflow(WorkflowBase):
         salvage: bool = False,
         listeners: Sequence[Listener] = (),
         progress: bool | None = None,
+        metrics_port: int | None = None,
+        metrics_file: str | os.PathLike[str] | None = None,
     ) -> WorkflowRunResult:
         """Find the duplicates and, with `perform_removal`, write the documents that stay.
 
@@ -187,10 +191,33 @@ class DeduplicationWorkflow(WorkflowBase):
             listeners: Called with every event of every pipeline.
             progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
                 written as they come, and a line of progress per `logging_interval` of the executor.
+            metrics_port: As in `Pipeline.run`.
+            metrics_file: As in `Pipeline.run`.
 
         Raises:
             InputChangedError: The input is not what an earlier step has read.
         """
+        options: dict[str, Any] = {"fresh": fresh, "error_budget": error_budget, "salvage": salvage}
+        if metrics_port is None and metrics_file is None:
+            return self._run(executor, initial_tasks, listeners=listeners, progress=progress, **options)
+        from gristmill.metrics.export import MetricsExport
+
+        with closing(MetricsExport(self.name, port=metrics_port, file=metrics_file)) as metrics:
+            for listener in listeners:
+                listener(metrics.announce())
+            return self._run(executor, initial_tasks, listeners=[*listeners, metrics], progress=progress, **options)
+
+    def _run(
+        self,
+        executor: BaseExecutor | str | None,
+        initial_tasks: Sequence[Any] | None,
+        *,
+        fresh: bool,
+        error_budget: float | int | None,
+        salvage: bool,
+        listeners: Sequence[Listener],
+        progress: bool | None,
+    ) -> WorkflowRunResult:
         begun = time.monotonic()
         options = {
             "error_budget": error_budget, "salvage": salvage, "listeners": listeners, "progress": progress,

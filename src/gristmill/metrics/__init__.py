@@ -1,0 +1,1 @@
+"""Metrics of runs in Prometheus' format, and a local Prometheus and Grafana that watch them."""
