@@ -38,6 +38,7 @@ COMMANDS = {
     "dedup": "dedup:command",
     "demo": "demo:command",
     "diff": "diff:command",
+    "monitor": "monitor:command",
     "plan": "run:plan",
     "quarantine": "quarantine:command",
     "recipes": "catalog:recipes",
