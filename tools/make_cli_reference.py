@@ -39,6 +39,9 @@ def reference() -> str:
         command = cli.get_command(top, name)
         context = click.Context(command, info_name=name, parent=top, terminal_width=WIDTH)
         parts.append(_section(f"gristmill {name}", command.get_help(context)))
+        for below, one in sorted(getattr(command, "commands", {}).items()):
+            inner = click.Context(one, info_name=below, parent=context, terminal_width=WIDTH)
+            parts.append(_section(f"gristmill {name} {below}", one.get_help(inner)))
     return "\n".join(parts)
 
 

@@ -27,6 +27,8 @@ from gristmill.execution.in_process import run_in_process
 from gristmill.ledger import Ledger
 from gristmill.ledger.performance import TaskPerfUtils
 from gristmill.ledger.prove.verify import verify
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.run_record import read_run
 from gristmill.observe.events import PartitionCommitted, WorkerStopped
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
@@ -71,6 +73,13 @@ def contents(output: Path) -> dict[str, bytes]:
     """Every file that must be the same on every executor: data, ledger, index and quarantine."""
     found = contents_of(output, without=("run.json", "report.html"))
     return {name: data for name, data in found.items() if not name.startswith("record/manifest/")}
+
+
+def _stage_record(output: Path, stage: str) -> dict[str, Any]:
+    """What the record of the last run says about a stage."""
+    record = read_run(RunFolder(str(output)))
+    assert record is not None
+    return next(found for found in record["stages"] if found["stage"] == stage)
 
 
 class ExecutorSuite:
@@ -275,6 +284,7 @@ class ExecutorSuite:
         with pytest.raises(StageFailedError, match="'fails_once' gave a FailedTask for part-1") as caught:
             self.run(source, middle, out)
         assert caught.value.partitions == ["part-1"]
+        assert _stage_record(out, "fails_once")["failures"] == 1
         assert sorted(path.name for path in out.glob("*.jsonl")) == ["part-0.jsonl", "part-2.jsonl", "part-3.jsonl"]
         (notes / "mended").touch()
         again = self.run(source, middle, out)
@@ -331,6 +341,9 @@ class ExecutorSuite:
         self.run(source, middle, tmp_path / "there")
         assert len(list(notes.glob("death-*"))) == 1
         assert contents(tmp_path / "here") == contents(tmp_path / "there")
+        # Not every executor can tell both.
+        told = _stage_record(tmp_path / "there", "dies")
+        assert told["crashes"] + told["retries"] >= 1
 
     def test_poisonous_document(self, source: Path, tmp_path: Path, notes: Path) -> None:
         if not (self.survives_death and self.finds_poison):

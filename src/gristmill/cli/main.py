@@ -39,6 +39,7 @@ COMMANDS = {
     "dedup": "dedup:command",
     "demo": "demo:command",
     "diff": "diff:command",
+    "monitor": "monitor:command",
     "plan": "plan:command",
     "quarantine": "quarantine:command",
     "recipes": "catalog:recipes",

@@ -208,6 +208,8 @@ class RunMetrics:
         for number, workers in enumerate(event.worker_bytes):
             segment = self._segment(number)
             for slot, size in self._by_slot(segment, workers):
+                if not size:
+                    continue  # it has not been measured yet
                 worker = str(slot) if len(held) < _MOST_SERIES else OTHER
                 held[segment, worker] = held.get((segment, worker), 0) + size
         self._values["worker_memory_bytes"] = held

@@ -1,0 +1,89 @@
+"""`gristmill monitor`: starts and stops a Prometheus and a Grafana that watch all runs of a user."""
+
+from __future__ import annotations
+
+import click
+
+from gristmill.cli.main import FAILED, common_options, echo, json_option, print_json
+
+
+@click.group("monitor", context_settings={"max_content_width": 100})
+def command() -> None:
+    """Watch runs with Prometheus and Grafana.
+
+    \b
+    gristmill monitor up
+    gristmill run english crawl/ clean/ --metrics-port 0
+    gristmill monitor down
+    """
+
+
+@command.command("up")
+@click.option(
+    "--port",
+    "prometheus_port",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="The port of Prometheus [default: 9090, or the next free one].",
+)
+@click.option(
+    "--grafana-port",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="The port of Grafana [default: 3000, or the next free one].",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds between two looks at a run.",
+)
+@json_option
+@common_options
+def up(prometheus_port: int | None, grafana_port: int | None, interval_s: float, as_json: bool) -> None:
+    """Start Prometheus, and Grafana where it is installed.
+
+    They watch every run of yours that has a metrics port, and the Ray clusters of this machine, until they are stopped.
+    Both answer on this machine only. What Prometheus has seen is kept for 30 days, also when it is stopped. Files for a
+    Prometheus or Grafana of your own, and for Docker, are written in any case; the last line says where.
+    """
+    from gristmill.metrics.monitor import Monitor
+
+    found = Monitor().up(prometheus_port=prometheus_port, grafana_port=grafana_port, interval_s=interval_s)
+    if as_json:
+        print_json(found.record())
+    else:
+        echo(str(found))
+
+
+@command.command("down")
+@json_option
+@common_options
+def down(as_json: bool) -> None:
+    """Stop what 'gristmill monitor up' has started, and nothing else."""
+    from gristmill.metrics.monitor import Monitor
+
+    stopped = Monitor().down()
+    if as_json:
+        print_json({"stopped": stopped})
+    else:
+        echo(f"Stopped: {', '.join(name.capitalize() for name in stopped)}" if stopped else "Nothing was running.")
+
+
+@command.command("status")
+@json_option
+@common_options
+@click.pass_context
+def status(ctx: click.Context, /, as_json: bool) -> None:
+    """Show what runs, and which runs it watches; the exit code is 1 if Prometheus does not run."""
+    from gristmill.metrics.monitor import Monitor
+
+    found = Monitor().status()
+    if as_json:
+        print_json(found.record())
+    else:
+        echo(str(found))
+    ctx.exit(0 if found.prometheus is not None else FAILED)
