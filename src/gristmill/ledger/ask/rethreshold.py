@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.errors import UnknownNameError, UsageError, did_you_mean
 from gristmill.ledger.ask.why import KEPT
 from gristmill.ledger.record.earlier_names import recorded_name
-from gristmill.ledger.record.plan_record import read_plan
+from gristmill.ledger.record.plan_record import read_plan, score_filters
 from gristmill.ledger.record.trail import QUARANTINED
 
 if TYPE_CHECKING:
@@ -137,19 +137,10 @@ def cuts(ledger: Ledger) -> list[Cut]:
             f"{ledger.folder.path} was made with scores={settings.get('scores')!r}, so only the score that decided is "
             "recorded. Run once with scores='all' (--scores all) to decide again without reading a text."
         )
-    found = []
-    for stage in plan.get("stages") or ():
-        if stage.get("role") != "score_filter":
-            continue
-        filters, inverted = stage["parameters"]["filter_obj"], stage["parameters"]["invert"]
-        named = stage.get("bounds") or [(None, None)] * len(filters)  # plans of version 0.1 have no names
-        for one, invert, parameters in zip(filters, inverted, named, strict=True):
-            # A filter written in Python holds its bounds under the names that it declares, or decides by its own code.
-            least, most = ("lower", "upper") if "lower" in one else parameters
-            bounds = Bounds(one.get(least) if least else None, one.get(most) if most else None, bool(invert))
-            name = str(stage["name"])
-            found.append(Cut(name, str(one.get("name", name)), bounds, tuple(parameters)))
-    return found
+    return [
+        Cut(one["stage"], one["filter"], Bounds(one["lower"], one["upper"], one["invert"]), one["parameters"])
+        for one in score_filters(plan.get("stages") or ())
+    ]
 
 
 def _bounds(known: Sequence[Cut], thresholds: Mapping[str, Any]) -> dict[tuple[str, str], Bounds]:

@@ -317,6 +317,31 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
+def score_filters(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The score filters of a plan: `stage`, `filter`, `lower`, `upper`, `invert`, `parameters` (of both bounds)."""
+    found = []
+    for stage in stages:
+        if stage.get("role") != "score_filter":
+            continue
+        filters, inverted = stage["parameters"]["filter_obj"], stage["parameters"]["invert"]
+        named = stage.get("bounds") or [(None, None)] * len(filters)  # plans of version 0.1 have no names
+        for one, invert, parameters in zip(filters, inverted, named, strict=True):
+            # A filter written in Python holds its bounds under the names that it declares, or decides by its own code.
+            least, most = ("lower", "upper") if "lower" in one else parameters
+            name = str(stage["name"])
+            found.append(
+                {
+                    "stage": name,
+                    "filter": str(one.get("name", name)),
+                    "lower": one.get(least) if least else None,
+                    "upper": one.get(most) if most else None,
+                    "invert": bool(invert),
+                    "parameters": tuple(parameters),
+                }
+            )
+    return found
+
+
 def missing_scores(stages: Sequence[Mapping[str, Any]], *, after: str | None = None) -> dict[str, list[str]]:
     """Which scores a run with `scores="all"` leaves out: of stages at which dropped documents end, the scorers behind.
 

@@ -1,0 +1,7 @@
+"""The report: a page that shows what a run did, made from its record alone."""
+
+from __future__ import annotations
+
+from gristmill.report.page import write_comparison, write_report
+
+__all__ = ["write_comparison", "write_report"]

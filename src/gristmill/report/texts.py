@@ -1,0 +1,200 @@
+"""Texts for the report, read again from the input and the output of a run: examples, lengths and languages."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from gristmill.errors import GristmillError
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import ManifestEntry
+from gristmill.storage.files import StorageOptions
+from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
+
+Record = dict[str, Any]
+Place = tuple[str, int]
+"""The partition and the row number of a document."""
+
+_LANGUAGES = ("language", "lang", "language_code")
+_BLOCK_BYTES = 1 << 20
+_MAX_LANGUAGES = 12
+_LENGTH_STEPS = [0, *(round(10 ** (step / 3)) for step in range(3, 22))]
+"""Characters at which the classes of lengths begin: three to an order of magnitude."""
+
+
+class TextReader:
+    """Reads documents again, within a budget.
+
+    Args:
+        folder: The run.
+        text_field: The column with the text, where a stage names no other.
+        budget: Bytes that may be read.
+        documents: Documents of a partition whose lengths and languages are counted.
+
+    Attributes:
+        found: The documents that were wanted.
+        before: Documents of the input.
+        after: Documents of the output.
+        problems: What could not be read, by partition.
+    """
+
+    def __init__(self, folder: RunFolder, text_field: str, *, budget: int, documents: int) -> None:
+        self.folder = folder
+        self.text_field = text_field
+        self.budget = budget
+        self.documents = documents
+        self.found: dict[Place, Record] = {}
+        self.before: list[Record] = []
+        self.after: list[Record] = []
+        self.problems: dict[str, str] = {}
+
+    def read_input(self, entry: ManifestEntry, wanted: Collection[int]) -> None:
+        """Find the documents with these row numbers in the input of a partition, and count its first ones."""
+        partition = Partition(entry.index, entry.partition, tuple(FileRange(**part) for part in entry.source))
+        lost = {file.file: file.cause for file in entry.damaged or () if file.salvaged is None}
+        left_out = {
+            part.path: BadRecord(0, SourceFile(part.path, part.relative), -1, lost[part.relative], b"", 0, "")
+            for part in partition.ranges
+            if part.relative in lost
+        }
+        missing, counted = set(wanted), 0
+        try:
+            for row, record in self._records(partition, missing, left_out, None):
+                if counted < self.documents:
+                    self.before.append(record)
+                    counted += 1
+                if row in missing:
+                    missing.discard(row)
+                    self.found[entry.partition, row] = record
+                if not missing and counted >= self.documents:
+                    return
+        except (OSError, GristmillError, ValueError) as error:
+            self.problems[entry.partition] = str(error)
+
+    def read_output(self, entry: ManifestEntry) -> None:
+        """Count the first documents in the output of a partition."""
+        ranges = [FileRange(self.folder.join(file.path), file.path, file.size, "", 0, -1, True) for file in entry.files]
+        partition = Partition(0, entry.partition, tuple(ranges))
+        try:
+            for number, (_, record) in enumerate(self._records(partition, (), {}, self.folder.storage_options), 1):
+                self.after.append(record)
+                if number >= self.documents:
+                    return
+        except (OSError, GristmillError, ValueError) as error:
+            self.problems.setdefault("output", str(error))
+
+    def _records(
+        self,
+        partition: Partition,
+        wanted: Collection[int],
+        left_out: Mapping[str, BadRecord],
+        options: StorageOptions,
+    ) -> Iterator[tuple[int, Record]]:
+        """The first documents of a partition, and those that are wanted, until the budget is spent."""
+        if any(".parquet" in part.relative.lower() for part in partition.ranges):
+            yield from self._rows(partition, wanted, left_out, options)
+            return
+        from gristmill.storage.jsonl_blocks import read_blocks
+
+        counted = 0
+        blocks = read_blocks(partition, block_bytes=_BLOCK_BYTES, left_out=left_out, storage_options=options)
+        for block in blocks:
+            self.budget -= block.nbytes
+            first = np.arange(len(block.rows)) < self.documents - counted
+            counted += len(block.rows)
+            for at in np.flatnonzero(first | np.isin(block.rows, list(wanted))).tolist():
+                record = _parsed(block.buffer[int(block.starts[at]) : int(block.ends[at])].tobytes())
+                if record is not None:
+                    yield int(block.rows[at]), record
+            if self.budget <= 0:
+                return
+
+    def _rows(
+        self,
+        partition: Partition,
+        wanted: Collection[int],
+        left_out: Mapping[str, BadRecord],
+        options: StorageOptions,
+    ) -> Iterator[tuple[int, Record]]:
+        from gristmill.storage.parquet_blocks import read_parquet_blocks, unified_schema
+
+        schema = unified_schema(partition.ranges, storage_options=options)
+        fields = [name for name in schema.names if name in (self.text_field, "id", *_LANGUAGES)]
+        counted = 0
+        blocks = read_parquet_blocks(
+            partition,
+            schema=schema,
+            fields=fields or None,
+            block_bytes=_BLOCK_BYTES,
+            left_out=left_out,
+            storage_options=options,
+        )
+        for block in blocks:
+            self.budget -= block.table.nbytes
+            first = np.arange(len(block.rows)) < self.documents - counted
+            counted += len(block.rows)
+            chosen = np.flatnonzero(first | np.isin(block.rows, list(wanted)))
+            records = block.table.take(chosen).to_pylist() if len(chosen) else []
+            yield from zip(block.rows[chosen].tolist(), records, strict=True)
+            if self.budget <= 0:
+                return
+
+    # --- what the page is given ---
+
+    def text(self, record: Record, name: str | None = None) -> str | None:
+        """The text of a document; what is no string is shown as its JSON, as every stage reads it."""
+        value = record.get(name or self.text_field)
+        if value is None or isinstance(value, str):
+            return value
+        return json.dumps(value, ensure_ascii=False, default=str)
+
+    def described_lengths(self) -> dict[str, Any] | None:
+        """How many documents have which length, before and after; None where no text was found."""
+        counts = [self._lengths(records) for records in (self.before, self.after)]
+        if not any(map(sum, counts)):
+            return None
+        last = max(at for one in counts for at, number in enumerate(one) if number) + 1
+        return {"from": _LENGTH_STEPS[:last], "before": counts[0][:last], "after": counts[1][:last]}
+
+    def _lengths(self, records: Sequence[Record]) -> list[int]:
+        lengths = [len(text) for text in map(self.text, records) if text is not None]
+        found: list[int] = np.histogram(lengths, [*_LENGTH_STEPS, np.inf])[0].tolist()
+        return found
+
+    def described_languages(self) -> dict[str, Any] | None:
+        """The most frequent languages before and after, by a column that says so; None where there is none."""
+        sides = [Counter(filter(None, map(_language, records))) for records in (self.before, self.after)]
+        total = sides[0] + sides[1]
+        if not total:
+            return None
+        names = [name for name, _ in total.most_common(_MAX_LANGUAGES)]
+        return {
+            "names": names,
+            "before": [sides[0][name] for name in names],
+            "after": [sides[1][name] for name in names],
+            "others": [side.total() - sum(side[name] for name in names) for side in sides],
+        }
+
+
+def _parsed(data: bytes) -> Record | None:
+    try:
+        record = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            record = json.loads(data)  # lone surrogates and numbers that are none
+        except ValueError:
+            return None
+    return record if isinstance(record, dict) else None
+
+
+def _language(record: Record) -> str | None:
+    for name in _LANGUAGES:
+        value = record.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return None
