@@ -20,8 +20,8 @@ def files_of(output: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def contents_of(output: Path, *, without: Collection[str] = ("run.json",)) -> dict[str, bytes]:
-    """The bytes of these files, but those of such names; `run.json` holds times."""
+def contents_of(output: Path, *, without: Collection[str] = ("run.json", "report.html")) -> dict[str, bytes]:
+    """The bytes of these files, but those of such names; `run.json` and the report hold times."""
     return {name: path.read_bytes() for name, path in files_of(output).items() if path.name not in without}
 
 

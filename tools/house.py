@@ -7,6 +7,8 @@ Prints one line per measure with its goal and its present value; the exit code i
   and qualified name when it is entered after the start of `main()`; comprehensions, lambdas and generator expressions
   count as functions of their own, class bodies and modules do not, nor what runs only because a module is imported.
   A file counts when one of its functions does. The stack counts the frames of this package alone.
+- **The report** of that run has a measure of its own: the functions that are entered only below one of `report/`, and
+  their files. They do not count for the run.
 - **Private fields.** Places outside `tasks/` and `tracking/` that read or write a private name which `tasks/` defines
   on a task, on anything but `self`; a name that a class of the same file has too is taken for that class's.
   `_metadata` and `_stage_perf` are parameters of the public constructor.
@@ -44,6 +46,7 @@ DOCUMENTS = ("c4:131", "dict_devil:213030", "movie_reviews:neg/cv933_24953.txt#5
 PUBLIC_PRIVATE = frozenset({"_metadata", "_stage_perf"})
 OWNERS = ("tasks", "tracking")
 PACKAGE = "gristmill"
+REPORT = f"report{os.sep}"
 NEW_LOCALS = 2
 """The flag of code objects that are functions: class bodies and modules lack it."""
 
@@ -112,12 +115,14 @@ def functions_entered() -> list[str]:
 
 def run_measures() -> list[Measure]:
     """What a small run enters."""
-    functions, stack = _entered()["functions"], _entered()["stack"]
-    files = sorted({name.split(":")[0] for name in functions})
+    functions, stack, shown = _entered()["functions"], _entered()["stack"], _entered()["report"]
+    files, pages = (sorted({name.split(":")[0] for name in names}) for names in (functions, shown))
     return [
         Measure("functions entered by a small run", 500, len(functions), tuple(functions)),
         Measure("files entered by a small run", 75, len(files), tuple(files)),
         Measure("deepest stack of a small run", 20, len(stack), tuple(stack)),
+        Measure("functions entered by the report of a small run", 100, len(shown), tuple(shown)),
+        Measure("files entered by the report of a small run", 10, len(pages), tuple(pages)),
     ]
 
 
@@ -303,6 +308,7 @@ class Count:
 
     def __init__(self) -> None:
         self.functions: set[str] = set()
+        self.report: set[str] = set()
         self.stack: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
@@ -319,8 +325,11 @@ class Count:
             at = at.f_back
         if imports:
             return
-        self.functions.add(name)
         own = [one for one in stack if one]
+        if any(one.startswith(REPORT) for one in own):
+            self.report.add(name)
+            return
+        self.functions.add(name)
         if len(own) > len(self.stack):
             self.stack = own
 
@@ -358,7 +367,8 @@ def count(place: Path, number: str) -> None:
     kept = [json.loads(line)["id"] for path in output.glob("*.jsonl") for line in path.open(encoding="utf-8")]
     if kept != [DOCUMENTS[0]]:
         raise RuntimeError(f"Expected to keep {DOCUMENTS[0]!r} alone, kept {kept}: choose other documents.")
-    found = {"functions": sorted(counted.functions), "stack": counted.stack}
+    shown = sorted(counted.report - counted.functions)
+    found = {"functions": sorted(counted.functions), "stack": counted.stack, "report": shown}
     (place / "counted.json").write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "quarantine": "quarantine:command",
     "recipes": "catalog:recipes",
     "replay": "replay:command",
+    "report": "report:command",
     "rethreshold": "rethreshold:command",
     "run": "run:command",
     "show": "show:command",

@@ -205,6 +205,7 @@ run_options = options(
     show_default=True,
     help="Raise an alarm for a stage that drops more than this share; 1 for none.",
 )
+@click.option("--report/--no-report", default=True, show_default=True, help="Write report.html into the record.")
 @click.option("--keep-steps", is_flag=True, help="Keep the intermediate files of a recipe with deduplications.")
 @record_option
 @common_options

@@ -124,6 +124,7 @@ class Pipeline:
         listeners: Sequence[Listener] = (),
         progress: bool | None = None,
         keep_steps: bool = False,
+        report: bool = True,
     ) -> RunResult:
         """Run the pipeline.
 
@@ -150,6 +151,7 @@ class Pipeline:
             progress: False shows nothing on stderr. Else a table renews itself on a terminal; elsewhere notices are
                 written as they come, and a line of progress per `logging_interval` of the executor.
             keep_steps: Keep the intermediate files of a pipeline with deduplications, which are removed at its end.
+            report: Write `report.html` into the record when the run has ended, however it ended.
         """
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import NEEDS_ALL, Options, begun_run
@@ -165,6 +167,7 @@ class Pipeline:
             scores=scores,
             alarm_share=alarm_share,
             record_path=record_path,
+            report=report,
         )
         try:
             comparing: Any = next(filter(NEEDS_ALL, self.stages), None)

@@ -28,6 +28,7 @@ from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
 from gristmill.pipeline.planner import draft
 from gristmill.pipeline.run import NEEDS_ALL, Options, Prepared, announced_compilation, prepare
+from gristmill.report.page import write_after_run
 from gristmill.stages.source_sink import ReaderStage
 from gristmill.storage.partitions import Partition
 
@@ -178,6 +179,8 @@ def replay(
     # Written only now: a replay that is stopped leaves the record of the run as it was, its status above all.
     recorder(started)
     events.emit(RunFinished(status, error))
+    if folder.exists(folder.record_path("report")):
+        write_after_run(folder, events)
     return report
 
 

@@ -129,6 +129,7 @@ class Options:
     scores: str = "decisive"
     alarm_share: float | None = 0.9
     record_path: str | os.PathLike[str] | None = None
+    report: bool = True
 
     def check(self) -> None:
         """Refuse values that cannot work."""
@@ -270,18 +271,10 @@ class Run:
             in_order[name] = count
             stages.append(
                 StageReport(
-                    name,
-                    count.rows_in,
-                    count.rows_out,
-                    count.created,
-                    dict(count.dropped),
-                    dict(count.quarantined),
-                    count.untracked,
-                    count.changed,
-                    spent.busy_s,
-                    spent.calls,
+                    name, count.rows_in, count.rows_out, count.created, dict(count.dropped), dict(count.quarantined),
+                    count.untracked, count.changed, spent.busy_s, spent.calls,
                 )
-            )
+            )  # fmt: skip
         done_before = 0 if state is None else len(state.done)
         report = RunReport(
             pipeline=self.pipeline.name,
@@ -384,6 +377,12 @@ def begun_run(
         finally:
             if state is not None:
                 state.folder.sweep(own=state.plan.settings.staging)
+                if options.report:
+                    from gristmill.report.page import write_after_run
+
+                    write_after_run(state.folder, events)
+                else:
+                    state.folder.remove(state.folder.record_path("report"))  # that of an earlier run
 
 
 def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:

@@ -15,9 +15,10 @@ import orjson
 
 from gristmill.errors import OutputError
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.report.contents import WHOLE, Extent, ReportContents
+from gristmill.observe.events import EventStream, Notice
+from gristmill.report.contents import AFTER_RUN, WHOLE, Extent, ReportContents
 from gristmill.storage.atomic import write_bytes_atomic
-from gristmill.storage.files import StorageOptions
+from gristmill.storage.files import StorageOptions, is_local
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -51,6 +52,14 @@ def write_report(
     folder.require_run()
     data = ReportContents(folder, extent).collect()
     return _write(folder, make_page(data), folder.record_path("report") if to is None else os.fspath(to))
+
+
+def write_after_run(folder: RunFolder, events: EventStream) -> None:
+    """Write the report of a run that has just ended, with little effort; what goes wrong is told, and nothing more."""
+    try:
+        write_report(folder, extent=AFTER_RUN)
+    except Exception as error:  # whatever is wrong with a page, the run has ended as it has
+        events.emit(Notice(f"The report of the run was not made: {error}", level="warning"))
 
 
 def write_comparison(
@@ -87,7 +96,7 @@ def write_comparison(
 
 def _write(folder: RunFolder, page: bytes, place: str) -> str:
     try:
-        write_bytes_atomic(place, page, storage_options=folder.storage_options)
+        write_bytes_atomic(place, page, storage_options=None if is_local(place) else folder.storage_options)
     except OSError as error:
         raise OutputError(
             f"The report cannot be written to {place}: {error} Choose another place with --to FILE (to=…).", path=place

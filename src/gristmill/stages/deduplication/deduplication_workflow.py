@@ -266,7 +266,7 @@ class DeduplicationWorkflow(WorkflowBase):
         """Write the documents that stay, or the list of those to remove."""
         if self.perform_removal:
             steps.clear_other_choice(self.folder, removals)
-            steps.run("removal", self._removal(steps, removals), output=self.folder, url_field="url")
+            steps.run("removal", self._removal(steps, removals), output=self.folder, url_field="url", report=True)
             return
         listed = list_folder(self.folder, self.ids_folder)
         steps.clear_other_choice(listed, removals)

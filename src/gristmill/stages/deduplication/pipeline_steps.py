@@ -140,6 +140,7 @@ class PipelineSteps:
             record_path=step_folder(path).record,
             listeners=[*self._listeners, self._recorded],
             progress=False,
+            report=False,
         )
         self._spent({stage.name: StageTime(stage.calls, stage.busy_s) for stage in result.report.stages})
         return PipelineDocuments.left_by(path, filetype, self._storage)

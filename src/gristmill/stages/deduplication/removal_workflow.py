@@ -250,7 +250,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
             writer: Stage = SortedRunWriter(steps, storage_options=storage)
             pipeline = Pipeline("ids to remove", stages=[reader, IdHashes(self.duplicate_id_field), writer])
             # An id that is set aside would let its document stay.
-            strict = {**options, "ignore_failures": False, "id_field": None, "url_field": None}
+            strict = {**options, "ignore_failures": False, "id_field": None, "url_field": None, "report": False}
             record = step_folder(steps, storage).record
             ids = pipeline.run(executor=chosen, fresh=fresh, record_path=record, **strict)
             result.add_pipeline_tasks("ids", ids)

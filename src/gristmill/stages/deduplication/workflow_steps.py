@@ -117,7 +117,9 @@ class Steps:
         begun = time.monotonic()
         id_field = self.workflow.id_field or "id"
         # A document that is set aside in one step and not in the others would stay without having been compared.
-        given: dict[str, Any] = {**self.options, "ignore_failures": False, "id_field": id_field, **options}
+        given: dict[str, Any] = {
+            **self.options, "ignore_failures": False, "id_field": id_field, "report": False, **options,
+        }  # fmt: skip
         pipeline = Pipeline(f"{self.workflow.name}: {step}", stages=stages)
         try:
             record = (output or self.folder(step)).record
