@@ -35,6 +35,7 @@ _STAGE = (
     "blocked_seconds", "calls", "workers",
 )  # fmt: skip
 _MAX_LINES = 100
+_MAX_PROBLEMS = 10
 _QUARANTINE_EXAMPLES = 5
 _RAW_CHARS = 300
 _PAIR_CHARS = 900
@@ -91,14 +92,15 @@ class ReportContents:
         stages = plan.get("stages") or []
         entries = self._part("The manifest", self._entries) or []
         run = self._settled(run)
-        digest = LedgerDigest(
-            self.folder, plan_filters(stages), examples=self.extent.examples, score_rows=self.extent.score_rows
-        )
+        filters = self._part("plan.json", partial(plan_filters, stages)) or []
+        extent = self.extent
+        digest = LedgerDigest(self.folder, filters, examples=extent.examples, score_rows=extent.score_rows)
         read = 0
         for entry in entries:
             read += self._part(f"The ledger of partition {entry.partition}", partial(_add, digest, entry)) or 0
-        texts = TextReader(self.folder, _text_field(plan), budget=self.extent.text_bytes, documents=self.extent.lengths)
         fields = {str(stage.get("name")): _stage_field(stage) for stage in stages}
+        digest.sort([*fields])
+        texts = TextReader(self.folder, _text_field(plan), budget=extent.text_bytes, documents=extent.lengths)
         pairs = self._part("The duplicates", partial(self._pairs, digest)) or []
         self._read_texts(texts, entries, digest, pairs)
         return {
@@ -126,7 +128,7 @@ class ReportContents:
             "dropped": self._examples(digest, texts, fields),
             "quarantine": self._part("The quarantine", partial(self._quarantine, run, entries)) or [],
             "suggestion": None,
-            "missing": self.missing + _text_problems(texts),
+            "missing": _first(self.missing) + _text_problems(texts),
         }
 
     def _part(self, what: str, collect: Callable[[], Any]) -> Any:
@@ -288,6 +290,11 @@ def _shortened(run: Mapping[str, Any]) -> dict[str, Any]:
     error = run.get("error")
     lines = {name: (run.get(name) or [])[:_MAX_LINES] for name in ("alarms", "notices")}
     return lines | {"error": None if error is None else str(error)[:5000]}
+
+
+def _first(problems: Sequence[str]) -> list[str]:
+    more = len(problems) - _MAX_PROBLEMS
+    return [*problems[:_MAX_PROBLEMS], *([f"And {more} more; 'gristmill verify' tells all."] if more > 0 else [])]
 
 
 def _documents(entries: Sequence[ManifestEntry]) -> int:

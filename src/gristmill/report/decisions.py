@@ -20,7 +20,6 @@ from gristmill.report.distribution import Floats, Mask, ScoreDistribution
 Codes = npt.NDArray[np.int64]
 _WORDS = ("stage", "outcome", "reason")
 _NOTHING = np.array([], np.int64)
-_LARGEST_CLUSTERS = 20
 
 
 class FilterBounds(NamedTuple):
@@ -243,6 +242,12 @@ class LedgerDigest:
 
     # --- what the page is given ---
 
+    def sort(self, stages: Sequence[str]) -> None:
+        """Put stages into the order of the plan; partitions tell of them in their own."""
+        place = {stage: number for number, stage in enumerate(stages)}
+        self.groups = dict(sorted(self.groups.items(), key=lambda item: place.get(item[0][0], len(place))))
+        self._clusters = dict(sorted(self._clusters.items(), key=lambda item: place.get(item[0], len(place))))
+
     def described_scores(self, stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """A distribution for every filter of which scores are known, in the order of the plan.
 
@@ -279,7 +284,7 @@ class LedgerDigest:
 
     def described_clusters(self) -> list[dict[str, Any]]:
         """For each deduplication how many clusters have which size, the survivor included."""
-        return [one for one in starmap(_cluster_sizes, self._clusters.items()) if one]
+        return list(starmap(_cluster_sizes, self._clusters.items()))
 
     def cluster_size(self, example: Example) -> int | None:
         """How many documents are in the cluster of a duplicate, as far as the ledgers that were read tell."""

@@ -19,6 +19,7 @@ _BEFORE_GRID = 200_000
 _AT_ONCE = 50_000
 _LOG_FROM = 30.0
 """How many times the middle score the greatest has to be for a logarithmic axis."""
+_MARGIN = 0.3
 _TAIL = 0.005
 """The share of scores at either end that the axis need not reach."""
 
@@ -89,6 +90,10 @@ class ScoreDistribution:
         if len(finite):
             low, middle, high = map(float, np.quantile(finite, (_TAIL, 0.5, 1 - _TAIL)))
         low, high = min(low, *self._thresholds, high), max(high, *self._thresholds, low)
+        if len(finite):  # a threshold at the end of the axis could not be loosened
+            margin = _MARGIN * (high - low)
+            low = max(low - margin * (low in self._thresholds), min(low, float(finite.min())))
+            high = min(high + margin * (high in self._thresholds), max(high, float(finite.max())))
         if low == high:
             low, high = low - 0.5, high + 0.5
         self._is_log = low >= 0 and high > 10 and high > _LOG_FROM * max(middle, 1.0)
@@ -99,7 +104,7 @@ class ScoreDistribution:
         if len(finite) and not np.mod(finite, 1).any():
             points = np.round(points)
         else:
-            digits = 4 - math.floor(math.log10(max(abs(low), abs(high))))
+            digits = min(4 - math.floor(math.log10(max(abs(low), abs(high)))), 15)
             points = np.round(points, digits)
         return np.unique(np.concatenate([points, self._thresholds]))
 

@@ -22,6 +22,7 @@ Place = tuple[str, int]
 
 _LANGUAGES = ("language", "lang", "language_code")
 _BLOCK_BYTES = 1 << 20
+_GIVEN = "initial_tasks["
 _MAX_LANGUAGES = 12
 _LENGTH_STEPS = [0, *(round(10 ** (step / 3)) for step in range(3, 22))]
 """Characters at which the classes of lengths begin: three to an order of magnitude."""
@@ -56,6 +57,9 @@ class TextReader:
     def read_input(self, entry: ManifestEntry, wanted: Collection[int]) -> None:
         """Find the documents with these row numbers in the input of a partition, and count its first ones."""
         partition = Partition(entry.index, entry.partition, tuple(FileRange(**part) for part in entry.source))
+        if any(part.relative.startswith(_GIVEN) for part in partition.ranges):
+            self.problems[entry.partition] = "The documents were given as tasks and lie in no file."
+            return
         lost = {file.file: file.cause for file in entry.damaged or () if file.salvaged is None}
         left_out = {
             part.path: BadRecord(0, SourceFile(part.path, part.relative), -1, lost[part.relative], b"", 0, "")

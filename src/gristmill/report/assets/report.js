@@ -124,13 +124,13 @@
     const box = chartBox(50);
     const wide = 100 / labels.length;
     labels.forEach((_, i) => {
-      [[before[i] / sums[0], "dropped-bar", 0.1], [after[i] / sums[1], "kept-bar", 0.5]].forEach(([value, kind, at]) => {
+      [[before[i] / sums[0], "before-bar", 0.1], [after[i] / sums[1], "kept-bar", 0.5]].forEach(([value, kind, at]) => {
         const high = (48 * value) / highest;
         box.append(svg("rect", { class: kind, x: (wide * (i + at)).toFixed(2), y: (50 - high).toFixed(2), width: (wide * 0.38).toFixed(2), height: high.toFixed(2) }));
       });
     });
     return el("figure", { class: "chart" }, el("figcaption", {}, title),
-      el("ul", { class: "legend" }, el("li", {}, el("i", { class: "dropped" }), words[0]), el("li", {}, el("i"), words[1])),
+      el("ul", { class: "legend" }, el("li", {}, el("i", { class: "before" }), words[0]), el("li", {}, el("i"), words[1])),
       box, el("div", { class: "axis" }, el("span", {}, labels[0]), el("span", {}, labels[labels.length - 1])),
       more("As a table", table(title, [t(""), n(words[0]), n(words[1])],
         labels.map((label, i) => [name(label), `${count(before[i])} (${share(before[i], sums[0])})`, `${count(after[i])} (${share(after[i], sums[1])})`]))));
@@ -202,13 +202,13 @@
   function flow(run, stages) {
     if (!stages.length) return section("What happened to the documents", "flow", el("p", {}, "The run has recorded no stages."));
     const most = Math.max(...stages.map((s) => Math.max(s.rows_in, s.rows_out)), 1);
-    const wide = (rows) => (100 * rows) / most;
+    const wide = (rows) => (84 * rows) / most;  // what leaves needs room to bend
     const list = el("ol", { class: "flow" });
     const picture = (into, out) => {
       const box = chartBox(100);
       const a = wide(into), b = wide(out);
       if (a > b) {
-        const thick = Math.max(2, 0.7 * (a - b)), bend = b + (100 - b) * 0.35;
+        const thick = Math.min(56, Math.max(2, 0.8 * (a - b))), bend = b + (100 - b) * 0.4;
         const above = 50 - thick / 2, under = 50 + thick / 2;
         box.append(svg("path", { class: "branch", d: `M${b} 0H${Math.max(a, b + 0.6)}C${a} ${above - 5} ${bend} ${above} 100 ${above}V${under}C${bend} ${under} ${b} ${under - 5} ${b} 0Z` }));
         box.append(svg("path", { class: "trunk", d: `M0 0H${b}V100H0Z` }));
@@ -374,7 +374,13 @@
       el("p", { class: "soft small" }, `Of a sample: ${plural(sample.before, "document")} of the input and ${count(sample.after)} of the output.`),
       el("div", { class: "charts" },
         part.lengths ? pairChart("Length in characters", labels, part.lengths.before, part.lengths.after, words) : null,
-        part.languages ? pairChart("Language, as a column of the documents says", part.languages.names, part.languages.before, part.languages.after, words) : null));
+        part.languages ? languageTable(part.languages, words) : null));
+  }
+  function languageTable(part, words) {
+    const sums = ["before", "after"].map((side, i) => part[side].reduce((a, b) => a + b, part.others[i]) || 1);
+    const line = (title, before, after) => [title, share(before, sums[0]), share(after, sums[1]), [meter([before / sums[0], "before"]), meter([after / sums[1], "kept"])]];
+    return el("div", {}, table("Language, as a column of the documents says", [t("Language"), n(words[0]), n(words[1]), bar()],
+      [...part.names.map((one, i) => line(name(one), part.before[i], part.after[i])), ...(part.others[0] + part.others[1] ? [line("others", part.others[0], part.others[1])] : [])]));
   }
 
   function differing(a, b) {
