@@ -280,18 +280,24 @@ def test_the_page_is_whole_on_paper(browser: Browser, english: Path) -> None:
 # --- the pictures of the documentation ---
 
 
-def test_pictures(browser: Browser, english: Path, sample_path: Path, tmp_path: Path) -> None:
+def test_pictures(browser: Browser, sample_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page as the documentation shows it; the shipped sample, because its texts may be published."""
+    monkeypatch.chdir(tmp_path)  # no path of this machine is in a picture
+    english = run_recipe("english", sample_path, Path("clean"), scores="all")
     page = page_of(english)
     browser.open(page, size=(900, 700))
     pictures = [browser.picture("report-flow", height=900)]
-    top = "return Math.floor(document.querySelector(arguments[0]).getBoundingClientRect().top + scrollY)"
+    top = "return Math.floor(document.querySelector(arguments[0]).getBoundingClientRect().top + scrollY) - 8"
     pictures.append(browser.picture("report-scores", top=browser.run(top, "#scores"), height=640))
-    browser.run("document.querySelector('#dropped details.group').open = true")
-    pictures.append(browser.picture("report-dropped", top=browser.run(top, "#dropped details.group"), height=420))
+    browser.run(
+        "[...document.querySelectorAll('#dropped details.group')]"
+        ".find(e => e.querySelector('h3').innerText === 'repeated_lines').open = true"
+    )
+    place = browser.run(top, "#dropped details[open]")
+    pictures.append(browser.picture("report-dropped", top=place, height=420))
     browser.open(page, size=PHONE, dark=True)
-    pictures.append(browser.picture("report-phone", height=740))
-    other = run_recipe("web", sample_path, tmp_path / "web")
-    browser.open(write_comparison(str(english), str(other), to=tmp_path / "c.html"), size=(900, 700))
+    pictures.append(browser.picture("report-phone", top=browser.run(top, "#flow"), height=740))
+    other = run_recipe("web", sample_path, Path("web"))
+    browser.open(write_comparison(str(english), str(other), to="comparison.html"), size=(900, 700))
     pictures.append(browser.picture("report-comparison", height=760))
     assert all(data.startswith(b"\x89PNG") and 5_000 < len(data) < 200_000 for data in pictures)

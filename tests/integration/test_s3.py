@@ -76,11 +76,11 @@ def _job(output: str, writer: Any = JsonlWriter) -> Pipeline:
 
 
 def _contents(fs: s3fs.S3FileSystem, output: str) -> dict[str, bytes]:
-    """Every object of an output and its record but `run.json`, which holds times."""
+    """Every object of an output and its record but `run.json` and the report, which hold times."""
     fs.invalidate_cache()
     found = {}
     for place, root in (("", output), ("record/", f"{output}.gristmill")):
-        names = [name for name in fs.find(root) if not name.endswith("/run.json")]
+        names = [name for name in fs.find(root) if not name.endswith(("/run.json", "/report.html"))]
         found |= {f"{place}{name[len(root) + 1 :]}": fs.cat_file(name) for name in names}
     return found
 

@@ -284,11 +284,12 @@
       }));
   }
 
-  function scores(part) {
+  function scores(part, stages) {
     if (!part.filters.length) return null;
     const useful = part.filters.filter((one) => one.grid.length > 1);
-    const active = useful.filter((one) => one.dropped.some((v) => v));
-    const idle = useful.filter((one) => !one.dropped.some((v) => v));
+    const gone = new Map(stages.map((s) => [s.stage, s.dropped || {}]));
+    const drops = (one) => one.documents === "dropped" || (one.stage === one.filter ? Object.keys(gone.get(one.stage) || {}).length > 0 : (gone.get(one.stage) || {})[one.filter] > 0);
+    const active = useful.filter(drops), idle = useful.filter((one) => !drops(one));
     const whole = useful.some((one) => one.documents === "all");
     return section("Scores and thresholds", "scores",
       el("p", {}, whole
@@ -296,7 +297,7 @@
         : `The ledger holds the scores of the documents that a filter dropped${part.is_sample ? " (here a sample)" : ""}. Move a threshold to see how many of them would pass that filter; later filters may still drop them. With --scores all a run keeps the scores of all documents, and thresholds can be tightened here too.`),
       el("ul", { class: "legend" }, whole ? el("li", {}, el("i"), "kept") : null, el("li", {}, el("i", { class: "dropped" }), "dropped")),
       el("div", { class: "filters" }, active.map(filterBox)),
-      idle.length ? more(`${idle.length} filters dropped none of these documents`, el("div", { class: "filters" }, idle.map(filterBox))) : null);
+      idle.length ? more(`${idle.length} filters dropped nothing`, el("div", { class: "filters" }, idle.map(filterBox))) : null);
   }
   function filterBox(one) {
     const last = one.grid.length - 1;
@@ -354,7 +355,7 @@
     const middle = one.grid[Math.round(last / 2)];
     return el("figure", { class: "chart filter" },
       el("figcaption", {}, name(one.filter), one.stage === one.filter ? null : el("span", { class: "soft small" }, " · ", name(one.stage))),
-      box, el("div", { class: "axis" }, el("span", {}, figure(one.grid[0])), el("span", {}, figure(middle)), el("span", {}, figure(one.grid[last]))),
+      box, el("div", { class: "axis" }, [one.grid[0], middle, one.grid[last]].map((value) => el("span", {}, figure(Number(value.toPrecision(3)))))),
       sliders, result,
       one.unordered ? el("p", { class: "soft small" }, `${plural(one.unordered, "document")} has no score that is a number.`) : null,
       more("As a table", table(`Scores of ${one.filter}`, [n("Score from"), n("Kept"), n("Dropped")],
@@ -483,7 +484,7 @@
 
   function runPage() {
     const { run, stages } = data;
-    const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores), texts(data), duplicates(data.duplicates), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion)];
+    const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores, stages), texts(data), duplicates(data.duplicates), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion)];
     const span = run.finished ? `${when(run.started)} to ${when(run.finished)}` : when(run.started);
     const sampled = data.sample.is_sample ? ` Scores, examples and clusters are of a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' makes the page from all of them.` : "";
     finish(["Report: ", name(run.pipeline || "run")],
