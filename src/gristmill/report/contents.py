@@ -48,7 +48,7 @@ class Extent(NamedTuple):
     Attributes:
         decisions: Rows of the ledger after which no further partition is read; None reads all.
         partitions: Partitions that are read at most; None for all.
-        score_rows: Recorded scores after which no more are read; None reads all.
+        score_rows: Recorded scores that are read at most, by whole partitions; None reads all.
         text_partitions: Partitions whose texts are read.
         text_bytes: Bytes of texts that are read.
         lengths: Documents of a partition whose length is counted.
@@ -66,7 +66,7 @@ class Extent(NamedTuple):
     pairs: int
 
 
-AFTER_RUN = Extent(200_000, 16, 1_000_000, 4, 2_000_000, 250, 2, 3)
+AFTER_RUN = Extent(200_000, 16, 300_000, 4, 2_000_000, 250, 2, 3)
 """Little enough that no run is noticeably longer for it."""
 WHOLE = Extent(None, None, None, 64, 400_000_000, 2_000, 4, 6)
 

@@ -120,6 +120,12 @@ def test_without_all_scores_a_filter_has_those_of_the_documents_it_dropped(plain
     assert filters["WordCountFilter", "too_many_words"]["upper"] == 400.0
 
 
+def test_more_scores_than_may_be_read_leave_those_of_dropped_documents(scored: Path) -> None:
+    found = contents(scored, AFTER_RUN._replace(score_rows=10))["scores"]
+    assert (found["recorded"], found["is_sample"], found["documents"]) == ("all", True, 0)
+    assert {one["documents"] for one in found["filters"]} == {"dropped"}
+
+
 def test_examples_show_the_text_that_was_dropped(plain: Path, sample_path: Path) -> None:
     groups = {one["reason"]: one for one in contents(plain)["dropped"]}
     documents = groups["too_many_symbols"]["documents"]

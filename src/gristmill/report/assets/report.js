@@ -294,7 +294,7 @@
     return section("Scores and thresholds", "scores",
       el("p", {}, whole
         ? `Every score of ${plural(part.documents, "document")}${part.is_sample ? " (a sample of the run)" : ""} is known. Move a threshold to see how many of them would be kept if nothing else changed.`
-        : `The ledger holds the scores of the documents that a filter dropped${part.is_sample ? " (here a sample)" : ""}. Move a threshold to see how many of them would pass that filter; later filters may still drop them. With --scores all a run keeps the scores of all documents, and thresholds can be tightened here too.`),
+        : `The ledger holds the scores of the documents that a filter dropped${part.is_sample ? " (here a sample)" : ""}. Move a threshold to see how many of them would pass that filter; later filters may still drop them. ${part.recorded === "all" ? "The other scores are recorded too: 'gristmill report' makes this page from all of them." : "With --scores all a run keeps the scores of all documents, and thresholds can be tightened here too."}`),
       el("ul", { class: "legend" }, whole ? el("li", {}, el("i"), "kept") : null, el("li", {}, el("i", { class: "dropped" }), "dropped")),
       el("div", { class: "filters" }, active.map(filterBox)),
       idle.length ? more(`${idle.length} filters dropped nothing`, el("div", { class: "filters" }, idle.map(filterBox))) : null);
