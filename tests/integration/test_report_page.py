@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -235,6 +238,45 @@ def test_a_failed_run_shows_its_error_and_what_there_is(browser: Browser, tmp_pa
     assert "The run failed" in browser.text("header")
     assert ALERT in browser.text("header pre")
     assert browser.violations() == []
+    is_clean(browser)
+
+
+def test_a_killed_run_shows_what_it_had_committed(browser: Browser, tmp_path: Path) -> None:
+    for name, words in (("0", 60), ("1", 3)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"id": name, "text": "word " * words}) + "\n")
+    script = """
+import sys, time
+from gristmill.backends.local import LocalExecutor
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from gristmill.tasks import DocumentBatch
+
+class Waits(ProcessingStage[DocumentBatch, DocumentBatch]):
+    name = "waits"
+    def process(self, task):
+        if task.to_pyarrow().column("id").to_pylist() == ["1"]:
+            time.sleep(600)
+        return task
+
+stages = [JsonlReader(sys.argv[1] + "/*.jsonl"), Waits(), JsonlWriter(sys.argv[1] + "/out")]
+Pipeline("waiting", stages=stages).run(executor=LocalExecutor({"num_cpus": 0}), progress=False)
+"""
+    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    try:
+        until = time.monotonic() + 120
+        while not list(record_of(tmp_path / "out").glob("manifest/*.json")):
+            assert time.monotonic() < until
+            assert child.poll() is None
+            time.sleep(0.05)
+    finally:
+        child.kill()
+        child.wait()
+    assert not (record_of(tmp_path / "out") / "report.html").exists()
+    browser.open(page_of(tmp_path / "out"))
+    assert "No end of this run is recorded" in browser.text("header")
+    assert "1 partition of 2 committed" in browser.text("header")
+    assert browser.text("#flow-read") == browser.text("#flow-kept") == "1"
     is_clean(browser)
 
 
