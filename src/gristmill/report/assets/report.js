@@ -486,10 +486,10 @@
     const { run, stages } = data;
     const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores, stages), texts(data), duplicates(data.duplicates), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion)];
     const span = run.finished ? `${when(run.started)} to ${when(run.finished)}` : when(run.started);
-    const sampled = data.sample.is_sample ? ` Scores, examples and clusters are of a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' makes the page from all of them.` : "";
+    const sampled = data.sample.is_sample ? `Scores, examples and clusters are of a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' makes the page from all of them.` : null;
     finish(["Report: ", name(run.pipeline || "run")],
-      [el("p", { class: "soft" }, badge(run.status), " ", name(run.output || ""), el("br"), `${span}, executor ${run.executor || "–"}, ${plural(run.partitions || 0, "partition")}`, run.partitions_done_before ? `, ${count(run.partitions_done_before)} of them done before` : ""), banners(run, data.missing), facts(run)],
-      body, `Made by Gristmill ${data.made_by}, ${when(data.made)}.${sampled}`);
+      [el("p", { class: "soft" }, badge(run.status), " ", name(run.output || ""), el("br"), `${span}, executor ${run.executor || "–"}, ${plural(run.partitions || 0, "partition")}`, run.partitions_done_before ? `, ${count(run.partitions_done_before)} of them done before` : ""), banners(run, data.missing), facts(run), sampled ? el("p", { class: "soft small" }, sampled) : null],
+      body, `Made by Gristmill ${data.made_by}, ${when(data.made)}.`);
   }
 
   function comparePage() {
