@@ -112,8 +112,9 @@
     const step = Math.max(1, Math.ceil(seconds.length / 12));
     const rows = seconds.map((s, i) => i).filter((i) => i % step === 0 || i === seconds.length - 1);
     return el("figure", { class: "chart" }, el("figcaption", {}, title),
-      el("div", { class: "axis" }, el("span", {}, `highest ${format(highest)}`), lines.length > 1 ? el("span", {}, lines.map((line, i) => `${["solid", "dashed", "dotted"][i % 3]}: ${line.name}`).join(" · ")) : null),
+      el("div", { class: "axis" }, el("span", {}, `highest ${format(highest)}`)),
       box, el("div", { class: "axis" }, el("span", {}, "0 s"), el("span", {}, duration(last))),
+      lines.length > 1 ? el("div", { class: "axis" }, lines.map((line, i) => el("span", {}, `${["solid", "dashed", "dotted"][i % 3]}: ${line.name}`))) : null,
       more("As a table", table(title, [n("Time"), ...lines.map((line) => n(line.name))],
         rows.map((i) => [duration(seconds[i]), ...lines.map((line) => format(line.values[i]))]))));
   }
@@ -439,12 +440,23 @@
           one.raw ? shownText(one.raw, [], 0, Array.from(one.raw).length) : null)))));
   }
 
+  // Rows are counted when a partition or a batch is done, so that single steps say little: a mean over a tenth of the time.
+  function rates(seconds, rows) {
+    const span = (seconds[seconds.length - 1] - seconds[0]) / 10 || 1;
+    let from = 0;
+    const found = seconds.map((s, i) => {
+      while (from < i && seconds[from + 1] <= s - span) from += 1;
+      return s - seconds[from] >= span * 0.99 ? Math.max(0, (rows[i] - rows[from]) / (s - seconds[from])) : null;
+    });
+    const first = found.findIndex((v) => v !== null);
+    return found.map((v, i) => (v === null ? found[first] : i < first ? found[first] : v));
+  }
+
   function performance_(run, stages, history, suggestion) {
     const parts = [];
     if (history && history.seconds && history.seconds.length > 1) {
       const seconds = history.seconds;
-      const speed = seconds.map((s, i) => (i ? Math.max(0, (history.rows_read[i] - history.rows_read[i - 1]) / Math.max(s - seconds[i - 1], 1e-3)) : null));
-      speed[0] = speed[1];
+      const speed = rates(seconds, history.rows_read);
       const charts = [lineChart("Documents read per second", seconds, [{ name: "documents/s", values: speed }], (v) => count(Math.round(v)))];
       if ((history.memory_bytes || []).some((v) => v)) charts.push(lineChart("Memory", seconds, [{ name: "memory", values: history.memory_bytes }], size));
       for (const [at, segment] of (history.segments || []).entries()) {
@@ -455,7 +467,7 @@
       }
       parts.push(el("div", { class: "charts" }, charts));
     } else parts.push(el("p", { class: "soft" }, "This run has no record of how speed and memory went over time."));
-    const timed = stages.map((s) => [s, (s.busy_seconds || 0), (s.starved_seconds || 0), (s.blocked_seconds || 0)]).filter(([, a, b, c]) => a + b + c > 0);
+    const timed = stages.map((s) => [s, (s.busy_seconds || 0), (s.starved_seconds || 0), (s.blocked_seconds || 0)]).filter(([, busy]) => busy > 0);
     if (timed.length) {
       const total = timed.reduce((a, [, busy]) => a + busy, 0) || 1;
       const most = Math.max(...timed.map(([, a, b, c]) => a + b + c));
@@ -466,7 +478,7 @@
         waits ? el("ul", { class: "legend" }, el("li", {}, el("i"), "busy"), el("li", {}, el("i", { class: "wait" }), "waiting for input"), el("li", {}, el("i", { class: "block" }), "waiting for the next stage")) : null,
         table("Time by stage", [t("Stage"), n("Busy"), n("Share"), ...(waits ? [n("Starved"), n("Blocked")] : []), n("Workers"), bar()],
           timed.slice(0, 20).map(([s, a, b, c]) => [name(s.stage), duration(a), share(a, total), ...(waits ? [duration(b), duration(c)] : []), count(s.workers), meter([a / most, "kept"], [b / most, "wait"], [c / most, "block"])])),
-        el("p", { class: "soft small" }, "Filters that share a pass over the text are timed together, under the first of them."));
+        el("p", { class: "soft small" }, `Filters that share a pass over the text are timed together, under the first of them.${waits ? " Stages that run in the same workers wait together." : ""}`));
     }
     return section("Speed and memory", "speed", parts);
   }
