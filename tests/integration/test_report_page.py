@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -238,6 +241,45 @@ def test_a_failed_run_shows_its_error_and_what_there_is(browser: Browser, tmp_pa
     is_clean(browser)
 
 
+def test_a_killed_run_shows_what_it_had_committed(browser: Browser, tmp_path: Path) -> None:
+    for name, words in (("0", 60), ("1", 3)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"id": name, "text": "word " * words}) + "\n")
+    script = """
+import sys, time
+from gristmill.backends.local import LocalExecutor
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from gristmill.tasks import DocumentBatch
+
+class Waits(ProcessingStage[DocumentBatch, DocumentBatch]):
+    name = "waits"
+    def process(self, task):
+        if task.to_pyarrow().column("id").to_pylist() == ["1"]:
+            time.sleep(600)
+        return task
+
+stages = [JsonlReader(sys.argv[1] + "/*.jsonl"), Waits(), JsonlWriter(sys.argv[1] + "/out")]
+Pipeline("waiting", stages=stages).run(executor=LocalExecutor({"num_cpus": 0}), progress=False)
+"""
+    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    try:
+        until = time.monotonic() + 120
+        while not list(record_of(tmp_path / "out").glob("manifest/*.json")):
+            assert time.monotonic() < until
+            assert child.poll() is None
+            time.sleep(0.05)
+    finally:
+        child.kill()
+        child.wait()
+    assert not (record_of(tmp_path / "out") / "report.html").exists()
+    browser.open(page_of(tmp_path / "out"))
+    assert "No end of this run is recorded" in browser.text("header")
+    assert "1 partition of 2 committed" in browser.text("header")
+    assert browser.text("#flow-read") == browser.text("#flow-kept") == "1"
+    is_clean(browser)
+
+
 @pytest.mark.parametrize("first", range(0, len(HOSTILE), 2))
 def test_hostile_documents_are_inert(browser: Browser, tmp_path: Path, first: int) -> None:
     folder = tmp_path / 'in "quoted" <b>'
@@ -280,18 +322,24 @@ def test_the_page_is_whole_on_paper(browser: Browser, english: Path) -> None:
 # --- the pictures of the documentation ---
 
 
-def test_pictures(browser: Browser, english: Path, sample_path: Path, tmp_path: Path) -> None:
+def test_pictures(browser: Browser, sample_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page as the documentation shows it; the shipped sample, because its texts may be published."""
+    monkeypatch.chdir(tmp_path)  # no path of this machine is in a picture
+    english = run_recipe("english", sample_path, Path("clean"), scores="all")
     page = page_of(english)
     browser.open(page, size=(900, 700))
     pictures = [browser.picture("report-flow", height=900)]
-    top = "return Math.floor(document.querySelector(arguments[0]).getBoundingClientRect().top + scrollY)"
+    top = "return Math.floor(document.querySelector(arguments[0]).getBoundingClientRect().top + scrollY) - 8"
     pictures.append(browser.picture("report-scores", top=browser.run(top, "#scores"), height=640))
-    browser.run("document.querySelector('#dropped details.group').open = true")
-    pictures.append(browser.picture("report-dropped", top=browser.run(top, "#dropped details.group"), height=420))
+    browser.run(
+        "[...document.querySelectorAll('#dropped details.group')]"
+        ".find(e => e.querySelector('h3').innerText === 'repeated_lines').open = true"
+    )
+    place = browser.run(top, "#dropped details[open]")
+    pictures.append(browser.picture("report-dropped", top=place, height=420))
     browser.open(page, size=PHONE, dark=True)
-    pictures.append(browser.picture("report-phone", height=740))
-    other = run_recipe("web", sample_path, tmp_path / "web")
-    browser.open(write_comparison(str(english), str(other), to=tmp_path / "c.html"), size=(900, 700))
+    pictures.append(browser.picture("report-phone", top=browser.run(top, "#flow"), height=740))
+    other = run_recipe("web", sample_path, Path("web"))
+    browser.open(write_comparison(str(english), str(other), to="comparison.html"), size=(900, 700))
     pictures.append(browser.picture("report-comparison", height=760))
     assert all(data.startswith(b"\x89PNG") and 5_000 < len(data) < 200_000 for data in pictures)

@@ -76,11 +76,11 @@ def _job(output: str, writer: Any = JsonlWriter) -> Pipeline:
 
 
 def _contents(fs: s3fs.S3FileSystem, output: str) -> dict[str, bytes]:
-    """Every object of an output and its record but `run.json`, which holds times."""
+    """Every object of an output and its record but `run.json` and the report, which hold times."""
     fs.invalidate_cache()
     found = {}
     for place, root in (("", output), ("record/", f"{output}.gristmill")):
-        names = [name for name in fs.find(root) if not name.endswith("/run.json")]
+        names = [name for name in fs.find(root) if not name.endswith(("/run.json", "/report.html"))]
         found |= {f"{place}{name[len(root) + 1 :]}": fs.cat_file(name) for name in names}
     return found
 
@@ -115,6 +115,13 @@ def test_the_commands_find_the_record(store: s3fs.S3FileSystem, tmp_path: Path) 
     assert f"{FILES} partitions" in gristmill("verify", "s3://data/out")
     assert "too_few_words" in gristmill("why", "s3://data/out/", "0-0")
     assert "Nothing is quarantined" in gristmill("quarantine", "s3://data/out")
+    assert store.size("data/out.gristmill/report.html") > 10_000
+    store.rm_file("data/out.gristmill/report.html")
+    gristmill("report", "s3://data/out")
+    gristmill("report", "s3://data/out", "--to", str(tmp_path / "report.html"))
+    store.invalidate_cache()
+    assert store.size("data/out.gristmill/report.html") > 10_000
+    assert "word word" in (tmp_path / "report.html").read_text()  # a dropped document, read from the store again
     assert f"{FILES} of {FILES} partitions are done" in gristmill(
         "plan", str(tmp_path / "r.yaml"), "s3://data/in", "s3://data/out"
     )

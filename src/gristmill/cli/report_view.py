@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gristmill.cli.main import DONE, FAILED, QUARANTINED, print_json, program
 from gristmill.figures import duration, plural, printable, share
 from gristmill.ledger.record.input_files import sentence
+from gristmill.ledger.record.layout import RECORD_FILES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +45,7 @@ def print_report(
     quiet: bool,
     show_all: bool = False,
     record: str | None = None,
+    has_page: bool = True,
     console: Console | None = None,
 ) -> None:
     """As JSON, or unless `quiet` as a table of the stages that did something to a document, and the totals.
@@ -54,6 +56,7 @@ def print_report(
         quiet: Print nothing but JSON.
         show_all: Also show the stages that dropped and changed nothing, which one line counts otherwise.
         record: Where the record is, if not beside the output; the commands that it prints need it.
+        has_page: Whether the record holds a page about the run.
         console: Where to; stdout by default.
     """
     if as_json:
@@ -101,6 +104,8 @@ def print_report(
         console.print(f"{bad} could not be processed; see: {program()} quarantine {output}{elsewhere}", soft_wrap=True)
     if report.output:
         console.print(printable(f"Files: {report.output}"), soft_wrap=True)
+    if report.record and has_page:
+        console.print(printable(f"Report: {report.record}/{RECORD_FILES['report']}"), soft_wrap=True)
 
 
 def reasons(stage: StageReport) -> str:

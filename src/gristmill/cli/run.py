@@ -282,7 +282,14 @@ def command(
         ).report
     from gristmill.cli.report_view import exit_code, print_report
 
-    print_report(report, as_json=as_json, quiet=quiet, show_all=show_all, record=run_with.get("record_path"))
+    print_report(
+        report,
+        as_json=as_json,
+        quiet=quiet,
+        show_all=show_all,
+        record=run_with.get("record_path"),
+        has_page=run_with["report"],
+    )
     ctx.exit(exit_code(report))
 
 

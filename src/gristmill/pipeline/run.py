@@ -28,6 +28,7 @@ from gristmill.observe.events import EventStream, KernelCompiling, Listener, Not
 from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, keep_recorded_names, open_output, preview_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
+from gristmill.report.page import write_after_run
 from gristmill.stages.base import FusedStage
 from gristmill.storage.atomic import check_writable, output_error
 from gristmill.storage.files import SourceFiles
@@ -75,6 +76,7 @@ class RunReport:
     partitions: int
     partitions_done_before: int
     output: str | None
+    record: str | None = None
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     left_out: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -287,6 +289,7 @@ class Run:
             partitions=len(work) + done_before,
             partitions_done_before=done_before,
             output=plan.settings.output,
+            record=plan.settings.record,
             notes=tuple(plan.notes),
             alarms=tuple(work.budget.damaged if state is None else state.recorder.record()["alarms"]),
             left_out=self.left_out,
@@ -378,8 +381,6 @@ def begun_run(
             if state is not None:
                 state.folder.sweep(own=state.plan.settings.staging)
                 if options.report:
-                    from gristmill.report.page import write_after_run
-
                     write_after_run(state.folder, events)
                 else:
                     state.folder.remove(state.folder.record_path("report"))  # that of an earlier run

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from gristmill import __version__
 from gristmill.errors import GristmillError
 from gristmill.ledger.record.layout import RunFolder
@@ -22,7 +24,7 @@ from gristmill.report.texts import TextReader
 from gristmill.storage.atomic import TEMPORARY_PREFIX
 from gristmill.storage.files import is_local
 
-UNREADABLE = (GristmillError, OSError, ValueError, KeyError, TypeError)
+UNREADABLE = (GristmillError, OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException)
 """What reading a damaged record can raise."""
 _RUN = (
     "status", "error", "pipeline", "executor", "output", "started", "updated", "finished", "wall_seconds", "version",
@@ -48,12 +50,13 @@ class Extent(NamedTuple):
     Attributes:
         decisions: Rows of the ledger after which no further partition is read; None reads all.
         partitions: Partitions that are read at most; None for all.
-        score_rows: Recorded scores after which no more are read; None reads all.
+        score_rows: Recorded scores that are read at most, by whole partitions; None reads all.
         text_partitions: Partitions whose texts are read.
         text_bytes: Bytes of texts that are read.
         lengths: Documents of a partition whose length is counted.
         examples: Documents to show for each reason.
         pairs: Duplicates to show for each deduplication.
+        lookups: Documents of a run up to which survivors of duplicates are looked up in its index.
     """
 
     decisions: int | None
@@ -64,11 +67,12 @@ class Extent(NamedTuple):
     lengths: int
     examples: int
     pairs: int
+    lookups: int
 
 
-AFTER_RUN = Extent(200_000, 16, 1_000_000, 4, 2_000_000, 250, 2, 3)
+AFTER_RUN = Extent(200_000, 16, 300_000, 4, 2_000_000, 250, 2, 3, 300_000)
 """Little enough that no run is noticeably longer for it."""
-WHOLE = Extent(None, None, None, 64, 400_000_000, 2_000, 4, 6)
+WHOLE = Extent(None, None, None, 64, 200_000_000, 2_000, 4, 6, 20_000_000)
 
 
 class ReportContents:
@@ -101,7 +105,8 @@ class ReportContents:
         fields = {str(stage.get("name")): _stage_field(stage) for stage in stages}
         digest.sort([*fields])
         texts = TextReader(self.folder, _text_field(plan), budget=extent.text_bytes, documents=extent.lengths)
-        pairs = self._part("The duplicates", partial(self._pairs, digest)) or []
+        looks_up = not self.is_sample and (run.get("rows_read") or 0) <= extent.lookups
+        pairs = self._part("The duplicates", partial(self._pairs, digest, looks_up=looks_up)) or []
         self._read_texts(texts, entries, digest, pairs)
         return {
             "format": 1,
@@ -213,7 +218,7 @@ class ReportContents:
 
     # --- documents ---
 
-    def _pairs(self, digest: LedgerDigest) -> list[tuple[Example, tuple[str, int] | None]]:
+    def _pairs(self, digest: LedgerDigest, *, looks_up: bool) -> list[tuple[Example, tuple[str, int] | None]]:
         """Duplicates to show, each with the place of its survivor."""
         chosen = [
             example
@@ -222,7 +227,7 @@ class ReportContents:
             for example in group.examples[: self.extent.pairs]
             if example.survivor is not None
         ]
-        if not chosen or self.is_sample:
+        if not chosen or not looks_up:
             return [(example, None) for example in chosen]
         from gristmill.ledger.ask.ledger import Ledger
 

@@ -129,8 +129,9 @@ class LedgerDigest:
     def add(self, entry: ManifestEntry) -> None:
         """Read the ledger of a partition."""
         dropped = self._add_decisions(entry)
-        if "scores" in entry.records:
-            if self.score_rows is not None and self._score_rows_read >= self.score_rows:
+        scores = entry.records.get("scores")
+        if scores is not None:
+            if self.score_rows is not None and self._score_rows_read + (scores.rows or 0) > self.score_rows:
                 self.is_scores_sample = True
             else:
                 self._add_scores(entry, dropped)

@@ -10,7 +10,7 @@ Span = tuple[int, int]
 
 _LOOKED_AT = 20_000
 """Characters of a text that are searched."""
-_MAX_MARKS = 40
+_MAX_MARKS = 200
 _EXCERPT = 600
 _BEFORE = 120
 _BULLET = "[•‣⁃⁌⁍∙○●◘◦⦾⦿*-]"
@@ -20,18 +20,18 @@ _PATTERNS = {
     "curly_bracket": r"[{}]",
     "placeholder_text": r"(?i)lorem ipsum",
     "too_few_alphabetic_words": r"(?<!\S)(?:[\d_]|[^\w\s])+(?!\S)",
-    "too_few_finished_lines": r"(?m)^.*[^\s.!?\"'”’…](?=\s*$)",
-    "too_few_sentence_ends": r"(?m)^.*[^\s.!?\"'”’…](?=\s*$)",
+    "too_few_finished_lines": r"(?m)^.*[^\s.!?\"'”’…](?=[^\S\n]*$)",
+    "too_few_sentence_ends": r"(?m)^.*[^\s.!?\"'”’…](?=[^\S\n]*$)",
     "too_many_brackets": r"[()\[\]{}]+",
-    "too_many_bullets": rf"(?m)^\s*{_BULLET}.*$",
+    "too_many_bullets": rf"(?m)^[^\S\n]*{_BULLET}.*$",
     "too_many_digits": r"\d+",
     "too_many_ellipses": r"…|\.\.\.+",
     "too_many_hashes": r"#+",
     "too_many_newlines": r"\n+",
     "too_many_short_lines": r"(?m)^[^\n]{1,29}$",
     "too_many_symbol_words": r"#+|…|\.\.\.+",
-    "too_many_symbols": r"[^\w\s]+",
-    "too_many_trailing_ellipses": r"(?m)(…|\.\.\.)\s*$",
+    "too_many_symbols": r"[^A-Za-z0-9\s?!,.]+",
+    "too_many_trailing_ellipses": r"(?m)(…|\.\.\.)[^\S\n]*$",
     "too_many_urls": _URL,
     "too_much_white_space": r"\s{2,}|\t",
     "words_too_long": r"\S{14,}",
@@ -64,7 +64,7 @@ def marked_excerpt(text: str, reason: str) -> dict[str, object]:
             spans.append((start, end))
         elif len(spans) >= _MAX_MARKS:
             break
-    first = spans[0][0] - _BEFORE if spans and spans[0][0] > _EXCERPT - _BEFORE else 0
+    first = spans[0][0] - _BEFORE if spans and spans[0][0] > 2 * _BEFORE else 0
     last = first + _EXCERPT
     marks = [(max(a, first) - first, min(b, last) - first) for a, b in spans if b > first and a < last]
     return {"text": seen[first:last], "from": first, "length": len(text), "marks": marks}

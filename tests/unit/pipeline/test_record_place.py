@@ -51,7 +51,7 @@ def test_the_output_holds_data_and_nothing_else(source: Path, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "out.gristmill"]
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["0.jsonl", "1.jsonl", "2.jsonl"]
     found = {path.name for path in record_of(tmp_path / "out").iterdir()}
-    assert found == {"index", "ledger", "manifest", "plan.json", "quarantine", "run.json"}
+    assert found == {"index", "ledger", "manifest", "plan.json", "quarantine", "report.html", "run.json"}
 
 
 def test_on_another_store_too(source: Path) -> None:

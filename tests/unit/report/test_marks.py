@@ -26,7 +26,7 @@ def marked(text: str, reason: str) -> list[str]:
         ("word_too_long", "a bbbbbbbb cc", ["bbbbbbbb"]),
         ("too_many_ellipses", "so... well… yes", ["...", "…"]),
         ("too_many_digits", "in 1999 or 20", ["1999", "20"]),
-        ("too_many_symbols", "a, b!?", [",", "!?"]),
+        ("too_many_symbols", "a, b!? c-d é€", ["-", "é€"]),
         ("too_many_bullets", "title\n• one\n• two", ["• one", "• two"]),
         ("too_few_alphabetic_words", "word -- 12:30 it", ["--", "12:30"]),
         ("too_many_urls", "see https://a.example/x now", ["https://a.example/x"]),

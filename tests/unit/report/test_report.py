@@ -20,7 +20,7 @@ from gristmill.cli.main import cli
 from gristmill.errors import GristmillError, InputNotFoundError, OutputError
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.observe.events import Event, Notice
+from gristmill.observe.events import Event, Notice, PartitionCommitted
 from gristmill.pipeline import Pipeline
 from gristmill.report import write_comparison, write_report
 from gristmill.report.contents import AFTER_RUN, WHOLE, ReportContents
@@ -118,6 +118,12 @@ def test_without_all_scores_a_filter_has_those_of_the_documents_it_dropped(plain
     at = len(few["grid"]) // 2
     assert few["free"] - few["below"][at] == int((frame["score"] >= few["grid"][at]).sum())
     assert filters["WordCountFilter", "too_many_words"]["upper"] == 400.0
+
+
+def test_more_scores_than_may_be_read_leave_those_of_dropped_documents(scored: Path) -> None:
+    found = contents(scored, AFTER_RUN._replace(score_rows=10))["scores"]
+    assert (found["recorded"], found["is_sample"], found["documents"]) == ("all", True, 0)
+    assert {one["documents"] for one in found["filters"]} == {"dropped"}
 
 
 def test_examples_show_the_text_that_was_dropped(plain: Path, sample_path: Path) -> None:
@@ -221,6 +227,17 @@ def test_a_run_that_fails_has_a_report_of_what_there_is(tmp_path: Path) -> None:
     data = data_of(report_of(tmp_path / "out"))
     assert data["run"]["status"] == "failed"
     assert "error_budget" in data["run"]["error"] or "--error-budget" in data["run"]["error"]
+
+
+def test_an_interrupted_run_has_one_too(tmp_path: Path) -> None:
+    def interrupt(event: Event) -> None:
+        if isinstance(event, PartitionCommitted):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_lines(tmp_path, [{"text": "a"}], listeners=[interrupt], progress=False)
+    data = data_of(report_of(tmp_path / "out"))
+    assert (data["run"]["status"], data["run"]["rows_written"]) == ("interrupted", 1)
 
 
 def test_no_report_leaves_none_not_even_an_old_one(tmp_path: Path) -> None:

@@ -112,8 +112,9 @@
     const step = Math.max(1, Math.ceil(seconds.length / 12));
     const rows = seconds.map((s, i) => i).filter((i) => i % step === 0 || i === seconds.length - 1);
     return el("figure", { class: "chart" }, el("figcaption", {}, title),
-      el("div", { class: "axis" }, el("span", {}, `highest ${format(highest)}`), lines.length > 1 ? el("span", {}, lines.map((line, i) => `${["solid", "dashed", "dotted"][i % 3]}: ${line.name}`).join(" · ")) : null),
+      el("div", { class: "axis" }, el("span", {}, `highest ${format(highest)}`)),
       box, el("div", { class: "axis" }, el("span", {}, "0 s"), el("span", {}, duration(last))),
+      lines.length > 1 ? el("div", { class: "axis" }, lines.map((line, i) => el("span", {}, `${["solid", "dashed", "dotted"][i % 3]}: ${line.name}`))) : null,
       more("As a table", table(title, [n("Time"), ...lines.map((line) => n(line.name))],
         rows.map((i) => [duration(seconds[i]), ...lines.map((line) => format(line.values[i]))]))));
   }
@@ -284,19 +285,20 @@
       }));
   }
 
-  function scores(part) {
+  function scores(part, stages) {
     if (!part.filters.length) return null;
     const useful = part.filters.filter((one) => one.grid.length > 1);
-    const active = useful.filter((one) => one.dropped.some((v) => v));
-    const idle = useful.filter((one) => !one.dropped.some((v) => v));
+    const gone = new Map(stages.map((s) => [s.stage, s.dropped || {}]));
+    const drops = (one) => one.documents === "dropped" || (one.stage === one.filter ? Object.keys(gone.get(one.stage) || {}).length > 0 : (gone.get(one.stage) || {})[one.filter] > 0);
+    const active = useful.filter(drops), idle = useful.filter((one) => !drops(one));
     const whole = useful.some((one) => one.documents === "all");
     return section("Scores and thresholds", "scores",
       el("p", {}, whole
         ? `Every score of ${plural(part.documents, "document")}${part.is_sample ? " (a sample of the run)" : ""} is known. Move a threshold to see how many of them would be kept if nothing else changed.`
-        : `The ledger holds the scores of the documents that a filter dropped${part.is_sample ? " (here a sample)" : ""}. Move a threshold to see how many of them would pass that filter; later filters may still drop them. With --scores all a run keeps the scores of all documents, and thresholds can be tightened here too.`),
+        : `The ledger holds the scores of the documents that a filter dropped${part.is_sample ? " (here a sample)" : ""}. Move a threshold to see how many of them would pass that filter; later filters may still drop them. ${part.recorded === "all" ? "The other scores are recorded too: 'gristmill report' makes this page from all of them." : "With --scores all a run keeps the scores of all documents, and thresholds can be tightened here too."}`),
       el("ul", { class: "legend" }, whole ? el("li", {}, el("i"), "kept") : null, el("li", {}, el("i", { class: "dropped" }), "dropped")),
       el("div", { class: "filters" }, active.map(filterBox)),
-      idle.length ? more(`${idle.length} filters dropped none of these documents`, el("div", { class: "filters" }, idle.map(filterBox))) : null);
+      idle.length ? more(`${idle.length} filters dropped nothing`, el("div", { class: "filters" }, idle.map(filterBox))) : null);
   }
   function filterBox(one) {
     const last = one.grid.length - 1;
@@ -354,7 +356,7 @@
     const middle = one.grid[Math.round(last / 2)];
     return el("figure", { class: "chart filter" },
       el("figcaption", {}, name(one.filter), one.stage === one.filter ? null : el("span", { class: "soft small" }, " · ", name(one.stage))),
-      box, el("div", { class: "axis" }, el("span", {}, figure(one.grid[0])), el("span", {}, figure(middle)), el("span", {}, figure(one.grid[last]))),
+      box, el("div", { class: "axis" }, [one.grid[0], middle, one.grid[last]].map((value) => el("span", {}, figure(Number(value.toPrecision(3)))))),
       sliders, result,
       one.unordered ? el("p", { class: "soft small" }, `${plural(one.unordered, "document")} has no score that is a number.`) : null,
       more("As a table", table(`Scores of ${one.filter}`, [n("Score from"), n("Kept"), n("Dropped")],
@@ -438,12 +440,23 @@
           one.raw ? shownText(one.raw, [], 0, Array.from(one.raw).length) : null)))));
   }
 
+  // Rows are counted when a partition or a batch is done, so that single steps say little: a mean over a tenth of the time.
+  function rates(seconds, rows) {
+    const span = (seconds[seconds.length - 1] - seconds[0]) / 10 || 1;
+    let from = 0;
+    const found = seconds.map((s, i) => {
+      while (from < i && seconds[from + 1] <= s - span) from += 1;
+      return s - seconds[from] >= span * 0.99 ? Math.max(0, (rows[i] - rows[from]) / (s - seconds[from])) : null;
+    });
+    const first = found.findIndex((v) => v !== null);
+    return found.map((v, i) => (v === null ? found[first] : i < first ? found[first] : v));
+  }
+
   function performance_(run, stages, history, suggestion) {
     const parts = [];
     if (history && history.seconds && history.seconds.length > 1) {
       const seconds = history.seconds;
-      const speed = seconds.map((s, i) => (i ? Math.max(0, (history.rows_read[i] - history.rows_read[i - 1]) / Math.max(s - seconds[i - 1], 1e-3)) : null));
-      speed[0] = speed[1];
+      const speed = rates(seconds, history.rows_read);
       const charts = [lineChart("Documents read per second", seconds, [{ name: "documents/s", values: speed }], (v) => count(Math.round(v)))];
       if ((history.memory_bytes || []).some((v) => v)) charts.push(lineChart("Memory", seconds, [{ name: "memory", values: history.memory_bytes }], size));
       for (const [at, segment] of (history.segments || []).entries()) {
@@ -454,7 +467,7 @@
       }
       parts.push(el("div", { class: "charts" }, charts));
     } else parts.push(el("p", { class: "soft" }, "This run has no record of how speed and memory went over time."));
-    const timed = stages.map((s) => [s, (s.busy_seconds || 0), (s.starved_seconds || 0), (s.blocked_seconds || 0)]).filter(([, a, b, c]) => a + b + c > 0);
+    const timed = stages.map((s) => [s, (s.busy_seconds || 0), (s.starved_seconds || 0), (s.blocked_seconds || 0)]).filter(([, busy]) => busy > 0);
     if (timed.length) {
       const total = timed.reduce((a, [, busy]) => a + busy, 0) || 1;
       const most = Math.max(...timed.map(([, a, b, c]) => a + b + c));
@@ -465,7 +478,7 @@
         waits ? el("ul", { class: "legend" }, el("li", {}, el("i"), "busy"), el("li", {}, el("i", { class: "wait" }), "waiting for input"), el("li", {}, el("i", { class: "block" }), "waiting for the next stage")) : null,
         table("Time by stage", [t("Stage"), n("Busy"), n("Share"), ...(waits ? [n("Starved"), n("Blocked")] : []), n("Workers"), bar()],
           timed.slice(0, 20).map(([s, a, b, c]) => [name(s.stage), duration(a), share(a, total), ...(waits ? [duration(b), duration(c)] : []), count(s.workers), meter([a / most, "kept"], [b / most, "wait"], [c / most, "block"])])),
-        el("p", { class: "soft small" }, "Filters that share a pass over the text are timed together, under the first of them."));
+        el("p", { class: "soft small" }, `Filters that share a pass over the text are timed together, under the first of them.${waits ? " Stages that run in the same workers wait together." : ""}`));
     }
     return section("Speed and memory", "speed", parts);
   }
@@ -483,12 +496,12 @@
 
   function runPage() {
     const { run, stages } = data;
-    const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores), texts(data), duplicates(data.duplicates), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion)];
+    const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores, stages), texts(data), duplicates(data.duplicates), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion)];
     const span = run.finished ? `${when(run.started)} to ${when(run.finished)}` : when(run.started);
-    const sampled = data.sample.is_sample ? ` Scores, examples and clusters are of a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' makes the page from all of them.` : "";
+    const sampled = data.sample.is_sample ? `Scores, examples and clusters are of a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' makes the page from all of them.` : null;
     finish(["Report: ", name(run.pipeline || "run")],
-      [el("p", { class: "soft" }, badge(run.status), " ", name(run.output || ""), el("br"), `${span}, executor ${run.executor || "–"}, ${plural(run.partitions || 0, "partition")}`, run.partitions_done_before ? `, ${count(run.partitions_done_before)} of them done before` : ""), banners(run, data.missing), facts(run)],
-      body, `Made by Gristmill ${data.made_by}, ${when(data.made)}.${sampled}`);
+      [el("p", { class: "soft" }, badge(run.status), " ", name(run.output || ""), el("br"), `${span}, executor ${run.executor || "–"}, ${plural(run.partitions || 0, "partition")}`, run.partitions_done_before ? `, ${count(run.partitions_done_before)} of them done before` : ""), banners(run, data.missing), facts(run), sampled ? el("p", { class: "soft small" }, sampled) : null],
+      body, `Made by Gristmill ${data.made_by}, ${when(data.made)}.`);
   }
 
   function comparePage() {
