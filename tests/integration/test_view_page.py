@@ -244,7 +244,7 @@ def test_everyone_can_use_it(browser: Browser, hostile: Server, size: tuple[int,
         assert not browser.is_wider_than_window()
         if size == PHONE:
             assert browser.run("return document.querySelector('.list').offsetHeight") == 0
-            browser.run("document.querySelector('.back').click()")
+            browser.run("document.querySelector('.back button').click()")
             assert browser.run("return document.activeElement.dataset.ref") == ref
     assert browser.problems() == []
 
