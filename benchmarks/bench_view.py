@@ -120,7 +120,7 @@ def measure(output: Path, documents: int) -> dict[str, Any]:
             }
         hits = viewer.ask("search", status="dropped")[0]["hits"]
         snippets = viewer.ask("snippets", refs="\n".join(hit["ref"] for hit in hits))
-        document = viewer.ask("document", ref=f"{last.removesuffix('.jsonl')}#{documents // len(run['sources']) - 1}")
+        document = viewer.ask("document", ref=f"{last.removesuffix('.jsonl')}#{documents // run['partitions'] - 1}")
         text, *_ = viewer.ask("search", text="no such words anywhere")
         return {
             "documents": run["documents"],

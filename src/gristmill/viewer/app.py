@@ -104,7 +104,7 @@ class View:
             "status": status,
             "notes": [*notes, *catalog.problems],
             "documents": catalog.documents,
-            "kept": catalog.kept,
+            "kept": catalog.written if catalog.splits else catalog.kept,
             "partitions": len(catalog.partitions),
             "reasons": [
                 {"stage": stage, "outcome": outcome, "reason": reason, "documents": number}
@@ -154,7 +154,12 @@ class View:
 
     def find(self, name: str) -> Answer:
         """The documents with an id or a URL, or the one at `partition#row`."""
-        answer = self.ledger.why(name)
+        try:
+            answer = self.ledger.why(name)
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(
+                f"A file of the ledger cannot be read: {first_line(error)} Run `gristmill verify` to see which one."
+            ) from error
         places = [(history.partition, history.row) for history in answer.documents[:MAX_FOUND]]
         more = len(answer.documents) - len(places)
         note = f"{more:,} more documents have the same id or URL." if more else ""
@@ -204,7 +209,7 @@ class View:
         answer = {}
         for partition, wanted in rows.items():
             entry = self._entry(partition)
-            for row, found in self.texts.input(entry, wanted).items():
+            for row, found in self.texts.each(entry, wanted):
                 text = self.texts.text(found.record) if found.record is not None else None
                 shown = {"text": _snippet(text, needle), "chars": len(text)} if text is not None else {}
                 name = None if found.record is None else found.record.get(self.texts.id_field)
@@ -218,12 +223,14 @@ class View:
         """What became of a document, as `gristmill why` tells it, with its fields and the beginning of its text."""
         partition, row = self._place(ref)
         entry, history = self._entry(partition), self._history(ref)
-        found = self.texts.input(entry, [row])[row]
+        found = self.texts.input(entry, row)
         side = "input"
         if found.record is None and history.status == KEPT:
             other = self.texts.output(entry, row, history.id)
             if other.record is not None:
                 side, found = "output", dataclasses.replace(other, note=f"{found.note} Shown is the output.")
+        if found.record is None and history.quarantine:
+            found = dataclasses.replace(found, note="No text: above is what the quarantine has kept of the record.")
         label = self.labels.get(partition, row, entry.fingerprint)
         return {
             "ref": ref,
@@ -250,7 +257,7 @@ class View:
         if side == "output":
             found = self.texts.output(entry, row, self._history(ref).id)
         else:
-            found = self.texts.input(entry, [row])[row]
+            found = self.texts.input(entry, row)
         return self._piece(found, max(offset, 0), MORE_CHARS if offset > 0 else PIECE_CHARS)
 
     def diff(self, ref: str) -> Answer:
@@ -302,16 +309,16 @@ class View:
 
     def export(self) -> Iterator[bytes | None]:
         """The labelled documents as lines for `gristmill classifier train`; None for one whose text is gone."""
-        rows: dict[str, list[int]] = {}
-        for partition, row in self.labels.places():
-            rows.setdefault(partition, []).append(row)
-        for partition, wanted in rows.items():
-            entry = self.ledger.entry(partition)
-            found = {} if entry is None else self.texts.input(entry, wanted)
-            for row in wanted:
-                label = None if entry is None else self.labels.get(partition, row, entry.fingerprint)
-                text = self._export_text(entry, row, found.get(row)) if entry is not None and label else None
-                if text is None or label is None:
+        for partition in self.labels.partitions():
+            entry = self.ledger.entry(partition) if partition in self.catalog.partitions else None
+            wanted = self.labels.rows(partition)
+            known = {row: one for row, one in wanted.items() if entry and one.get("fingerprint") == entry.fingerprint}
+            yield from [None] * (len(wanted) - len(known))
+            if entry is None:
+                continue
+            for row, found in self.texts.each(entry, known):
+                label, text = known[row], self._export_text(entry, row, found)
+                if text is None:
                     yield None
                     continue
                 told = {key: label.get(key) for key in ("id", "status", "stage", "reason", "partition", "row")}
@@ -319,8 +326,8 @@ class View:
                 line = json.dumps({"text": text, "label": label["verdict"], "decision": decision, **told})
                 yield line.encode() + b"\n"
 
-    def _export_text(self, entry: ManifestEntry, row: int, found: Found | None) -> str | None:
-        if found is None or found.record is None:
+    def _export_text(self, entry: ManifestEntry, row: int, found: Found) -> str | None:
+        if found.record is None:
             found = self.texts.output(entry, row)
         text = self.texts.text(found.record) if found.record is not None else None
         # Lone surrogates are no text that a training program could read.

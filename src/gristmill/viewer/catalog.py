@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,15 +13,16 @@ import pyarrow.parquet as pq
 
 from gristmill.errors import VerificationError
 from gristmill.ledger.ask.ledger import Ledger
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.plan_record import read_plan
 from gristmill.ledger.record.run_record import RUNNING, read_run
 from gristmill.ledger.record.trail import QUARANTINED
-from gristmill.storage.files import is_local
+from gristmill.storage.files import RECORD_SUFFIX, is_local
 
 MAX_SOURCES = 2000
 """Source files that are listed for choosing; of more, the page only takes a part of the name."""
+_RECORDS = (RECORD_SUFFIX, f"/{RECORD_FOLDER}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,12 @@ def run_notes(folder: RunFolder, catalog: Catalog) -> tuple[str, list[str]]:
     total = int(run.get("partitions") or 0)
     done = f"{len(catalog.partitions):,} of {max(total, len(catalog.partitions)):,} partitions"
     notes = []
+    parent = posixpath.dirname(folder.path)
+    if posixpath.basename(parent) == STEPS_FOLDER and parent.removesuffix(f"/{STEPS_FOLDER}").endswith(_RECORDS):
+        notes.append(
+            "This is a step of a longer run: its rows are intermediate results, and some have no text. Pass the output "
+            "of the whole run to see its documents."
+        )
     if status == RUNNING:
         notes.append(f"The run is still running or was killed: shown is what is committed, {done}.")
     elif status == "failed":

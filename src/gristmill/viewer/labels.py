@@ -17,8 +17,6 @@ from gristmill.storage.files import is_local, local_path
 KEEP, DROP = "keep", "drop"
 RIGHT, WRONG = "right", "wrong"
 
-Place = tuple[str, int]
-
 
 def verdict(status: str, label: str) -> str:
     """What should become of a document whose decision is right or wrong."""
@@ -49,7 +47,7 @@ class Labels:
         self.why_not = ""
         self.damaged = 0
         self._lock = threading.Lock()
-        self._known: dict[Place, dict[str, Any]] = {}
+        self._known: dict[str, dict[int, dict[str, Any]]] = {}
         place = folder.record_path("labels") if path is None else os.fspath(path)
         self.path = local_path(place) if is_local(place) else None
         if self.path is None:
@@ -66,7 +64,7 @@ class Labels:
                 for line in file:
                     try:
                         values = json.loads(line)
-                        self._known[str(values["partition"]), int(values["row"])] = values
+                        self._known.setdefault(str(values["partition"]), {})[int(values["row"])] = values
                     except (ValueError, KeyError, TypeError):
                         self.damaged += 1  # cut off by a crash, or edited
         except FileNotFoundError:
@@ -76,23 +74,24 @@ class Labels:
 
     def get(self, partition: str, row: int, fingerprint: str) -> dict[str, Any] | None:
         """The label of a document, while its input is the one that was labelled."""
-        found = self._known.get((partition, row))
+        found = self._known.get(partition, {}).get(row)
         return found if found and found.get("verdict") and found.get("fingerprint") == fingerprint else None
 
-    def places(self) -> list[Place]:
-        """Every labelled document, in the order of labelling."""
+    def partitions(self) -> list[str]:
+        """The partitions that have labels."""
         with self._lock:
-            return [place for place, values in self._known.items() if values.get("verdict")]
+            return list(self._known)
 
     def rows(self, partition: str) -> dict[int, dict[str, Any]]:
         """The labels of a partition by row."""
         with self._lock:
-            return {row: one for (name, row), one in self._known.items() if name == partition and one.get("verdict")}
+            known = self._known.get(partition, {})
+            return {row: known[row] for row in sorted(known) if known[row].get("verdict")}
 
     def counts(self) -> dict[str, int]:
         """How many documents should be kept and dropped, by their labels."""
         with self._lock:
-            found = Counter(str(one["verdict"]) for one in self._known.values() if one.get("verdict"))
+            found = Counter(str(one.get("verdict")) for rows in self._known.values() for one in rows.values())
         return {KEEP: found[KEEP], DROP: found[DROP]}
 
     def put(self, partition: str, row: int, fingerprint: str, wanted: str | None, **facts: Any) -> None:
@@ -113,8 +112,7 @@ class Labels:
                 raise OutputError(
                     f"The label could not be saved in {self.path}: {error.strerror or error}.", path=self.path
                 ) from error
-            self._known.pop((partition, row), None)
-            self._known[partition, row] = values
+            self._known.setdefault(partition, {})[row] = values
 
 
 def _append(path: str, line: bytes) -> None:

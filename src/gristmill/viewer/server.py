@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hmac
-import http.cookies
 import json
 import secrets
 import sys
@@ -153,11 +152,9 @@ class _Handler(BaseHTTPRequestHandler):
         # The page itself is opened by the address; everything else comes with the cookie that the page has set.
         held = given.get("token", "") if self.path.startswith("/?") else ""
         if not held:
-            try:
-                morsel = http.cookies.SimpleCookie(self.headers.get("Cookie", "")).get(self._served.cookie)
-            except http.cookies.CookieError:
-                morsel = None
-            held = morsel.value if morsel is not None else ""
+            # Other programs on this machine have cookies for the same host, and not all are well formed.
+            pairs = [one.strip().partition("=") for one in self.headers.get("Cookie", "").split(";")]
+            held = next((value for name, _, value in pairs if name == self._served.cookie), "")
         if not hmac.compare_digest(held.encode("utf-8", "replace"), self._served.token.encode()):
             raise _RefusedError(403, "Open the whole address that `gristmill view` has printed, with its token.")
 

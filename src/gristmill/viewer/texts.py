@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,34 +64,40 @@ class Texts:
         there = ", ".join(map(str, list(record)[:20])) or "no fields"
         return f"No text in the field {self.text_field!r}; there is {there}. Name the field with --text-field."
 
-    def input(self, entry: ManifestEntry, rows: Iterable[int]) -> dict[int, Found]:
-        """The records of some rows of a partition as they were read, in one pass over its input."""
-        wanted = list(rows)
-        found = {}
-        with self._lock:
-            for row in wanted:
+    def input(self, entry: ManifestEntry, row: int) -> Found:
+        """The record of a row of a partition as it was read."""
+        return next(found for _, found in self.each(entry, [row]))
+
+    def each(self, entry: ManifestEntry, rows: Iterable[int]) -> Iterator[tuple[int, Found]]:
+        """The records of some rows of a partition one by one, in one pass over its input; those held come first."""
+        missing = set(rows)
+        for row in sorted(missing):
+            with self._lock:
                 held = self._held.get((entry.partition, row))
                 if held is not None:
                     self._held.move_to_end((entry.partition, row))
-                    found[row] = held[1]
-        missing = [row for row in wanted if row not in found]
+            if held is not None:
+                missing.remove(row)
+                yield row, held[1]
         if not missing:
-            return found
+            return
         note = changed_input(entry)
         hashes = self._ledger.index(entry)[0]
         try:
-            for row, file, record in source_records(entry, missing):
+            for row, file, record in source_records(entry, list(missing)):
                 doubt = note
                 known = int(hashes[row]) if hashes is not None and row < len(hashes) else 0
                 if known and record is not None and _is_other(record.get(self.id_field), known):
                     doubt = f"{file} has changed since the run: this is not the document that the run has read."
                 if record is None:
                     doubt = "The record is not a JSON object."
-                found[row] = self._hold(entry.partition, row, Found(record, file, doubt))
-            gone = note or "The input has no such row any more; it has changed since the run."
+                missing.remove(row)
+                yield row, self._hold(entry.partition, row, Found(record, file, doubt))
+            gone = note or "The input has no readable record at this place."
         except _UNREADABLE as error:
             gone = f"No text: {_gone(entry, error)}"
-        return {row: found.get(row) or Found(None, note=gone) for row in wanted}
+        for row in sorted(missing):
+            yield row, Found(None, note=gone)
 
     def output(self, entry: ManifestEntry, row: int, name: str | None = None) -> Found:
         """The record of a kept document as it was written, found by its id or URL."""

@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gristmill.backends.local import LocalExecutor
 from gristmill.cli.main import cli
 from gristmill.errors import InputNotFoundError, OutputError, UsageError
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.record.layout import RunFolder
+from gristmill.pipeline import Pipeline
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.training.labelled_data import read_labelled
 from gristmill.viewer.app import NotFoundError, View
 from tests.outputs import copy_output, record_of
@@ -295,3 +298,70 @@ def test_labels_in_a_place_that_is_none(output: Path, tmp_path: Path) -> None:
         view.label("a#7", "right")
     with pytest.raises(OutputError, match="cannot be read"):
         View(RunFolder(output), labels=str(tmp_path))
+
+
+def test_a_damaged_file_and_a_step_of_a_deduplication(tmp_path: Path, sample_path: Path) -> None:
+    from gristmill.stages.deduplication import FuzzyDeduplication
+    from gristmill.stages.text.io import JsonlReader, JsonlWriter
+
+    (tmp_path / "in").mkdir()
+    whole = sample_path.read_bytes()
+    (tmp_path / "in" / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 4])
+    (tmp_path / "in" / "some.jsonl").write_text(
+        "".join(f'{{"id": "{n}", "text": "one {n % 3} two"}}\n' for n in range(9))
+    )
+    stages = [JsonlReader(str(tmp_path / "in")), FuzzyDeduplication(), JsonlWriter(str(tmp_path / "out"))]
+    run = Pipeline("damaged", stages=stages)
+    run.run(LocalExecutor({"num_cpus": 0}), progress=False, error_budget=None, keep_steps=True)
+    view = View(RunFolder(tmp_path / "out"))
+    hits = view.search({"status": "quarantined"})["hits"]
+    assert [hit["reason"] for hit in hits] == ["truncated_file"]
+    document = view.document(hits[0]["ref"])
+    assert document["note"] == "No text: above is what the quarantine has kept of the record."
+    assert document["quarantine"][0]["cause"] == "truncated_file"
+    assert len(view.search({"status": "dropped"})["hits"]) == view.count({"status": "duplicate"})["count"] > 0
+    steps = [
+        path for path in sorted((tmp_path / "out.gristmill" / "steps").iterdir()) if (path / "_gristmill").exists()
+    ]
+    assert steps
+    assert View(RunFolder(steps[0])).run()["notes"][0].startswith("This is a step of a longer run")
+
+
+def test_a_document_that_became_several(tmp_path: Path) -> None:
+    from gristmill.stages.text.io import JsonlReader, JsonlWriter
+    from gristmill.stages.text.modules import DocumentSplitter
+
+    (tmp_path / "in.jsonl").write_text('{"id": "a", "text": "one|two|three"}\n{"id": "b", "text": "four"}\n')
+    stages = [
+        JsonlReader(str(tmp_path / "in.jsonl")),
+        DocumentSplitter(separator="|"),
+        ScoreFilter(WordCountFilter(min_words=1)),
+        JsonlWriter(str(tmp_path / "out")),
+    ]
+    Pipeline("split", stages=stages).run(LocalExecutor({"num_cpus": 0}), progress=False)
+    view = View(RunFolder(tmp_path / "out"))
+    assert any("several rows of one document" in note for note in view.run()["notes"])
+    answer = view.search({})
+    assert (len(answer["hits"]), answer["matching"]) == (2, None)
+    assert view.document(answer["hits"][0]["ref"])["text"] == "one|two|three"
+
+
+def test_an_output_on_another_machine_needs_a_file_for_labels(whole_output: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    for place in (whole_output, record_of(whole_output)):
+        store.put(f"{place}/", f"/viewed/{place.name}/", recursive=True)
+    try:
+        view = View(RunFolder("memory://viewed/out"))
+        assert len(view.search({})["hits"]) == 16
+        assert view.document("a#8")["text"]
+        assert view.text("a#8", "output", 0)["text"]
+        with pytest.raises(
+            OutputError, match=r"is not on this machine\. To label documents, name a file with --labels"
+        ):
+            view.label("a#7", "right")
+        elsewhere = View(RunFolder("memory://viewed/out"), labels=str(tmp_path / "labels.jsonl"))
+        assert elsewhere.label("a#7", "right")["labels"]["keep"] == 1
+    finally:
+        store.rm("/viewed", recursive=True)

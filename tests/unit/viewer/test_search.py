@@ -227,6 +227,8 @@ def test_a_damaged_ledger_is_named_and_the_others_are_shown(view: View, output: 
     assert "Partition a was not searched" in answer["problems"][0]
     with pytest.raises(UsageError, match="ledger of partition 'a' cannot be read"):
         view.document("a#1")
+    with pytest.raises(UsageError, match="Run `gristmill verify` to see which one"):
+        view.find("doc-2")
 
 
 def test_the_cursor_is_the_place_that_why_takes(view: View) -> None:

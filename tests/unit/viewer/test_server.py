@@ -106,6 +106,11 @@ def test_the_token_in_an_address_opens_the_page_only(server: Server, client: Cli
     assert client.ask("/?token=guess", Cookie=None)[0] == 403
 
 
+def test_cookies_of_others_do_not_matter(server: Server, client: Client) -> None:
+    cookies = f'user={{"a": 1}}; odd; {server.cookie}={server.token}; last="'
+    assert client.ask("/api/run", Cookie=cookies)[0] == 200
+
+
 def test_localhost_and_a_forwarded_port_are_this_machine(client: Client) -> None:
     for host in ("localhost", f"localhost:{client.port}", "127.0.0.1:9999", "[::1]:80", "LOCALHOST:1"):
         assert client.ask("/api/run", Host=host)[0] == 200

@@ -354,7 +354,11 @@ async function show(ref, focus = false) {
   if (matchMedia("(max-width: 56rem)").matches) window.scrollTo(0, 0);
 }
 
-const backButton = () => make("button", {type: "button", class: "back", text: "Back to the list", click: back});
+// For screens on which the list is not beside the document.
+const backButton = () => make("div", {class: "back"},
+  make("button", {type: "button", text: "Back to the list", click: back}),
+  make("button", {type: "button", text: "Previous", click: () => step(-1)}),
+  make("button", {type: "button", text: "Next", click: () => step(1)}));
 
 function back() {
   document.body.classList.remove("reading");
@@ -569,6 +573,9 @@ async function step(by) {
   } else if (by > 0 && !$("next-page").disabled) {
     await nextPage();
     if (state.hits.length) await show(state.hits[0].ref);
+  } else if (by < 0 && at === 0 && !$("previous-page").disabled) {
+    await previousPage();
+    if (state.hits.length) await show(state.hits[state.hits.length - 1].ref);
   }
 }
 
