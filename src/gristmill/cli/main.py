@@ -38,6 +38,7 @@ COMMANDS = {
     "dedup": "dedup:command",
     "demo": "demo:command",
     "diff": "diff:command",
+    "doctor": "doctor:command",
     "plan": "plan:command",
     "quarantine": "quarantine:command",
     "recipes": "catalog:recipes",
