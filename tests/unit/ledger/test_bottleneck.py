@@ -14,7 +14,8 @@ def stage(
 ) -> dict[str, Any]:
     return {
         "stage": name, "busy_seconds": busy, "calls": 10, "workers": workers, "rows_in": rows,
-        "rows_out": rows - dropped, "dropped": {"reason": dropped} if dropped else {}, "changed": 0, "created": 0, "untracked": 0,
+        "rows_out": rows - dropped, "dropped": {"reason": dropped} if dropped else {},
+        "changed": 0, "created": 0, "untracked": 0,
         "starved_seconds": 0.0, "blocked_seconds": 0.0, "starting_seconds": 0.0, "peak_memory_bytes": 10, **more,
     }  # fmt: skip
 
