@@ -14,6 +14,7 @@ from typing import Any
 
 from gristmill.advice.sampling import Measured, draw, measure, on_sample, reader_entry, size_of
 from gristmill.backends.base import BaseExecutor
+from gristmill.backends.local.config import SMALL_INPUT
 from gristmill.backends.registry import get_executor
 from gristmill.errors import InputError, UsageError
 from gristmill.figures import share as percent
@@ -245,10 +246,10 @@ class _Runs:
         self.recipe, self.whole, self.place, self.tell = recipe, whole, place, tell
         self.listeners, self.allow_code, self.options = listeners, allow_code, options
         self.workers = max(1, int(executor.capacity().cpus))
-        # A small sample would run in this process, and the whole will not.
-        known = executor.config.get("num_cpus")
-        config = {**executor.config, "num_cpus": self.workers} if executor.name == "local" and known is None else None
-        self.executor = executor if config is None else get_executor("local", config)
+        self.executor = executor
+        if executor.name == "local" and executor.config.get("num_cpus") is None and whole.size > SMALL_INPUT:
+            # A small sample would run in this process, and the whole will not.
+            self.executor = get_executor("local", {**executor.config, "num_cpus": self.workers})
         self.compile_s = self.seconds = 0.0
         self.tiny: Measured | None = None
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "dedup": "dedup:command",
     "demo": "demo:command",
     "diff": "diff:command",
+    "doctor": "doctor:command",
     "monitor": "monitor:command",
     "plan": "plan:command",
     "quarantine": "quarantine:command",

@@ -1,0 +1,120 @@
+"""`gristmill doctor`: the machine before a run, and what limited one afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, print_json, record_option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gristmill.ledger.ask.bottleneck import SegmentState
+
+
+@click.command("doctor")
+@click.argument("output", required=False)
+@record_option
+@json_option
+@common_options
+@click.pass_context
+def command(ctx: click.Context, /, output: str | None, record_path: str | None, as_json: bool) -> None:
+    """Look for what stands in the way of a run.
+
+    Without OUTPUT the machine: memory, disks, shared memory, limits, processors, Ray, extras, models, compiled kernels.
+    Each line is ok, warn or bad, with what to do; the exit code is 1 if one is bad. With the OUTPUT of a run: what its
+    workers did (busy, starved of input, blocked by what comes behind, or ramping up), the memory they took, and the one
+    change that would help most, with its expected gain.
+
+    \b
+    gristmill doctor
+    gristmill doctor clean/
+    """
+    if output is None:
+        from gristmill.advice.doctor import BAD, examine
+        from gristmill.advice.doctor import as_json as plain
+
+        found = examine()
+        bad = any(one.level == BAD for one in found)
+        if as_json:
+            print_json({"status": "bad" if bad else "ok", "findings": plain(found)})
+        else:
+            for one in found:
+                echo(f"{one.level:<5}{one.name}: {one.found}" + (f". {one.todo}" if one.todo else ""))
+        ctx.exit(FAILED if bad else DONE)
+    _after(output, record_path, as_json=as_json)
+
+
+def _after(output: str, record_path: str | None, *, as_json: bool) -> None:
+    from gristmill.errors import InputError
+    from gristmill.ledger.ask.bottleneck import segment_states, suggestion
+    from gristmill.ledger.record.layout import RunFolder
+    from gristmill.ledger.record.plan_record import read_plan
+    from gristmill.ledger.record.run_record import read_run
+
+    folder = RunFolder(output, record_path=record_path)
+    folder.require_run()
+    run = read_run(folder)
+    if run is None:
+        raise InputError(f"{folder.record} has no run.json, so that nothing is known about the run of {output}.")
+    plan = read_plan(folder)
+    segments, advice = segment_states(run), suggestion(run, plan)
+    notes = _notes(run, segments)
+    if as_json:
+        shown = {"status": run.get("status"), "wall_seconds": run.get("wall_seconds"), "notes": notes}
+        shown["segments"] = [dataclasses.asdict(one) for one in segments]
+        print_json({**shown, "suggestion": dataclasses.asdict(advice)})
+        return
+    for note in notes:
+        echo(note)
+    _print_segments(run, segments)
+    echo(f"\nSuggestion: {advice}")
+
+
+def _notes(run: Mapping[str, Any], segments: list[SegmentState]) -> list[str]:
+    """What is odd about the record."""
+    notes, status = [], run.get("status")
+    if status == "running":
+        notes.append(
+            f"The run has not finished: it goes on, or was killed after {run.get('updated')}. What it did so far:"
+        )
+    elif status != "done":
+        notes.append(f"The run ended early ({status}): {run.get('error') or 'no reason recorded'}. What it did so far:")
+    if any(one.state == "unknown" for one in segments):
+        notes.append(
+            f"The record is of version {run.get('version', 'unknown')}, which did not measure what workers waited for. "
+            "Run again to know."
+        )
+    if run.get("partitions_done_before"):
+        notes.append("The run resumed an earlier one: times are those of the last part alone.")
+    return notes
+
+
+def _print_segments(run: Mapping[str, Any], segments: list[SegmentState]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from gristmill.cli.report_view import make_console
+    from gristmill.figures import duration, format_size, printable, share
+
+    console = make_console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("segment", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for title in ("workers", "busy", "starved", "blocked", "ramping", "memory per worker"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in segments:
+        spent = (one.busy_seconds, one.starved_seconds, one.blocked_seconds, one.starting_seconds)
+        total = sum(spent)
+        shares = [share(part / total) if total else "–" for part in spent]
+        first, last = one.stages[0], one.stages[-1]
+        name = first if len(one.stages) == 1 else f"{first} … {last} ({len(one.stages)} stages)"
+        memory = format_size(one.peak_memory_bytes) if one.peak_memory_bytes else "–"
+        table.add_row(Text(printable(name)), one.state, str(one.workers), *shares, memory)
+    console.print(table)
+    wall, peak = run.get("wall_seconds"), run.get("peak_memory_bytes")
+    if isinstance(wall, int | float) and isinstance(peak, int):
+        console.print(f"\nWall time {duration(wall)}, at most {format_size(peak)} of memory")
