@@ -1,6 +1,6 @@
-"""What a user sees while a run goes on: a live table on a terminal, one line now and then elsewhere. Always on stderr.
+"""What a user sees while a run goes on: a live table on a terminal, one below the cell in a notebook, lines elsewhere.
 
-A display is a listener. It draws when events arrive, and switches itself off at its first failure: an odd terminal must
+All but the notebook's are on stderr. A display is a listener. It draws when events arrive, and switches itself off at its first failure: an odd terminal must
 never end a run.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 from gristmill.errors import UsageError
 from gristmill.figures import duration, format_size, plural, printable, rate, share
@@ -42,6 +42,9 @@ Kind: TypeAlias = Literal["auto", "live", "lines", "off"]
 LOGGING_INTERVAL_S = 60.0
 REFRESH_S = 0.1
 """Ten pictures a second look alive; more would cost the run."""
+NOTEBOOK_REFRESH_S = 0.5
+"""A browser draws each picture anew."""
+_MAX_NOTICES = 20
 _BAR_WIDTH = 20
 RATE_WINDOW_S = 30.0
 """The rate is that of the last half minute: long enough to be steady, short enough to show a change."""
@@ -69,11 +72,8 @@ def make_listener(
     if kind not in ("auto", "live", "lines", "off"):
         raise UsageError(f"display={kind!r}: choose 'auto', 'live', 'lines' or 'off'.")
     target = sys.stderr if stream is None else stream
-    if kind == "auto" and stream is None and "ipykernel" in sys.modules:
-        from gristmill.observe.notebook_display import NotebookDisplay, is_notebook
-
-        if is_notebook():
-            return NotebookDisplay(target, logging_interval, now)
+    if kind == "auto" and stream is None and "ipykernel" in sys.modules and is_notebook():
+        return NotebookDisplay(target, logging_interval, now)
     if kind == "auto":
         try:
             can_redraw = target.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
@@ -83,6 +83,13 @@ def make_listener(
     if kind == "live":
         return LiveDisplay(target, REFRESH_S, now)
     return LineDisplay(target, logging_interval, now) if kind == "lines" else Display(target, logging_interval, now)
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, and not only one that has imported it."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 # --- how things stand ---
@@ -201,7 +208,7 @@ class Progress:
             self.workers = len(self._alive)
 
 
-def line_of(progress: Progress) -> str:
+def _line(progress: Progress) -> str:
     """How things stand now."""
     parts = _totals(progress, per_second=progress.rate)
     if not progress.rows_read:
@@ -218,7 +225,7 @@ def line_of(progress: Progress) -> str:
     return " · ".join(parts)
 
 
-def last_line(progress: Progress) -> str:
+def _last_line(progress: Progress) -> str:
     """How it ended; what went wrong is told by the error that ends the run."""
     elapsed = progress.now() - progress.started
     parts = _totals(progress, per_second=progress.rows_read / elapsed if elapsed > 0 else 0.0)
@@ -321,12 +328,12 @@ class LineDisplay(Display):
             line = ", ".join([*parts, f"executor {event.executor}"])
         elif isinstance(event, RunFinished):
             self.close()
-            line = last_line(self._progress)
+            line = _last_line(self._progress)
         elif isinstance(event, Notice) and event is not _NOTHING:
             line = event.message if event.level == "info" else f"{event.level}: {event.message}"
         elif self._now() - self._drawn >= self._interval:
             self._drawn = self._now()
-            line = line_of(self._progress)
+            line = _line(self._progress)
         else:
             return
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
@@ -361,7 +368,7 @@ class LiveDisplay(Display):
             self._screen().print(printable(event.message), style=colour, markup=False)
         if isinstance(event, RunFinished):
             self.close()
-            self._screen().print(printable(last_line(self._progress)), markup=False)
+            self._screen().print(printable(_last_line(self._progress)), markup=False)
         elif self._live is not None and self._now() - self._drawn >= self._interval:
             self._drawn = self._now()
             self._live.update(self._picture(), refresh=True)
@@ -403,6 +410,55 @@ class LiveDisplay(Display):
         done = progress.share_done
         bar = ProgressBar(total=None if done is None else 1.0, completed=done or 0.0, width=_BAR_WIDTH)
         foot = Table.grid(padding=(0, 1))
-        foot.add_row(bar, Text("" if done is None else share(done)), Text(line_of(progress), style="bold"))
+        foot.add_row(bar, Text("" if done is None else share(done)), Text(_line(progress), style="bold"))
         tables = [table] if stages else []
         return Group(*tables, *(Text(line, style="dim") for line in more), foot)
+
+
+class NotebookDisplay(Display):
+    """A bar, the figures of the run and the stages that have dropped something, as HTML that is sent to the page.
+
+    A page that shows no HTML gets the figures as text.
+    """
+
+    def __init__(self, stream: TextIO, interval: float, now: Callable[[], float]) -> None:
+        super().__init__(stream, interval, now)
+        self._handle: Any = None
+        self._notices: list[str] = []
+
+    def _show(self, event: Event) -> None:
+        from IPython.display import display
+
+        if isinstance(event, Notice):
+            self._notices = [*self._notices, event.message][-_MAX_NOTICES:]
+        if isinstance(event, RunStarted):
+            self._handle = display(self._picture(), display_id=True, raw=True)
+        elif self._handle is not None and isinstance(event, RunFinished):
+            # What the stages dropped is shown by the result.
+            self._handle.update(self._bundle(_last_line(self._progress)), raw=True)
+            self._handle, self._notices = None, []
+        elif self._handle is not None and self._now() - self._drawn >= NOTEBOOK_REFRESH_S:
+            self._drawn = self._now()
+            self._handle.update(self._picture(), raw=True)
+
+    def _picture(self) -> dict[str, str]:
+        from gristmill import notebook
+
+        progress = self._progress
+        done = progress.share_done
+        bar = f'<progress max="1"{"" if done is None else f" value={done:.3f}"} aria-label="Progress"></progress> '
+        rows = [
+            (name, count.rows_in, count.rows_out, sum(count.dropped.values()), sum(count.quarantined.values()))
+            for name, count in progress.stages.items()
+            if count.dropped or count.quarantined
+        ]
+        names = ("stage", "rows in", "kept", "dropped", "quarantined")
+        stages = notebook.table(names, rows[: notebook.MAX_ROWS]) if rows else ""
+        return self._bundle(_line(progress), before=bar, after=stages)
+
+    def _bundle(self, line: str, *, before: str = "", after: str = "") -> dict[str, str]:
+        from gristmill import notebook
+
+        notices = "".join(f"<p>{notebook.escaped(notice, 2000)}</p>" for notice in self._notices)
+        shown = f"<div>{notices}{before}<span>{notebook.escaped(line, 2000)}</span>{after}</div>"
+        return {"text/html": shown, "text/plain": "\n".join([*self._notices, line])}
