@@ -1,7 +1,7 @@
 """What a user sees while a run goes on: a live table on a terminal, one below the cell in a notebook, lines elsewhere.
 
-All but the notebook's are on stderr. A display is a listener. It draws when events arrive, and switches itself off at its first failure: an odd terminal must
-never end a run.
+All but the notebook's are on stderr. A display is a listener. It draws when events arrive, and switches itself off at
+its first failure: an odd terminal must never end a run.
 """
 
 from __future__ import annotations

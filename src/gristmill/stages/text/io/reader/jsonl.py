@@ -85,7 +85,7 @@ class JsonlReaderStage(ReaderStage):
         room = MOST_BAD
         for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
             batch = self._batch(block, task.dataset_name, room)
-            room = max(0, room - len(batch._tracking.trail.quarantine))
+            room = max(0, room + batch.num_items - len(block.rows))
             yield batch
 
     def _batch(self, block: RecordBlock, dataset_name: str, room: int) -> DocumentBatch:
