@@ -162,6 +162,7 @@ def test_filters_search_and_why(browser: Browser, sample: Server) -> None:
 def test_difference_of_a_changed_document(browser: Browser, hostile: Server) -> None:
     opened(browser, hostile, "#status=changed")
     assert names(browser) == ["linked"]
+    until(lambda: browser.text("#found") == "1 document matches.")
     browser.run("document.querySelector('button.hit').click()")
     until(lambda: browser.texts("#document .views button") == ["As read", "As written", "Difference"])
     assert "https://spam.example/x" in browser.text("#document pre.text")

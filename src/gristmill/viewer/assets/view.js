@@ -12,6 +12,7 @@ const state = {
   hits: [],
   current: null,  // the ref of the open document
   asked: 0,       // answers to earlier questions are thrown away
+  counted: 0,     // the question whose documents are being counted
 };
 
 function make(tag, options = {}, ...children) {
@@ -28,6 +29,7 @@ function make(tag, options = {}, ...children) {
 
 const number = (value) => Number(value).toLocaleString("en-US");
 const documents = (count) => `${number(count)} ${count === 1 ? "document" : "documents"}`;
+const matching = (count) => `${documents(count)} ${count === 1 ? "matches" : "match"}`;
 
 function score(value) {
   if (value === null || value === undefined) return "";
@@ -221,12 +223,13 @@ function showFound(found, given, asked) {
   const done = found.cursor === null;
   const first = state.starts.length === 1 && !state.starts[0];
   let told = "";
-  if (found.matching !== null) told = `${documents(found.matching)} match`;
-  else if (done && first) told = `${documents(state.hits.length)} match`;
+  if (found.matching !== null) told = matching(found.matching);
+  else if (done && first) told = matching(state.hits.length);
   else if (given.text) told = done ? "No more documents match" : `${documents(state.hits.length)} found, ${searched}`;
   else {
     told = `${documents(state.hits.length)} on this page`;
-    count({...conditions()}, asked);
+    if (state.counted !== asked) count({...conditions()}, asked);
+    state.counted = asked;
   }
   $("found").textContent = [told, ...found.problems].join(". ") + ".";
 }
@@ -241,8 +244,8 @@ async function count(given, asked) {
     total += found.count;
     const done = found.cursor === null;
     $("found").textContent = done
-      ? `${documents(total)} match.`
-      : `${documents(total)} match so far, searched ${number(found.searched)} of ${documents(state.run.documents)}…`;
+      ? `${matching(total)}.`
+      : `${matching(total)} so far, searched ${number(found.searched)} of ${documents(state.run.documents)}…`;
     if (done) return;
     given.cursor = found.cursor;
   }
