@@ -70,7 +70,7 @@ def replay_recipe(
         assignments.variables.update({"output_path": output} if asks else {})
         loaded = read_recipe(recipe, assignments)
     elif folder.exists(kept := folder.record_path("recipe")):
-        loaded = parse_recipe(folder.read(kept).decode(), origin=kept)
+        loaded = parse_recipe(folder.read(kept).decode(errors="replace"), origin=kept)
     else:
         raise ResumeError(
             f"{output} was not made from a recipe, so it does not say what to run. Call replay() of the pipeline in "

@@ -256,7 +256,9 @@ def keep_recorded_names(folder: RunFolder, stages: Sequence[Any]) -> None:
         parameters = recorded.get(stage.name, {}).get("parameters") or {}
         for key in ("filter_obj", "score_fn", "filter_fn"):
             filters = list(getattr(stage, key, None) or ())
-            for place, (one, told) in enumerate(zip(filters, parameters.get(key) or (), strict=False)):
+            kept = parameters.get(key)
+            told_filters = kept if isinstance(kept, list) else ()
+            for place, (one, told) in enumerate(zip(filters, told_filters, strict=False)):
                 then = told.get("name") if isinstance(told, dict) else None
                 name = getattr(one, "_name", None)
                 if isinstance(name, str) and name != then == earlier_name(name):

@@ -23,6 +23,10 @@ _SHIPPED = FilePath(__file__).parent / "shipped"
 SAMPLE_FILE = _SHIPPED.parent / "sample" / "sample.jsonl.gz"
 """The shipped sample of real documents."""
 
+LARGEST_BYTES = 4_000_000
+MOST_STAGES = 1000
+"""More than any recipe has: a file that was meant for something else, or to keep the program busy."""
+
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -179,13 +183,17 @@ def load_recipe(
     """
     path = find_recipe(path) if isinstance(path, str) else path
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise recipe_error(f"Cannot read the recipe {str(path)!r}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise recipe_error(
             f"The recipe {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}."
         ) from error
+    if len(data) > LARGEST_BYTES:
+        raise recipe_error(f"The recipe {str(path)!r} is larger than 4 MB. Check that it is the right file.")
     return parse_recipe(text, origin=str(path), variables=variables, text_field=text_field)
 
 
@@ -285,6 +293,9 @@ def _variables(defaults: Any, given: Mapping[str, Any], used: set[str], problems
 def _stages(items: Any, problems: _Problems) -> tuple[StageEntry, ...]:
     if not isinstance(items, list) or not items:
         problems.add(("stages",), "'stages' must be a list with at least one '- StageName: {parameters}'.")
+        return ()
+    if len(items) > MOST_STAGES:
+        problems.add(("stages",), f"'stages' has {len(items):,} entries; {MOST_STAGES:,} are the most.")
         return ()
     entries = []
     for place, item in enumerate(items):

@@ -17,7 +17,8 @@ from gristmill.errors import RecipeError
 Path = tuple[str | int, ...]
 """Where a value lies: `("stages", 2, "WordCountFilter", "min_words")`."""
 
-_LONGEST_NUMBER = 1000
+_LONGEST_NUMBER = 100
+"""Digits of a number; nothing that a recipe counts or measures needs as many."""
 MAX_VALUES = 100_000
 """More values than any recipe has; a few nested aliases can stand for billions."""
 
@@ -93,8 +94,9 @@ def parse_yaml(text: str, *, origin: str = "recipe") -> Source:
         >>> parse_yaml("a: [1, no]").value
         {'a': [1, 'no']}
     """
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         source = Source(None, origin)
         if node is None:
@@ -104,12 +106,15 @@ def parse_yaml(text: str, *, origin: str = "recipe") -> Source:
         mark = error.problem_mark or error.context_mark
         place = f"{origin}, line {mark.line + 1}, column {mark.column + 1}" if mark else origin
         raise recipe_error(f"{place}: this is not valid YAML: {error.problem or error.context}.") from error
-    except yaml.YAMLError as error:
-        raise recipe_error(f"{origin}: this is not valid YAML: {error}.") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        told = f"the character U+{ord(text[error.position]):04X} is not allowed; write it as an escape in double quotes"
+        raise recipe_error(f"{origin}, line {line}: this is not valid YAML: {told}.") from error
     except RecursionError as error:
         raise recipe_error(f"{origin}: this is nested too deeply.") from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     return Source(value, origin, source.lines)
 
 
@@ -156,14 +161,15 @@ class _Builder:
         if id(node) in self.around:
             raise self._error(line, "an alias refers to a value that contains it.")
         if isinstance(node, yaml.ScalarNode):
+            kind = node.tag.removeprefix(_TAG)
+            if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
+                start, size = node.value[:20], f"{len(node.value):,}"
+                raise self._error(line, f"the number {start}… has {size} digits; write a smaller one.")
             try:
-                return _scalar(node.tag.removeprefix(_TAG), node.value)
+                return _scalar(kind, node.value)
             except KeyError:
                 raise self._error(line, _WRONG_TAG.format(node.tag)) from None
             except ValueError as error:
-                if len(node.value) > _LONGEST_NUMBER:
-                    start, size = node.value[:20], f"{len(node.value):,}"
-                    raise self._error(line, f"the number {start}… has {size} digits; write a smaller one.") from None
                 raise recipe_error(
                     f"{self.source.origin}, line {line}: cannot read {node.value!r}: {error}."
                 ) from error

@@ -11,13 +11,21 @@ import contextlib
 import io
 import lzma
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterable
 from typing import IO, Any, Protocol
 
 import zstandard
 
-from gristmill.errors import GristmillError, InputNotFoundError, InputPermissionError, UsageError, did_you_mean
+from gristmill.errors import (
+    GristmillError,
+    InputError,
+    InputNotFoundError,
+    InputPermissionError,
+    UsageError,
+    did_you_mean,
+)
 from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
 from gristmill.storage.formats import CODEC_KINDS, HEAD_BYTES, Codec, codec_of, recognise
 
@@ -90,7 +98,9 @@ def open_raw(path: str, *, storage_options: StorageOptions = None) -> Any:
     """The stored bytes of `path`, unbuffered where the file is local."""
     try:
         if is_local(path):
-            return open(local_path(path), "rb", buffering=0)
+            if not stat.S_ISREG(os.stat(place := local_path(path)).st_mode):  # opening a pipe would wait for a writer
+                raise InputError(f"The input {path!r} is not a regular file (a pipe, socket or device).", path=path)
+            return open(place, "rb", buffering=0)
         fs, inner = filesystem(path, storage_options)
         return fs.open(inner, "rb")
     except FileNotFoundError as error:

@@ -142,6 +142,8 @@ def is_local(path: str) -> bool:
 def local_path(path: str | os.PathLike[str]) -> str:
     """The absolute path on this machine that `path` (plain or ``file://``) names, with ``~`` expanded."""
     text = os.fspath(path)
+    if "\0" in text:
+        raise UsageError(f"The path {text!r} has a NUL character, which no file name has.", path=text)
     for prefix in _LOCAL_PREFIXES:
         if text.startswith(prefix):
             text = text[len(prefix) :]

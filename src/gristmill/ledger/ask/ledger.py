@@ -19,6 +19,7 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
+from gristmill.ledger.record.shape import table_errors
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
 from gristmill.storage.files import StorageOptions, is_local
 from gristmill.storage.selection import Selection
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 
 Hashes = npt.NDArray[np.uint64]
 _MAX_DIGITS = 18  # of a row number; longer ones do not fit into 64 bits
+
+_COLUMNS = {
+    "ledger": ["row", "stage", "outcome", "reason", "id", "score", "threshold"],
+    "changes": ["row", "stage", "field", "characters"],
+    "scores": ["row", "stage", "score", "value"],
+}
+"""What every version has written into the tables of a ledger."""
 
 
 class Ledger:
@@ -212,13 +220,15 @@ class Ledger:
         if file is None or not rows:
             return []
         found: list[dict[str, Any]] = []
-        with self.folder.open(self.folder.join(file.path)) as stream:
+        path = self.folder.join(file.path)
+        with self.folder.open(path) as stream, table_errors(path):
             parquet = pq.ParquetFile(stream)
             for group in range(parquet.num_row_groups):
                 # Most row groups are told by their statistics not to hold any of these rows.
                 bounds = parquet.metadata.row_group(group).column(0).statistics
                 if bounds is None or not bounds.has_min_max or any(bounds.min <= row <= bounds.max for row in rows):
                     table = parquet.read_row_group(group, use_threads=False)
+                    table.select(_COLUMNS[kind])  # as an error here, if one is missing
                     items = (table.slice(at, 1).to_pylist()[0] for at in _places(table.column("row"), rows))
                     found += [item for item in items if item["row"] is not None]
         return found
@@ -311,7 +321,8 @@ class Ledger:
         for entry in self.entries().values():
             file = entry.records.get(kind)
             if file is not None:
-                with self.folder.open(self.folder.join(file.path)) as stream:
+                path = self.folder.join(file.path)
+                with self.folder.open(path) as stream, table_errors(path):
                     table = pq.ParquetFile(stream).read(use_threads=False).cast(plain)
                 name = pa.repeat(pa.scalar(entry.partition, pa.large_string()), table.num_rows)
                 tables.append(table.add_column(0, "partition", name))

@@ -77,7 +77,7 @@ def appeared_since(folder: RunFolder, files: Mapping[str, Any], read: Iterable[s
         return []
     known = set(map(_text, read))
     try:
-        now = survey(paths, extensions=files["extensions"])
+        now = survey(paths, extensions=files.get("extensions"))
     except (GristmillError, OSError):
         return []  # the input is gone or cannot be read any more
     with contextlib.suppress(FileNotFoundError):  # no list: everything was read

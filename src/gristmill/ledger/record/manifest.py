@@ -12,6 +12,7 @@ import xxhash
 
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.shape import ENTRY, check_shape
 from gristmill.ledger.record.trail import StageCount
 from gristmill.storage.atomic import TEMPORARY_PREFIX
 
@@ -152,6 +153,7 @@ class ManifestEntry:
             raise ValueError("it is not a manifest entry of this format")
         if values.pop("seal", None) != xxhash.xxh3_64_hexdigest(_dump(values, orjson.OPT_SORT_KEYS)):
             raise ValueError("its content does not match its checksum, so it was edited or damaged")
+        check_shape(values, ENTRY)
         del values["format"]
         values["source"] = tuple(values["source"])
         values["files"] = tuple(FileEntry(**file) for file in values["files"])
@@ -186,6 +188,9 @@ def _dump(values: dict[str, Any], option: int) -> bytes:
         return json.dumps(values, sort_keys=True, indent=2).encode()
 
 
+_NO_ENTRY = (ValueError, KeyError, TypeError, AttributeError, RecursionError, VerificationError)
+
+
 class Manifest:
     """The committed partitions of an output folder.
 
@@ -214,12 +219,10 @@ class Manifest:
                 try:
                     if isinstance(data, Exception):
                         raise ValueError(str(data))
-                    entry = ManifestEntry.from_bytes(data)
+                    entry = self._checked(data)
                     if self.folder.record_path("manifest", entry.partition) != path:
                         raise ValueError(f"it describes the partition {entry.partition!r}")
-                    for file in entry.all_files:
-                        self.folder.join(file.path)
-                except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
+                except _NO_ENTRY as error:
                     self.problems.append(
                         f"{self.folder.shown(self.folder.relative(path))} is not a usable manifest entry: {error}."
                     )
@@ -262,9 +265,18 @@ class Manifest:
     def get(self, partition_id: str) -> ManifestEntry | None:
         """The entry of one partition, committed or pending; None if there is none that can be read."""
         try:
-            return ManifestEntry.from_bytes(self.folder.read(self.folder.record_path("manifest", partition_id)))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return self._checked(self.folder.read(self.folder.record_path("manifest", partition_id)))
+        except (FileNotFoundError, *_NO_ENTRY):
             return None
+
+    def _checked(self, data: bytes) -> ManifestEntry:
+        """An entry that names files of this output and its record only."""
+        entry = ManifestEntry.from_bytes(data)
+        for file in entry.all_files:
+            self.folder.join(file.path)
+        if any("/" in file.path for file in entry.files):  # a link there could lead anywhere
+            raise ValueError("it names a data file in another folder")
+        return entry
 
     def add(self, entry: ManifestEntry) -> None:
         """Write an entry in one step; if it is a committed one, this is the commit."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from gristmill.errors import ResumeError, VerificationError
 from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.shape import PLAN, check_shape
 from gristmill.storage.atomic import json_bytes
 
 PLAN_FORMAT = 2
@@ -69,14 +70,18 @@ def read_plan(folder: RunFolder) -> dict[str, Any] | None:
         plan = json.loads(folder.read(place))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise VerificationError(
             f"{place} is damaged ({error}), so it cannot be told which plan made this output. "
             "Start over with --fresh (fresh=True).",
             path=place,
         ) from error
-    if not isinstance(plan, dict):
-        raise VerificationError(f"{place} does not describe a plan. Start over with --fresh (fresh=True).")
+    try:
+        check_shape(plan, PLAN)
+    except ValueError as error:
+        raise VerificationError(
+            f"{place} does not describe a plan: {error}. Start over with --fresh (fresh=True).", path=place
+        ) from error
     return plan if "format" in plan else _of_version_0_1(plan)
 
 
@@ -318,27 +323,39 @@ def _some(names: Sequence[str]) -> str:
 
 
 def score_filters(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The score filters of a plan: `stage`, `filter`, `lower`, `upper`, `invert`, `parameters` (of both bounds)."""
+    """The score filters of a plan: `stage`, `filter`, `lower`, `upper`, `invert`, `parameters` (of both bounds).
+
+    Raises:
+        VerificationError: A stage does not say what its filters are.
+    """
     found = []
     for stage in stages:
         if stage.get("role") != "score_filter":
             continue
-        filters, inverted = stage["parameters"]["filter_obj"], stage["parameters"]["invert"]
-        named = stage.get("bounds") or [(None, None)] * len(filters)  # plans of version 0.1 have no names
-        for one, invert, parameters in zip(filters, inverted, named, strict=True):
-            # A filter written in Python holds its bounds under the names that it declares, or decides by its own code.
-            least, most = ("lower", "upper") if "lower" in one else parameters
-            name = str(stage["name"])
-            found.append(
-                {
-                    "stage": name,
-                    "filter": str(one.get("name", name)),
-                    "lower": one.get(least) if least else None,
-                    "upper": one.get(most) if most else None,
-                    "invert": bool(invert),
-                    "parameters": tuple(parameters),
-                }
-            )
+        try:
+            filters, inverted = stage["parameters"]["filter_obj"], stage["parameters"]["invert"]
+            named = stage.get("bounds") or [(None, None)] * len(filters)  # plans of version 0.1 have no names
+            for one, invert, (own, other) in zip(filters, inverted, named, strict=True):
+                # A filter written in Python holds its bounds under the names that it declares, or decides by its code.
+                least, most = ("lower", "upper") if "lower" in one else (own, other)
+                lower, upper = (one.get(key) if key else None for key in (least, most))
+                check_shape([lower, upper], [(float, None)])
+                name = str(stage["name"])
+                found.append(
+                    {
+                        "stage": name,
+                        "filter": str(one.get("name", name)),
+                        "lower": lower,
+                        "upper": upper,
+                        "invert": bool(invert),
+                        "parameters": (own, other),
+                    }
+                )
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise VerificationError(
+                f"The plan of this record does not say what the filters of the stage {stage.get('name')!r} are "
+                f"({type(error).__name__}: {error}). It was edited; run again with --fresh."
+            ) from error
     return found
 
 

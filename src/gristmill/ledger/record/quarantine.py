@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.earlier_names import recorded_name
 from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.shape import QUARANTINE, check_shape
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.storage.files import StorageOptions
 
@@ -78,12 +79,13 @@ def parse_quarantine(data: bytes, *, partition: str) -> list[QuarantineEntry]:
     for number, line in enumerate(lines, start=1):
         try:
             values = json.loads(line)
+            check_shape(values, QUARANTINE)
             encoding = values["raw_encoding"]
             raw = base64.b64decode(values["raw"]) if encoding == "base64" else values["raw"].encode("utf-8")
             damage = {"lost": values.get("lost", 0), "salvaged": values.get("salvaged")}
             record = QuarantinedRecord(**{field: values[field] for field in _FIELDS}, raw=raw, **damage)
             entries.append(QuarantineEntry(partition, values.get("id"), record))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise VerificationError(
                 f"Line {number} of the quarantine of partition {partition!r} cannot be read: {error}. "
                 "Run `gristmill verify` on the output.",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import xxhash
 
@@ -18,6 +18,7 @@ from gristmill import __version__
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RECORD_FILES, RunFolder
 from gristmill.ledger.record.manifest import DamagedFile, Manifest, ManifestTotals
+from gristmill.ledger.record.shape import RUN, check_shape
 from gristmill.ledger.record.trail import CONVERTED, StageCount, StageTime
 from gristmill.observe.events import (
     Event,
@@ -68,11 +69,13 @@ def read_run(folder: RunFolder) -> dict[str, Any] | None:
         record = json.loads(folder.read(place))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise VerificationError(f"{place} is damaged: {error}.", path=place) from error
-    if not isinstance(record, dict):
-        raise VerificationError(f"{place} is not the record of a run.", path=place)
-    return record
+    try:
+        check_shape(record, RUN)
+    except ValueError as error:
+        raise VerificationError(f"{place} is not the record of a run: {error}.", path=place) from error
+    return cast(dict[str, Any], record)
 
 
 @dataclass(frozen=True, slots=True)
