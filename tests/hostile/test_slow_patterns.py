@@ -100,7 +100,7 @@ def test_patterns_that_were_quadratic_once(case: str, name: str) -> None:
 
 
 def test_every_filter_and_modifier_is_tried() -> None:
-    """A filter or modifier that is registered and not tried on the patterns: this test fails, so none is missed."""
+    """A filter or modifier that is registered and not tried on the patterns: this test fails, none is missed."""
     kinds = {entry.name for entry in all_registered() if entry.kind in (FILTER, MODIFIER)}
     assert kinds - set(NEED_FILES) == {case.partition(" ")[0] for case in CASES}
     assert len(PATTERNS) >= 80
