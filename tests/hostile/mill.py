@@ -49,7 +49,8 @@ class Said(NamedTuple):
     @property
     def kind(self) -> bool:
         """Whether it ended well, or by our own words in place of a traceback."""
-        return self.code in (0, 3) or (self.code in (1, 2) and "Error: " in self.err and "Traceback" not in self.err)
+        told = any(line.startswith("Error: ") for line in self.err.splitlines())
+        return self.code in (0, 3) or (self.code in (1, 2) and told and "Traceback" not in self.err)
 
 
 class Mill:
