@@ -24,7 +24,7 @@ SOURCE = str(Path(__file__).parents[2] / "src")
 FILES = 12
 PATIENCE_S = 600.0
 """How long a run may take before it counts as hung, on a machine however busy."""
-UNEQUAL = ("run.json", "recipe.yaml")
+UNEQUAL = ("run.json", "recipe.yaml", "report.html")
 """Files of a record that hold times, or the options of the command."""
 
 # The second recipe hands documents from worker to worker; the first takes a partition from end to end.
