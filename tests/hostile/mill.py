@@ -24,7 +24,7 @@ SOURCE = str(Path(__file__).parents[2] / "src")
 FILES = 12
 PATIENCE_S = 600.0
 """How long a run may take before it counts as hung, on a machine however busy."""
-UNEQUAL = ("run.json", "recipe.yaml")
+UNEQUAL = ("run.json", "recipe.yaml", "report.html")
 """Files of a record that hold times, or the options of the command."""
 
 # The second recipe hands documents from worker to worker; the first takes a partition from end to end.
@@ -49,7 +49,8 @@ class Said(NamedTuple):
     @property
     def kind(self) -> bool:
         """Whether it ended well, or by our own words in place of a traceback."""
-        return self.code in (0, 3) or (self.code in (1, 2) and "Error: " in self.err and "Traceback" not in self.err)
+        told = any(line.startswith("Error: ") for line in self.err.splitlines())
+        return self.code in (0, 3) or (self.code in (1, 2) and told and "Traceback" not in self.err)
 
 
 class Mill:

@@ -6,6 +6,7 @@ its first failure: an odd terminal must never end a run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -318,8 +319,10 @@ class LineDisplay(Display):
             self._drawn = self._now()
             self.close()  # the run before this one may have failed to tell its end
             self._over = threading.Event()
-            self._thread = threading.Thread(target=self._wait, name="gristmill-progress", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._wait, name="gristmill-progress", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the system has none left: lines come with events alone
+                thread.start()
+                self._thread = thread
             parts = [f"{event.pipeline}: {plural(len(event.stages), 'stage')}", plural(event.partitions, "partition")]
             if event.partitions_done_before:
                 parts.append(f"{event.partitions_done_before:,} done before")
