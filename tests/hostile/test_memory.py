@@ -236,6 +236,7 @@ def test_a_stage_that_takes_more_than_the_budget(tmp_path: Path, record_property
     assert most < 1.5 * GIB
 
 
+@pytest.mark.skipif(not FULL, reason="replaces workers; made by make test-hostile")
 def test_a_stage_that_takes_more_than_the_budget_may_end_the_run(tmp_path: Path, record_property: Any) -> None:
     """The same with on_memory=fail: the run ends with the name of the stage."""
     record_property("tried", 1)

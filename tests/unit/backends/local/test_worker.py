@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from gristmill.backends.local.fork_server import STATUS_BYTES
-from gristmill.backends.local.messages import StatusWriter, read_status
-from gristmill.backends.local.worker import MainThreadCalls, StageCall
+from gristmill.backends.local.messages import Leave, StatusWriter, read_status
+from gristmill.backends.local.worker import MainThreadCalls, StageCall, _in_turn, _StatusLog
 
 
 @pytest.fixture
@@ -102,3 +103,33 @@ def test_the_clock_stands_while_a_call_waits_for_its_turn(monkeypatch: pytest.Mo
     begun = mine.clock()
     assert mine.call(str, 1) == "done"
     assert mine.clock() - begun == 2.0
+
+
+def test_a_worker_that_waits_to_hand_on_a_result_blames_no_document(page: Any) -> None:
+    """Time limits count what a stage takes, not how long the next one keeps its worker waiting."""
+    status, seen = StatusWriter(page), []
+    steps = _StatusLog(status)
+
+    class Runner:
+        call_counts = None
+
+        def run(self, tasks: Any, hints: Any) -> Iterator[str]:
+            steps.at(0, 0, 0, 10)
+            seen.append(read_status(page)[:5])
+            yield "result"
+
+    class Outbox:
+        def result(self, group: int, task: Any) -> None:
+            seen.append(read_status(page)[:5])
+
+        def done(self, *_: Any) -> None:
+            pass
+
+    class Interrupts(contextlib.nullcontext[None]):
+        asked = False
+
+    groups: Any = queue.SimpleQueue()
+    groups.put((7, [], None))
+    groups.put(Leave())
+    assert _in_turn(Runner(), groups, Outbox(), steps, status, Interrupts())  # type: ignore[arg-type]
+    assert seen == [(7, 0, 0, 0, 10), (7, -1, -1, 0, 0)]
