@@ -47,8 +47,8 @@ PUBLIC_PRIVATE = frozenset({"_metadata", "_stage_perf"})
 OWNERS = ("tasks", "tracking")
 PACKAGE = "gristmill"
 REPORT = f"report{os.sep}"
-NEW_LOCALS = 2
 MOST_FUNCTIONS = 500
+NEW_LOCALS = 2
 """The flag of code objects that are functions: class bodies and modules lack it."""
 
 ENGINE = ("backends", "core", "execution", "ledger", "observe", "pipeline", "tasks", "tracking")
@@ -130,7 +130,7 @@ def run_measures() -> list[Measure]:
         Measure("files entered by a small run", 75, len(files), tuple(files)),
         Measure("deepest stack of a small run", 20, len(stack), tuple(stack)),
         Measure("functions entered by the report of a small run", 100, len(shown), tuple(shown)),
-        Measure("files entered by the report of a small run", 10, len(pages), tuple(pages)),
+        Measure("files entered by the report of a small run", 12, len(pages), tuple(pages)),
     ]
 
 
