@@ -122,6 +122,8 @@ def test_the_commands_find_the_record(store: s3fs.S3FileSystem, tmp_path: Path) 
     store.invalidate_cache()
     assert store.size("data/out.gristmill/report.html") > 10_000
     assert "word word" in (tmp_path / "report.html").read_text()  # a dropped document, read from the store again
+    assert f"{FILES * ROWS} documents" in gristmill("stats", "s3://data/in", "--workers", "0", "-q", "--no-languages")
+    assert "Suggestion" in gristmill("doctor", "s3://data/out")
     assert f"{FILES} of {FILES} partitions are done" in gristmill(
         "plan", str(tmp_path / "r.yaml"), "s3://data/in", "s3://data/out"
     )

@@ -41,6 +41,7 @@ def statistics_page(found: Statistics, inputs: Sequence[str]) -> str:
         "<h2>Languages</h2>",
         f"<p>{_text(found.languages_note)}</p>",
         _table(
+            "Languages",
             ("language", "documents", "share"),
             ((code, f"{count:,}", share(count / total)) for code, count in sketch.languages.most_common()),
         )
@@ -48,6 +49,7 @@ def statistics_page(found: Statistics, inputs: Sequence[str]) -> str:
         else "",
         "<h2>What the default of each filter would drop</h2>",
         _table(
+            "Filters",
             ("filter", "would drop", "keeps", *(f"{100 * part:g} %" for part in QUANTILES)),
             ((one.name, share(one.dropped_share), keeps(one), *_quantiles(one.scores)) for one in filters),
         ),
@@ -88,14 +90,14 @@ def _definitions(facts: dict[str, str]) -> str:
     return "<dl>" + "".join(f"<div><dt>{_text(k)}</dt><dd>{_text(v)}</dd></div>" for k, v in facts.items()) + "</dl>"
 
 
-def _table(titles: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(label: str, titles: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{_text(title)}</th>' for title in titles)
     lines = (
         f'<tr><th scope="row">{_text(first)}</th>' + "".join(f"<td>{_text(cell)}</td>" for cell in rest) + "</tr>"
         for first, *rest in rows
     )
     return (
-        '<div class="wide" tabindex="0" role="region" aria-label="Table">'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{_text(label)}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 

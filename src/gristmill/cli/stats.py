@@ -87,7 +87,11 @@ def command(
 
         names = [name.strip() for name in (filters or "").split(",") if name.strip()]
         choose_filters(names, code=code)
-    with readable(inputs) as paths, closing(make_listener("off" if quiet else "auto")) as display:
+    with (
+        named_column(text_field or "text"),
+        readable(inputs) as paths,
+        closing(make_listener("off" if quiet else "auto")) as display,
+    ):
         found = read_statistics(
             paths,
             chosen,
@@ -111,6 +115,23 @@ def command(
     print_statistics(found, inputs)
     if page is not None:
         echo(f"Page: {page}")
+
+
+@contextmanager
+def named_column(column: str) -> Iterator[None]:
+    """Explain a missing column by the option that names it: nobody has written a stage here."""
+    from gristmill.errors import MissingColumnError, did_you_mean
+
+    try:
+        yield
+    except MissingColumnError as error:
+        available = [str(name) for name in error.facts.get("available") or ()]
+        listed = ", ".join(available) or "none"
+        raise MissingColumnError(
+            f"The input has no column {column!r}; it has {listed}.{did_you_mean(column, available)} "
+            "Say which one holds the text: --text-field NAME",
+            **error.facts,
+        ) from None
 
 
 @contextmanager

@@ -123,7 +123,8 @@ def test_the_table_and_the_page(here: Path) -> None:
     [
         (("nothing",), 1, "nothing"),
         (("empty",), 1, "empty"),
-        (("other",), 1, "content"),
+        (("other",), 1, "no column 'text'; it has id, content. Say which one holds the text: --text-field NAME"),
+        (("other", "--text-field", "contents"), 1, "Did you mean 'content'?"),
         (("in", "--filters", "WordCount"), 2, "Did you mean 'WordCountFilter'?"),
         (("in", "--filters", "SubstringFilter"), 2, "it needs substring"),
         (("in", "--seed", 3), 2, "--seed"),
