@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from gristmill.errors import ModelLoadError
 
@@ -75,7 +75,7 @@ def _span(path: Path, name: str, tensor: Any) -> tuple[int, int]:
     return offsets[0], offsets[1]
 
 
-def _are_counts(values: Any) -> bool:
+def _are_counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
