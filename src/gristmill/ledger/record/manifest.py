@@ -156,9 +156,16 @@ class ManifestEntry:
         check_shape(values, ENTRY)
         del values["format"]
         values["source"] = tuple(values["source"])
-        values["files"] = tuple(FileEntry(**file) for file in values["files"])
-        values["records"] = {kind: FileEntry(**file) for kind, file in values["records"].items()}
-        values["stages"] = {stage.pop("stage"): StageCount(**stage) for stage in values["stages"]}
+        for kind, file in values["records"].items():
+            values["records"][kind] = FileEntry(**file)
+        for number, file in enumerate(values["files"]):
+            values["files"][number] = FileEntry(**file)
+        values["files"] = tuple(values["files"])
+        stages = values["stages"]
+        values["stages"] = {}
+        for stage in stages:
+            name = stage.pop("stage")
+            values["stages"][name] = StageCount(**stage)
         if "batches" in values:
             values["batches"] = tuple(values["batches"])
         if "damaged" in values:
@@ -274,8 +281,8 @@ class Manifest:
         entry = ManifestEntry.from_bytes(data)
         for file in entry.all_files:
             self.folder.join(file.path)
-        if any("/" in file.path for file in entry.files):  # a link there could lead anywhere
-            raise ValueError("it names a data file in another folder")
+            if "/" in file.path and file in entry.files:  # a link there could lead anywhere
+                raise ValueError("it names a data file in another folder")
         return entry
 
     def add(self, entry: ManifestEntry) -> None:
