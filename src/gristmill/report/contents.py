@@ -41,8 +41,8 @@ _MAX_PROBLEMS = 10
 _QUARANTINE_EXAMPLES = 5
 _RAW_CHARS = 300
 _PAIR_CHARS = 900
-_SHORT_S = 1.0
-"""Of a shorter run nothing can be told about its speed."""
+_FEW_DOCUMENTS = 100
+"""A run of fewer documents tells nothing about its speed."""
 _GOLDEN = 0.6180339887498949
 
 
@@ -110,7 +110,7 @@ class ReportContents:
         looks_up = not self.is_sample and (run.get("rows_read") or 0) <= extent.lookups
         pairs = self._part("The duplicates", partial(self._pairs, digest, looks_up=looks_up)) or []
         self._read_texts(texts, entries, digest, pairs)
-        is_short = (run.get("wall_seconds") or 0) < _SHORT_S
+        is_short = (run.get("rows_read") or 0) < _FEW_DOCUMENTS
         return {
             "format": 1,
             "kind": "run",
