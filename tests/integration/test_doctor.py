@@ -98,6 +98,8 @@ def test_a_filter_belongs_in_front_of_a_costly_stage(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "Suggestion: Put WordCountFilter in front of sleep." in shown.stdout
     assert "busy" in shown.stdout
+    report = Path(f"{tmp_path / 'before'}.gristmill", "report.html").read_text()
+    assert "Put WordCountFilter in front of sleep." in report, "the report says the same"
 
 
 def test_a_stage_with_too_few_workers_gets_more(tmp_path: Path) -> None:

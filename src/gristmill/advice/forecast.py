@@ -364,7 +364,7 @@ class _Runs:
             documents=round(report.rows_read * scale),
             documents_out=round(report.rows_written * scale),
             output_bytes=output_bytes,
-            record_bytes=round(fixed * len(self.whole.sizes) + per_document * scale),
+            record_bytes=round(self.measured.once_bytes + fixed * len(self.whole.sizes) + per_document * scale),
             staging_bytes=round(min(1.0, largest * self.workers) * output_bytes),
             stages=stages,
         )

@@ -151,6 +151,8 @@ class Measured:
     report: RunReport
     output_bytes: int
     record_bytes: int
+    once_bytes: int
+    """The files of the record that belong to the run as a whole; not in `record_bytes`."""
 
 
 def reader_entry(recipe: Recipe) -> StageEntry:
@@ -259,8 +261,10 @@ def measure(
         executor, progress=False, keep_steps=True, error_budget=None, alarm_share=None, fresh=True,
         listeners=[*listeners, meter], **options,
     ).report  # fmt: skip
-    record = f"{output}.gristmill"
-    return Measured(meter, report, size_of(output), size_of(record))
+    record = Path(f"{output}.gristmill")
+    # These are there once, however many partitions there are.
+    once = sum(size_of(str(file)) for file in record.glob("*.*") if file.is_file())
+    return Measured(meter, report, size_of(output), size_of(str(record)) - once, once)
 
 
 def size_of(path: str) -> int:

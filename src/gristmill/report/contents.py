@@ -41,6 +41,8 @@ _MAX_PROBLEMS = 10
 _QUARANTINE_EXAMPLES = 5
 _RAW_CHARS = 300
 _PAIR_CHARS = 900
+_FEW_DOCUMENTS = 100
+"""A run of fewer documents tells nothing about its speed."""
 _GOLDEN = 0.6180339887498949
 
 
@@ -108,6 +110,7 @@ class ReportContents:
         looks_up = not self.is_sample and (run.get("rows_read") or 0) <= extent.lookups
         pairs = self._part("The duplicates", partial(self._pairs, digest, looks_up=looks_up)) or []
         self._read_texts(texts, entries, digest, pairs)
+        is_short = (run.get("rows_read") or 0) < _FEW_DOCUMENTS
         return {
             "format": 1,
             "kind": "run",
@@ -132,7 +135,7 @@ class ReportContents:
             },
             "dropped": self._examples(digest, texts, fields),
             "quarantine": self._part("The quarantine", partial(self._quarantine, run, entries)) or [],
-            "suggestion": None,
+            "suggestion": None if is_short else self._part("run.json", partial(_suggested, run, plan)),
             "missing": _first(self.missing) + _text_problems(texts),
         }
 
@@ -283,6 +286,14 @@ class ReportContents:
             documents.sort(key=lambda one: "text" not in one)
             found.append({"stage": stage, "reason": reason, "number": group.number, "documents": documents})
         return found
+
+
+def _suggested(run: dict[str, Any], plan: dict[str, Any]) -> str | None:
+    """The one change that would have helped most; None where there is none."""
+    from gristmill.ledger.ask.bottleneck import suggestion
+
+    advice = suggestion(run, plan)
+    return None if advice.gain is None else str(advice)
 
 
 def _add(digest: LedgerDigest, entry: ManifestEntry) -> int:
