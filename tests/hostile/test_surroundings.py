@@ -236,10 +236,12 @@ def test_input_changed(tmp_path: Path, when: str, change: Callable[[Path], None]
     output, fresh = tmp_path / "out", tmp_path / "fresh"
     # One worker takes the files in order, so that the last one is still to come.
     process = stopped_in_the_middle(mill, output, recipe="whole.yaml", workers=1)
-    change(mill.input)
-    if when == "between":
-        process.kill()
-    process.send_signal(signal.SIGCONT)
+    try:
+        change(mill.input)
+        if when == "between":
+            process.kill()
+    finally:
+        process.send_signal(signal.SIGCONT)
     said = ended(process)
     if when == "during":
         assert said.kind, said
