@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from gristmill.kernels.text_column import text_column
 from gristmill.stages.text.classifiers.linear import LinearModel
 from gristmill.stages.text.filters import fasttext_model
+from gristmill.stages.text.models.loading import load_tensors
+from gristmill.stages.text.models.sources import weight_files
 from tests.hostile.attempt import FULL, Outcome, attempt
 from tests.unit.stages.text.filters.test_fasttext import write_model
 
@@ -192,3 +196,82 @@ def test_no_byte_of_a_linear_classifier_is_trusted(
         record_property("tried", 1)
     (tmp_path / name).write_bytes(b"[" * 100_000)
     assert attempt(lambda: LinearModel.load(tmp_path)).kind == "refused"
+
+
+# --- safetensors ---
+
+
+def safetensors(header: Any, data: bytes = b"\0" * 16, *, length: int | None = None) -> bytes:
+    """A file with this header (bytes as they are, all else as JSON) and this length of it."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def tensor(shape: Any = (4,), offsets: Any = (0, 16), dtype: Any = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+LIES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "header"),
+    "short": (b"\x08\0\0", "header"),
+    "header beyond the file": (safetensors({"a": tensor()}, length=10**6), "header"),
+    "header of 2**64 - 1": (safetensors({"a": tensor()}, length=2**64 - 1), "header"),
+    "header cut": (safetensors({"a": tensor()}, length=5), "header"),
+    "no JSON": (safetensors(b"\xff" * 40), "header"),
+    "deep JSON": (safetensors(b"[" * 200_000), "header"),
+    "deep tensor": (safetensors(b'{"a":' * 100_000), "header"),
+    "a list": (safetensors([1, 2]), "header"),
+    "a number for a tensor": (safetensors({"a": 7}), "'a'"),
+    "data beyond the file": (safetensors({"a": tensor((2**30,), (0, 2**32))}), "data_offsets"),
+    "data of 2**60 bytes": (safetensors({"a": tensor((2**58,), (0, 2**60))}), "data_offsets"),
+    "data before the file": (safetensors({"a": tensor(offsets=(-16, 0))}), "data_offsets"),
+    "data backwards": (safetensors({"a": tensor(offsets=(16, 0))}), "data_offsets"),
+    "overlap": (safetensors({"a": tensor(), "b": tensor((2,), (8, 16))}), "data_offsets"),
+    "the same data twice": (safetensors({"a": tensor(), "b": tensor()}), "data_offsets"),
+    "gap": (safetensors({"a": tensor((2,), (8, 16))}), "data_offsets"),
+    "data behind": (safetensors({"a": tensor()}, b"\0" * 99), "data_offsets"),
+    "three offsets": (safetensors({"a": tensor(offsets=(0, 8, 16))}), "data_offsets"),
+    "offsets as text": (safetensors({"a": tensor(offsets=("0", "16"))}), "data_offsets"),
+    "no offsets": (safetensors({"a": {"dtype": "F32", "shape": [4]}}), "data_offsets"),
+    "shape of 2**60": (safetensors({"a": tensor((2**60,))}), "shape"),
+    "shape that wraps around": (safetensors({"a": tensor((2**32, 2**32, 4))}), "shape"),
+    "shape beyond 64 bits": (safetensors({"a": tensor((2**70,))}), "shape"),
+    "negative shape": (safetensors({"a": tensor((-4,))}), "shape"),
+    "two negative sides": (safetensors({"a": tensor((-2, -2))}), "shape"),
+    "true as a side": (safetensors({"a": tensor((True, 4))}), "shape"),
+    "a fraction as a side": (safetensors({"a": tensor((4.0,))}), "shape"),
+    "no shape": (safetensors({"a": tensor(None)}), "shape"),
+    "other dtype": (safetensors({"a": tensor(dtype="F64")}), "dtype"),
+    "unknown dtype": (safetensors({"a": tensor(dtype="PICKLE")}), "dtype"),
+    "a number as dtype": (safetensors({"a": tensor(dtype=4)}), "dtype"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_safetensors_that_contradict_themselves_are_refused(tmp_path: Path, lie: str, record_property: Any) -> None:
+    """A safetensors header that lies about lengths, offsets, shapes or types: refused with file and field."""
+    content, says = LIES[lie]
+    (tmp_path / "model.safetensors").write_bytes(content)
+    for load in (weight_files, load_tensors):
+        outcome = attempt(lambda: load(tmp_path), memory=2 * GIB)  # noqa: B023
+        assert outcome.kind == "refused", outcome
+        assert "ModelLoadError" in outcome.detail
+        assert str(tmp_path / "model.safetensors") in outcome.detail
+        assert says in outcome.detail
+    record_property("tried", 2)
+
+
+def test_no_byte_of_a_safetensors_header_is_trusted(tmp_path: Path, record_property: Any) -> None:
+    """Bytes of a safetensors header overwritten: refused, or loaded as it says; no crash."""
+    save_file({"a": torch.ones(3, 4), "b": torch.zeros(2, dtype=torch.int8)}, tmp_path / "model.safetensors")
+    path = tmp_path / "model.safetensors"
+    good = path.read_bytes()
+    assert set(load_tensors(tmp_path)) == {"a", "b"}
+    rng = np.random.default_rng(2)
+    rounds = 400 if FULL else 30
+    for _ in range(rounds):
+        at = int(rng.integers(0, len(good) - 40))
+        path.write_bytes(good[:at] + rng.bytes(int(rng.integers(0, 4))) + good[at + 1 :])
+        outcome = attempt(lambda: len(load_tensors(tmp_path)), memory=2 * GIB)
+        assert held(outcome), (at, outcome)
+    record_property("tried", rounds)

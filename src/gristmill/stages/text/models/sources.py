@@ -28,6 +28,7 @@ from gristmill.stages.text.models.hub_errors import (
     no_identifier,
     not_on_hub,
 )
+from gristmill.stages.text.models.weights_header import check_weights
 
 logger = logging.getLogger(__name__)
 
@@ -236,6 +237,7 @@ def weight_files(folder: Path) -> list[Path]:
 
     Raises:
         ModelNotFoundError: There are none; weights in other formats can run code when loaded and are not read.
+        ModelLoadError: The header of one contradicts the file.
     """
     found = sorted(folder.glob("*.safetensors"))
     if not found and (identifier := _identifier_of(folder)) is not None:
@@ -256,6 +258,8 @@ def weight_files(folder: Path) -> list[Path]:
             identifier=str(folder),
             files=["*.safetensors"],
         )
+    for path in found:
+        check_weights(path)
     return found
 
 
