@@ -58,7 +58,9 @@ def _span(path: Path, name: str, tensor: Any) -> tuple[int, int]:
     """Where the data of a tensor lie, once its dtype and shape agree with it."""
     if not isinstance(tensor, dict):
         raise _lie(path, f"{name!r} is a {type(tensor).__name__} instead of a tensor")
-    bits, shape, offsets = _DTYPE_BITS.get(str(tensor.get("dtype"))), tensor.get("shape"), tensor.get("data_offsets")
+    bits = _DTYPE_BITS.get(str(tensor.get("dtype")))
+    shape: Any = tensor.get("shape")
+    offsets: Any = tensor.get("data_offsets")
     if bits is None:
         raise _lie(path, f"dtype of {name!r} is {tensor.get('dtype')!s:.40}, which is not known")
     if not _are_counts(shape):
