@@ -69,12 +69,12 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
     """
     if isinstance(column, list):
         return _from_texts(column)
+    if not pa.types.is_large_string(column.type):
+        column = _as_large_string(column)  # first: together the chunks may have more bytes than 32 bits can count
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks)
-    if not pa.types.is_large_string(column.type):
-        column = _as_large_string(column)
     if column.null_count:
         valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
     else:
@@ -103,7 +103,7 @@ def _from_texts(texts: list[str | None]) -> TextColumn:
     return TextColumn(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets, valid)
 
 
-def _as_large_string(column: pa.Array) -> pa.Array:
+def _as_large_string(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     kind = column.type
     textual = pa.types.is_string(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind)
     if not (textual or pa.types.is_string_view(kind)):

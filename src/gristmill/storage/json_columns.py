@@ -294,7 +294,13 @@ def encode_table(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> Bytes:
         >>> encode_table({"a": pa.array([1, None]), "b": pa.array(["x", "é"])}).tobytes().decode()
         '{"a":1,"b":"x"}\n{"a":null,"b":"é"}\n'
     """
-    arrays = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns.values()]
+    arrays = []
+    for column in columns.values():
+        if isinstance(column, pa.ChunkedArray):
+            if column.num_chunks > 1 and pa.types.is_string(column.type):
+                column = column.cast(pa.large_string())  # together they may have more bytes than 32 bits can count
+            column = column.combine_chunks()
+        arrays.append(column)
     sizes = {name: len(array) for name, array in zip(columns, arrays, strict=True)}
     if len(set(sizes.values())) > 1:
         raise UsageError(f"All columns of a table need the same number of rows; found {sizes}.", sizes=sizes)

@@ -45,6 +45,8 @@ def as_text(array: Array) -> pa.Array:
 
     JSON texts stay as they are: of a whole column, `Columns.text` gives what they stand for.
     """
+    if pa.types.is_string(array.type):
+        array = array.cast(pa.large_string())  # first: together the chunks may have more bytes than 32 bits can count
     whole = one_chunk(array)
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks)

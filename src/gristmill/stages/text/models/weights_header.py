@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from gristmill.errors import ModelLoadError
 
@@ -58,7 +58,9 @@ def _span(path: Path, name: str, tensor: Any) -> tuple[int, int]:
     """Where the data of a tensor lie, once its dtype and shape agree with it."""
     if not isinstance(tensor, dict):
         raise _lie(path, f"{name!r} is a {type(tensor).__name__} instead of a tensor")
-    bits, shape, offsets = _DTYPE_BITS.get(str(tensor.get("dtype"))), tensor.get("shape"), tensor.get("data_offsets")
+    bits = _DTYPE_BITS.get(str(tensor.get("dtype")))
+    shape: Any = tensor.get("shape")
+    offsets: Any = tensor.get("data_offsets")
     if bits is None:
         raise _lie(path, f"dtype of {name!r} is {tensor.get('dtype')!s:.40}, which is not known")
     if not _are_counts(shape):
@@ -75,7 +77,7 @@ def _span(path: Path, name: str, tensor: Any) -> tuple[int, int]:
     return offsets[0], offsets[1]
 
 
-def _are_counts(values: Any) -> TypeGuard[list[int]]:
+def _are_counts(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
