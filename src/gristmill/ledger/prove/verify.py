@@ -22,7 +22,7 @@ from gristmill.ledger.record.layout import RECORD_FILES, RECORD_FOLDER, RunFolde
 from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
-from gristmill.ledger.record.run_record import checksum, file_hashes, read_run
+from gristmill.ledger.record.run_record import checksum, file_hashes, read_run, sealed_page
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
 from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
@@ -136,6 +136,7 @@ def verify(
     report.problems += _check_entries(folder, {**entries, **manifest.pending})
     report.problems += _check_plan(folder, entries)
     report.problems += _check_run(folder, entries, report)
+    report.problems += _check_page(folder, listing)
     report.notes += _input_notes(folder, entries)
     report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing)
     check_workflow(folder, report, listing, verify)
@@ -428,6 +429,17 @@ def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
         if was.get(file) != now.get(file)
     ]
     return problems
+
+
+def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
+    """The page about the run, where there is one, is as it was made."""
+    name = f"{RECORD_FOLDER}/{RECORD_FILES['report']}"
+    if name not in listing:
+        return []
+    page = folder.read(folder.join(name))
+    if page == sealed_page(page[: page.rfind(b"<!-- xxh3:")]):
+        return []
+    return [f"{folder.shown(name)} was changed after it was made; make it again with 'gristmill report'."]
 
 
 def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int]) -> list[str]:

@@ -61,6 +61,7 @@ def test_everything_that_is_changed_is_found(
     names = sorted(name for name in files_of(whole) if "report.html" not in name)  # made from the others, at any time
     name = data.draw(st.sampled_from(names))
     how = data.draw(st.sampled_from(["flip", "cut", "add", "repeat", "remove", "copy", "swap", "replace"]))
+    assume((name, how) != ("record/report.html", "remove"))  # a page may be deleted, and made again from the record
     output = copy_output(whole, tmp_path_factory.mktemp("tampered") / "out")
     files = files_of(output)
     path = files[name]
