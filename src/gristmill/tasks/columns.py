@@ -227,7 +227,14 @@ class TableColumns(Columns):
         return TableColumns(self._table.select(list(names)))
 
     def take(self, indices: Indices) -> Columns:
-        return TableColumns(self._table.take(pa.array(indices)))
+        table = self._table
+        if table.num_columns and table.nbytes >= 1 << 31:
+            # Taking joins the chunks of a column first, whose bytes 32 bits may not be able to count.
+            for place, field in enumerate(table.schema):
+                if pa.types.is_string(field.type) and table.column(place).num_chunks > 1:
+                    wide = table.column(place).cast(pa.large_string())
+                    table = table.set_column(place, field.with_type(pa.large_string()), wide)
+        return TableColumns(table.take(pa.array(indices)))
 
     def slice(self, start: int, length: int) -> Columns:
         return TableColumns(self._table.slice(start, length))
