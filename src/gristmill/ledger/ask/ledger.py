@@ -371,7 +371,7 @@ class Ledger:
         for hashes in (ids, urls):
             if hashes is not None and len(hashes) != entry.row_numbers:
                 raise VerificationError(
-                    f"The index of partition {entry.partition!r} has {len(hashes)} rows instead of {entry.row_numbers}. "
+                    f"The index of partition {entry.partition!r} has {len(hashes)} rows, not {entry.row_numbers}. "
                     "Run `gristmill verify` on the output.",
                     partition=entry.partition,
                 )
