@@ -26,7 +26,7 @@ ENTRY = {
 }  # fmt: skip
 """An entry of the manifest."""
 _RUN = {
-    "pipeline": str, "status": str, "output": str, "alarms": [str], "notices": [str], "partitions": int,
+    "pipeline": str, "status": str, "output": str, "alarms": [str], "notices": [object], "partitions": int,
     "partitions_done_before": int, "wall_seconds": float, "rows_read": int, "source_bytes": int,
     "files": {"paths": [str], "extensions": [str], "left_out": {"*": {"files": int, "examples": [str]}}},
     "stages": [{"stage": str, "busy_seconds": float, "calls": int, "bytes_in": int, "bytes_out": int, **_COUNT}],
