@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gristmill import notebook
-from gristmill.errors import UsageError
+from gristmill.errors import UsageError, VerificationError
 from gristmill.ledger.ask.why import KEPT, Change, Decision, DocumentHistory, RecordedScore, Why, whole_number
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
@@ -368,6 +368,13 @@ class Ledger:
         """The hashes of the ids and of the URLs of a partition's rows, where there are any."""
         ids = self._hashes(f"{entry.partition}.ids") if "ids" in entry.records else None
         urls = self._hashes(f"{entry.partition}.urls") if "urls" in entry.records else None
+        for hashes in (ids, urls):
+            if hashes is not None and len(hashes) != entry.row_numbers:
+                raise VerificationError(
+                    f"The index of partition {entry.partition!r} has {len(hashes)} rows, not {entry.row_numbers}. "
+                    "Run `gristmill verify` on the output.",
+                    partition=entry.partition,
+                )
         return ids, urls
 
     def rethreshold(self, thresholds: Mapping[str, Any]) -> Recut:

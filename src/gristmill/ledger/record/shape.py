@@ -25,15 +25,16 @@ ENTRY = {
     "damaged": [{"file": str, "cause": str, "detail": str, "lost": int, "row": int, "salvaged": (int, None)}],
 }  # fmt: skip
 """An entry of the manifest."""
-RUN = {
-    "pipeline": str, "status": str, "output": str, "alarms": [str], "notices": [str], "partitions": int,
-    "partitions_done_before": int, "wall_seconds": float, "rows_read": int, "source_bytes": (int, None),
-    "files": ({"paths": [str], "extensions": [str], "left_out": {"*": {"files": int, "examples": [str]}}}, None),
+_RUN = {
+    "pipeline": str, "status": str, "output": str, "alarms": [str], "notices": [object], "partitions": int,
+    "partitions_done_before": int, "wall_seconds": float, "rows_read": int, "source_bytes": int,
+    "files": {"paths": [str], "extensions": [str], "left_out": {"*": {"files": int, "examples": [str]}}},
     "stages": [{"stage": str, "busy_seconds": float, "calls": int, "bytes_in": int, "bytes_out": int, **_COUNT}],
-    "last_done": ({"partitions": (int, None), "rows_read": (int, None), "source_bytes": (int, None)}, None),
-    "sealed": ({"*": str}, None),
+    "last_done": {"partitions": (int, None), "rows_read": (int, None), "source_bytes": (int, None)},
+    "sealed": {"*": str},
 }  # fmt: skip
-"""`run.json`."""
+RUN = {key: (shape, None) for key, shape in _RUN.items()}
+"""`run.json`; while a run goes on, some of its values are not known."""
 PLAN = {
     "settings": {"*": object}, "version": str,
     "stages": [{"name": str, "type": str, "role": str, "parameters": {"*": object}, "never_drops": bool,
