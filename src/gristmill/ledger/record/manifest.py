@@ -12,7 +12,6 @@ import xxhash
 
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RECORD_FOLDER, RunFolder
-from gristmill.ledger.record.shape import ENTRY, check_shape
 from gristmill.ledger.record.trail import StageCount
 from gristmill.storage.atomic import TEMPORARY_PREFIX
 
@@ -21,6 +20,22 @@ PENDING = "pending"
 """The state of an entry that announces files which may be there already and do not count yet."""
 
 _READ_AT_ONCE = 1000
+
+_INTEGER_LIMIT = 2**63
+COUNTS = {"rows_in": int, "rows_out": int, "created": int, "untracked": int, "changed": int, "touched": int,
+          "dropped": {"*": int}, "quarantined": {"*": int}}  # fmt: skip
+_FILE = {"path": str, "size": int, "hash": str, "rows": (int, None)}
+_PART = {"path": str, "relative": str, "size": int, "stamp": str, "start": int, "end": int, "whole": bool}
+_NEEDED = {"whole", "path", "relative", "size", "start", "end", "stage", "name"}
+"""Keys that every version has written, and that are read without a look whether they are there."""
+
+_ENTRY = {
+    "partition": str, "index": int, "source": [_PART], "fingerprint": str, "plan": str, "files": [_FILE],
+    "records": {"*": _FILE}, "stages": [{"stage": str, **COUNTS}], "rows_read": int, "rows_written": int,
+    "rows_dropped": int, "quarantined": int, "row_numbers": int, "batches": [int], "state": str,
+    "damaged": [{"file": str, "cause": str, "detail": str, "lost": int, "row": int, "salvaged": (int, None)}],
+}  # fmt: skip
+"""An entry, which may come from somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +168,7 @@ class ManifestEntry:
             raise ValueError("it is not a manifest entry of this format")
         if values.pop("seal", None) != xxhash.xxh3_64_hexdigest(_dump(values, orjson.OPT_SORT_KEYS)):
             raise ValueError("its content does not match its checksum, so it was edited or damaged")
-        check_shape(values, ENTRY)
+        check_shape(values, _ENTRY)
         del values["format"]
         values["source"] = tuple(values["source"])
         for kind, file in values["records"].items():
@@ -319,3 +334,37 @@ class Manifest:
             index = partitions.get(entry.partition, entry.index)
             if index != entry.index:
                 self.add(replace(entry, index=index))
+
+
+def check_shape(value: Any, shape: Any, place: str = "") -> None:
+    """Compare a value with a shape: a type, a list of one shape, a mapping of keys to shapes, or a choice of these.
+
+    Keys that are missing or unknown are passed over, but for a few; "*" stands for any key.
+
+    Raises:
+        ValueError: It does not fit; names the first place.
+    """
+    if isinstance(shape, tuple):
+        if value is None and None in shape:
+            return
+        shape = shape[0]
+    if isinstance(shape, list):
+        fits = isinstance(value, list)
+        for number, item in enumerate(value if fits else ()):
+            check_shape(item, shape[0], f"{place}[{number}]")
+    elif isinstance(shape, dict):
+        fits = isinstance(value, dict)
+        for key in value if fits else ():
+            if key in shape or "*" in shape:
+                check_shape(value[key], shape.get(key, shape.get("*")), f"{place}.{key}" if place else key)
+        missing = _NEEDED.intersection(shape).difference(value) if fits else ()
+        if missing:
+            raise ValueError(f"{place or 'it'} has no {min(missing)!r}")
+    elif shape is int:
+        fits = type(value) is int and -_INTEGER_LIMIT <= value < _INTEGER_LIMIT
+    elif shape is float:
+        fits = type(value) in (int, float)
+    else:
+        fits = isinstance(value, shape)
+    if not fits:
+        raise ValueError(f"{place or 'it'} cannot be {str(value)[:40]!r}")

@@ -19,7 +19,8 @@ from typing import Any
 
 from gristmill.errors import ResumeError, VerificationError
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.ledger.record.shape import PLAN, check_shape
+from gristmill.ledger.record.manifest import check_shape
+from gristmill.ledger.record.shape import PLAN
 from gristmill.storage.atomic import json_bytes
 
 PLAN_FORMAT = 2

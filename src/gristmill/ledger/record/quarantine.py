@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.earlier_names import recorded_name
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.ledger.record.shape import QUARANTINE, check_shape
+from gristmill.ledger.record.manifest import check_shape
+from gristmill.ledger.record.shape import QUARANTINE
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.storage.files import StorageOptions
 

@@ -17,8 +17,8 @@ import xxhash
 from gristmill import __version__
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.layout import RECORD_FILES, RunFolder
-from gristmill.ledger.record.manifest import DamagedFile, Manifest, ManifestTotals
-from gristmill.ledger.record.shape import RUN, check_shape
+from gristmill.ledger.record.manifest import DamagedFile, Manifest, ManifestTotals, check_shape
+from gristmill.ledger.record.shape import RUN
 from gristmill.ledger.record.trail import CONVERTED, StageCount, StageTime
 from gristmill.observe.events import (
     Event,
