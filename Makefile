@@ -18,7 +18,8 @@ TEST_STAMP := $(VENV)/.installed-$(subst $(comma),-,$(TEST_EXTRAS))
 CORE_VENV_STAMP := $(CORE_VENV)/.installed
 # The same pip options everywhere: quiet, no notice about newer versions of pip, no notice about the root user.
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet --root-user-action=ignore
-QUICK_TESTS := $(wildcard tests/unit tests/contract tests/docs tests/hostile)
+# The hostile ones first: they fork, which is slow in a process that has grown with models.
+QUICK_TESTS := $(wildcard tests/hostile tests/unit tests/contract tests/docs)
 INTEGRATION_TESTS := $(wildcard tests/integration)
 RAY_TESTS := $(wildcard tests/integration/ray)
 

@@ -70,9 +70,9 @@ def attempt(attack: Callable[[], Any], *, seconds: float = 30.0, memory: int | N
     return Outcome(kind or "killed", detail)
 
 
-def attempt_fresh(module: str, function: str, *args: object, seconds: float = 120.0) -> Outcome:
+def attempt_fresh(module: str, function: str, *args: object, seconds: float = 120.0, **options: object) -> Outcome:
     """Call a function of a module in a new interpreter, for code that does not survive a fork, as Polars does not."""
-    code = f"import {module} as m; print(repr(m.{function}(*{args!r})))"
+    code = f"import {module} as m; print(repr(m.{function}(*{args!r}, **{options!r})))"
     command = [sys.executable, "-c", code]
     try:
         done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=seconds, check=False)

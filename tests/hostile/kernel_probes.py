@@ -24,6 +24,7 @@ from gristmill.kernels import (
     json_values,
     json_write,
     linear_text,
+    loose_hashing,
     minhash,
     ngrams,
     ngrams_joined,
@@ -306,6 +307,7 @@ def _is_utf8(text: bytes) -> bool:
 def _hash(given: Given) -> None:
     hashing.hash_spans(given.data, given.offsets, given.valid)
     hashing.second_hashes(given.data, given.offsets)
+    loose_hashing.loose_hashes(given.data, given.offsets)
 
 
 def _phrases(given: Given) -> None:

@@ -15,7 +15,7 @@ import orjson
 
 from gristmill.errors import OutputError
 from gristmill.ledger.record.layout import RunFolder
-from gristmill.ledger.record.run_record import sealed_page
+from gristmill.ledger.record.run_record import with_checksum
 from gristmill.observe.events import EventStream, Notice
 from gristmill.report.contents import AFTER_RUN, WHOLE, Extent, ReportContents
 from gristmill.storage.atomic import write_bytes_atomic
@@ -128,7 +128,7 @@ def make_page(data: Mapping[str, Any]) -> bytes:
     }
     for name, text in parts.items():
         frame = frame.replace(f"<!--{name}-->", text)
-    return sealed_page(frame.encode("utf-8", "replace"))
+    return with_checksum(frame.encode("utf-8", "replace"))
 
 
 def _hash(text: str) -> str:

@@ -156,7 +156,7 @@ class View:
         """The documents with an id or a URL, or the one at `partition#row`."""
         try:
             answer = self.ledger.why(name)
-        except (pa.ArrowException, OSError) as error:
+        except OSError as error:
             raise UsageError(
                 f"A file of the ledger cannot be read: {first_line(error)} Run `gristmill verify` to see which one."
             ) from error
@@ -353,7 +353,7 @@ class View:
         partition, row = self._place(ref)
         try:
             history = self.ledger.document(partition, row)
-        except (pa.ArrowException, OSError) as error:
+        except OSError as error:
             if isinstance(error, GristmillError):
                 raise
             raise UsageError(f"The ledger of partition {partition!r} cannot be read: {first_line(error)}") from error

@@ -22,7 +22,7 @@ from gristmill.ledger.record.layout import RECORD_FILES, RECORD_FOLDER, RunFolde
 from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
-from gristmill.ledger.record.run_record import checksum, file_hashes, read_run, sealed_page
+from gristmill.ledger.record.run_record import checksum, file_hashes, read_run, with_checksum
 from gristmill.ledger.record.shape import table_errors
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
@@ -444,7 +444,7 @@ def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
     if name not in listing:
         return []
     page = folder.read(folder.join(name))
-    if page == sealed_page(page[: page.rfind(b"<!-- xxh3:")]):
+    if page == with_checksum(page[: page.rfind(b"<!-- xxh3:")]):
         return []
     return [f"{folder.shown(name)} was changed after it was made; make it again with 'gristmill report'."]
 

@@ -340,7 +340,7 @@ def checksum(record: Mapping[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
 
 
-def sealed_page(page: bytes) -> bytes:
+def with_checksum(page: bytes) -> bytes:
     """A page about a run with a hash of it behind it, as a comment."""
     return page + f"<!-- xxh3:{xxhash.xxh3_128_hexdigest(page)} -->\n".encode()
 

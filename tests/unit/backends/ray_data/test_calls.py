@@ -35,7 +35,7 @@ class _Worker:
     def may_be_replaced(self, interval_s: float) -> bool:
         return self.is_old
 
-    def run(self, tasks: Sequence[PackedTask], *, careful: bool) -> Iterator[PackedTask]:
+    def run(self, tasks: Sequence[PackedTask], *, careful: bool, attempt: int = 0) -> Iterator[PackedTask]:
         for packed in tasks:
             self.history.append(packed.task_id)
             yield packed

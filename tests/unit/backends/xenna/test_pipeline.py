@@ -111,7 +111,7 @@ def test_workers_wait_for_a_driver_that_is_slower(monkeypatch: pytest.MonkeyPatc
 
     async def run() -> list[int]:
         queue = ReportQueue()
-        given = [WorkerReport(memory=number) for number in range(5)]
+        given = [WorkerReport() for _ in range(5)]
         puts = [asyncio.ensure_future(queue.put(report)) for report in given]
         await asyncio.sleep(0)
         waiting = sum(not put.done() for put in puts)
@@ -121,6 +121,6 @@ def test_workers_wait_for_a_driver_that_is_slower(monkeypatch: pytest.MonkeyPatc
             await asyncio.sleep(0)
         await asyncio.gather(*puts)
         assert waiting == 3
-        return [report.memory for report in taken]
+        return [list(map(id, given)).index(id(report)) for report in taken]
 
     assert asyncio.run(run()) == [0, 1, 2, 3, 4]
