@@ -45,7 +45,7 @@ def lay_out(folder: Path, files: dict[str, bytes], *, format: str = "Jsonl") -> 
 def fates(folder: Path) -> dict[str, Fate]:
     """What became of each file, from the record of the run; every row must be explained."""
     output = RunFolder(folder / "out")
-    found = {}
+    found: dict[str, Fate] = {}
     causes: dict[str, dict[str, int]] = {}
     for item in read_quarantine(output):
         counts = causes.setdefault(item.partition, {})
@@ -57,7 +57,16 @@ def fates(folder: Path) -> dict[str, Fate]:
         for part in entry.source:
             held = causes.get(entry.partition, {})
             assert sum(held.values()) == entry.quarantined
-            found[part["relative"]] = Fate(entry.rows_written, entry.rows_dropped, held, entry.lost)
+            before = found.get(part["relative"], Fate(0, 0, {}))  # a large file is cut into several partitions
+            found[part["relative"]] = Fate(
+                before.kept + entry.rows_written,
+                before.dropped + entry.rows_dropped,
+                {
+                    cause: before.quarantined.get(cause, 0) + held.get(cause, 0)
+                    for cause in {**before.quarantined, **held}
+                },
+                before.lost + entry.lost,
+            )
     return found
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -322,9 +323,15 @@ def test_the_page_is_whole_on_paper(browser: Browser, english: Path) -> None:
 # --- the pictures of the documentation ---
 
 
-def test_pictures(browser: Browser, sample_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures(browser: Browser, sample_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page as the documentation shows it; the shipped sample, because its texts may be published."""
-    monkeypatch.chdir(tmp_path)  # no path of this machine is in a picture
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as place:
+        monkeypatch.chdir(place)
+        take_pictures(browser, sample_path)
+        monkeypatch.undo()
+
+
+def take_pictures(browser: Browser, sample_path: Path) -> None:
     english = run_recipe("english", sample_path, Path("clean"), scores="all")
     page = page_of(english)
     browser.open(page, size=(900, 700))

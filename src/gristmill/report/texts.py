@@ -22,6 +22,8 @@ Place = tuple[str, int]
 
 _LANGUAGES = ("language", "lang", "language_code")
 _BLOCK_BYTES = 1 << 20
+_MAX_RECORD_BYTES = 16 << 20
+"""Longer documents are passed over: the page would show little of them, and reading them takes memory."""
 _GIVEN = "initial_tasks["
 _MAX_LANGUAGES = 12
 _LENGTH_STEPS = [0, *(round(10 ** (step / 3)) for step in range(3, 22))]
@@ -106,7 +108,13 @@ class TextReader:
         from gristmill.storage.jsonl_blocks import read_blocks
 
         counted = 0
-        blocks = read_blocks(partition, block_bytes=_BLOCK_BYTES, left_out=left_out, storage_options=options)
+        blocks = read_blocks(
+            partition,
+            block_bytes=_BLOCK_BYTES,
+            max_record_bytes=_MAX_RECORD_BYTES,
+            left_out=left_out,
+            storage_options=options,
+        )
         for block in blocks:
             self.budget -= block.nbytes
             first = np.arange(len(block.rows)) < self.documents - counted
@@ -135,6 +143,7 @@ class TextReader:
             schema=schema,
             fields=fields or None,
             block_bytes=_BLOCK_BYTES,
+            max_record_bytes=_MAX_RECORD_BYTES,
             left_out=left_out,
             storage_options=options,
         )

@@ -8,6 +8,7 @@ is decoded again in smaller steps.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from gristmill.errors import GristmillError, InputError, UsageError, did_you_mea
 from gristmill.figures import format_size
 from gristmill.storage.compression import SALVAGE_HINT, DamagedArchiveError, open_raw
 from gristmill.storage.files import InputFile, StorageOptions, is_local, local_path
-from gristmill.storage.parquet_decoding import decoded, decoded_bytes, row_sizes
+from gristmill.storage.parquet_decoding import decoded, decoded_bytes, fits_its_footer, row_sizes
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile, estimated_records, join_small
 from gristmill.storage.schemas import clean_schema, conform, merge_schemas
 from gristmill.storage.valid_text import TextErrors, find_invalid_text
@@ -81,6 +82,7 @@ def open_parquet(path: str, *, storage_options: StorageOptions = None) -> Iterat
         source: Any = local_path(path) if is_local(path) else raw
         options = {"pre_buffer": False, "buffer_size": _STREAM_BYTES, "page_checksum_verification": True}
         with pq.ParquetFile(source, **options) as opened:
+            opened.file_bytes = raw.seek(0, os.SEEK_END)
             yield opened
 
 
@@ -115,7 +117,7 @@ class Footers:
                     schema = opened.schema_arrow
                     schema = self._schemas.setdefault(schema.serialize().to_pybytes(), schema)
                     rows = tuple(map(attrgetter("num_rows"), groups))
-                    found = _Footer(schema, tuple(map(_stored_bytes, groups)), rows)
+                    found = _Footer(schema, _stored_bytes(groups, opened.file_bytes), rows)
             except _DAMAGE as error:
                 _raise_unless_damage(error)
                 found = error
@@ -180,6 +182,9 @@ def _exact_as_floats(path: str, column: str, storage_options: StorageOptions) ->
         metadata = opened.metadata
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
+            # PyArrow ends the process where the footer contradicts itself, unless it is by reading that it notices.
+            if not fits_its_footer(opened, number):
+                return False
             for at in range(group.num_columns):
                 chunk = group.column(at)
                 if chunk.path_in_schema.split(".", 1)[0] != column or chunk.physical_type != "INT64":
@@ -213,8 +218,14 @@ def row_group_cuts(
     return [*cuts, len(footer.stored_bytes)] if footer.stored_bytes else []
 
 
-def _stored_bytes(group: Any) -> int:
-    return sum(group.column(at).total_compressed_size for at in range(group.num_columns))
+def _stored_bytes(groups: Sequence[Any], file_bytes: int) -> tuple[int, ...]:
+    """About how much of the file each row group is.
+
+    The footer says it exactly, by column; but PyArrow ends the process where what it says about a column does not fit.
+    """
+    sizes = [max(0, group.total_byte_size) for group in groups]
+    share = file_bytes / max(1, sum(sizes))
+    return tuple(round(size * share) for size in sizes)
 
 
 def read_parquet_blocks(

@@ -27,6 +27,7 @@ does not fit into memory, the next try is with so many times fewer rows."""
 _MOST_ROWS = 1 << 20
 _ROW_BYTES = 64
 """What a row counts at least: its number, and what is recorded of it, take memory too."""
+_FIRST_BYTES = 256 << 20
 _MOST_COMPRESSION = 30
 """Real text compresses to a third or a tenth."""
 
@@ -38,7 +39,7 @@ def decoded(opened: pq.ParquetFile, number: int, names: Sequence[str], rows: int
         MemoryError: A single row does not fit.
     """
     done, most = 0, min(rows, _MOST_ROWS)
-    step = min(most, _FIRST_ROWS) if _is_suspicious(opened.metadata.row_group(number), most, room) else most
+    step = min(most, _FIRST_ROWS) if _is_suspicious(opened, number, most, room) else most
     while True:
         batches = opened.iter_batches(batch_size=step, row_groups=[number], columns=names, use_threads=False)
         again = done
@@ -64,14 +65,22 @@ def decoded(opened: pq.ParquetFile, number: int, names: Sequence[str], rows: int
             step = most = max(1, step // _FEWER_ROWS)
 
 
-def _is_suspicious(group: Any, rows: int, room: int) -> bool:
-    """Whether so many rows could take more than `room`, if columns that compress like no text repeat a single value."""
-    most = 0
-    for at in range(group.num_columns):
-        column = group.column(at)
-        if column.total_uncompressed_size > _MOST_COMPRESSION * column.total_compressed_size:
-            most += column.total_uncompressed_size * column.num_values
-    return bool(most * rows > room * group.num_rows)
+def _is_suspicious(opened: pq.ParquetFile, number: int, rows: int, room: int) -> bool:
+    """Whether so many rows could take more than `room`, if a row group that compresses like no text repeats a value."""
+    group = opened.metadata.row_group(number)
+    if group.total_byte_size <= _MOST_COMPRESSION * opened.file_bytes // opened.metadata.num_row_groups:
+        return False
+    return bool(group.total_byte_size * rows > room)
+
+
+def fits_its_footer(opened: pq.ParquetFile, number: int) -> bool:
+    """Whether the first row of a row group can be read, so that its footer has been compared with its columns."""
+    try:
+        with BoundedMemory(_FIRST_BYTES):
+            next(opened.iter_batches(batch_size=1, row_groups=[number], use_threads=False), None)
+    except (pa.ArrowException, OSError, MemoryError):
+        return False
+    return True
 
 
 def decoded_bytes(table: pa.Table) -> int:
