@@ -134,13 +134,19 @@ def test_the_fork_server_killed_as_it_starts(mill: Mill, tmp_path: Path, record_
     record_property("tried", len(delays))
 
 
+def delete_all(folder: Path) -> None:
+    """Delete a folder into which a run is writing."""
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def delete_output(output: Path) -> str:
-    shutil.rmtree(output)
+    delete_all(output)
     return "not whole"
 
 
 def delete_record(output: Path) -> str:
-    shutil.rmtree(record_of(output))
+    delete_all(record_of(output))
     return "staging|without a record"
 
 

@@ -673,3 +673,29 @@ def test_a_file_in_the_current_folder_does_not_disturb(
     )
     assert line(driver) == f"{cwd} True"
     assert driver.wait(timeout=PATIENCE_S) == 0
+
+
+def test_a_server_that_is_told_twice_to_end_ends() -> None:
+    """The kernel tells it once for every thread of the driver; the second time came while the first held a lock."""
+    code = """
+        import os, signal, subprocess, threading, time
+        from functools import partial
+        from gristmill.backends.local import preload, shared_files
+
+        lock = threading.Lock()
+
+        def sweep():
+            with lock:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.1)
+
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        shared_files.sweep = sweep
+        signal.signal(signal.SIGTERM, partial(preload._end, gone.pid))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+        os._exit(1)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=15, check=False)
+    assert done.returncode == 0

@@ -101,6 +101,7 @@ def wait_for_threads(*, patience_s: float = 0.5) -> None:
 
 def _end(driver: int, *_: object) -> None:
     """End this fork server and its workers, and sweep up after the driver if that is dead."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would wait for locks that this call holds
     with contextlib.suppress(Exception):
         import psutil
 
