@@ -109,7 +109,7 @@ def texts(number: int, *, sound: bool = False) -> list[bytes]:
             row = row[:at] + rng.bytes(1) + row[at + 1 :]
         rows.append(row.decode("utf-8", "ignore").encode() if sound else row)
     if number % 50 == 49:
-        rows.append((rows[-1] if rows else b"\xf0") * 20_000)
+        rows.append((rows[-1] if rows else b"w" if sound else b"\xf0") * 20_000)
     return rows
 
 

@@ -80,9 +80,10 @@ def text_column(column: pa.Array | pa.ChunkedArray | list[str | None]) -> TextCo
     else:
         valid = np.ones(len(column), dtype=np.bool_)
     data, offsets = _buffers(column)
-    if column.null_count and bool(np.any(np.diff(offsets)[~valid])):
-        data, offsets = _buffers(column.fill_null(""))
     invalid = invalid_rows(data, offsets)
+    if column.null_count and bool(np.any(np.diff(offsets)[~valid])) and not invalid[valid].any():
+        data, offsets = _buffers(column.fill_null(""))  # only now: Arrow reads wherever offsets point
+        invalid = invalid_rows(data, offsets)
     if invalid.any():
         row = int(np.argmax(invalid))
         raise InvalidTextError(

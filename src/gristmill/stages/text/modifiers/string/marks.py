@@ -66,10 +66,14 @@ class NewlineNormalizer(ColumnModifier):
 
 
 def as_series(column: pa.Array) -> pl.Series:
-    """A string column as a Polars series."""
+    """A string column as a Polars series.
+
+    Raises:
+        InvalidTextError: Its bytes are not UTF-8.
+    """
     import polars as pl
 
-    series = pl.from_arrow(column)
+    series = pl.from_arrow(build_column(*text_column(column)))  # Polars takes bytes and offsets for sound
     assert isinstance(series, pl.Series)
     return series.cast(pl.String)
 
