@@ -77,6 +77,10 @@ def test_killed_at_random_moments(
         # Twice, as what was started again can be killed too.
         for _ in range(2):
             time.sleep(draw.uniform(0.05, 0.6) * mill.usual_s)
+            if victims == "worker":  # they live for a short time only
+                while process.poll() is None and not processes_of(process.pid)["worker"]:
+                    time.sleep(0.005)
+                time.sleep(draw.uniform(0, 0.1) * mill.usual_s)
             hits += strike(victims, process.pid, signal.SIGKILL)
         said = ended(process)
         if victims == "driver":
