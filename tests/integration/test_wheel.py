@@ -29,6 +29,10 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "gristmill/py.typed",
         "gristmill/recipes/sample/sample.jsonl.gz",
         "gristmill/recipes/sample/PROVENANCE.md",
+        "gristmill/theme.css",
+        "gristmill/advice/page.css",
+        "gristmill/report/assets/report.js",
+        "gristmill/viewer/assets/index.html",
     ],
 )
 def test_wheel_holds(name: str, names: set[str]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from gristmill.ledger.record.shape import open_table
 from tools.house import Measure, modules, name_sniffing, private_names, run_measures, static_measures
 
 
@@ -23,6 +26,15 @@ def test_a_small_run_meets_its_goals() -> None:
 def test_the_measures_see_what_they_count() -> None:
     assert {"_columns", "_tracking"} <= private_names()
     assert len(modules()) > 200
+
+
+def test_parquet_is_never_read_ahead_from_python_streams() -> None:
+    # Arrow's thread could give the bytes back while the interpreter ends, which aborts the process: one small run in
+    # six did on a busy machine.
+    call = re.compile(r"ParquetFile\(|partial\(pq\.ParquetFile")
+    opened = [path for path in modules() for line in path.read_text().splitlines() if call.search(line)]
+    assert sorted(path.name for path in opened) == ["parquet_blocks.py", "shape.py"]
+    assert open_table.keywords == {"pre_buffer": False}
 
 
 @pytest.mark.parametrize(

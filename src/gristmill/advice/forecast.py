@@ -29,7 +29,7 @@ _STEADY_S = 3.0
 _MOST_ENLARGED = 2
 _MOST_READ = 8 * 10**9
 _LEAST_PARTITIONS = 32
-"""Up to so many bytes of input are read for a sample, but of at least so many partitions."""
+"""Limits on the input that a sample reads: at most these bytes, unless that is fewer than these partitions."""
 _TINY = 50
 _NORMAL = 1.96
 """Standard deviations on each side that hold 95 % of a normal distribution."""

@@ -58,7 +58,8 @@ def statistics_page(found: Statistics, inputs: Sequence[str]) -> str:
         *(_filter(one) for one in filters),
         *(f"<p>Left out ({_text(reason)}): {_text(', '.join(names))}</p>" for reason, names in found.left_out.items()),
     ]
-    style = files("gristmill.advice").joinpath("page.css").read_text(encoding="utf-8")
+    package = files("gristmill")
+    style = "".join(package.joinpath(name).read_text(encoding="utf-8") for name in ("theme.css", "advice/page.css"))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -46,7 +46,7 @@ def command() -> None:
 def up(prometheus_port: int | None, grafana_port: int | None, interval_s: float, as_json: bool) -> None:
     """Start Prometheus, and Grafana where it is installed.
 
-    They watch every run of yours that has a metrics port, and the Ray clusters of this machine, until they are stopped.
+    They collect the metrics of your runs with --metrics-port and of Ray clusters on this machine, until you stop them.
     Both answer on this machine only. What Prometheus has seen is kept for 30 days, also when it is stopped. Files for a
     Prometheus or Grafana of your own, and for Docker, are written in any case; the last line says where.
     """

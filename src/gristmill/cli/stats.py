@@ -119,7 +119,7 @@ def command(
 
 @contextmanager
 def named_column(column: str) -> Iterator[None]:
-    """Explain a missing column by the option that names it: nobody has written a stage here."""
+    """Explain a missing text column in terms of --text-field, because the user of `stats` wrote no stage."""
     from gristmill.errors import MissingColumnError, did_you_mean
 
     try:

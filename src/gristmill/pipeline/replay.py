@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
 from gristmill import notebook
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.registry import as_executor
@@ -25,6 +23,7 @@ from gristmill.ledger.record.plan_record import plan_changes, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.resume import adopt_plan, decide
 from gristmill.ledger.record.run_record import RUNNING, RunRecorder, read_run
+from gristmill.ledger.record.shape import open_table
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.observe.events import EventStream, Listener, RunFinished, RunStarted
 from gristmill.pipeline.planner import draft
@@ -235,7 +234,7 @@ def _decided_rows(folder: RunFolder, entry: ManifestEntry) -> tuple[set[int], se
     if "ledger" not in entry.records:
         return set(), set()
     with folder.open(folder.join(entry.records["ledger"].path)) as stream:
-        table = pq.ParquetFile(stream).read(["row", "outcome"])
+        table = open_table(stream).read(["row", "outcome"])
     pairs = list(zip(table["row"].to_pylist(), table["outcome"].to_pylist(), strict=True))
     held = {row for row, outcome in pairs if outcome == QUARANTINED}
     return {row for row, outcome in pairs if outcome != QUARANTINED}, held

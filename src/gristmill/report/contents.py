@@ -6,12 +6,15 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from gristmill import __version__
 from gristmill.errors import GristmillError
+from gristmill.ledger.ask.lookup import text_of
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import read_plan
@@ -178,7 +181,7 @@ class ReportContents:
         names = [name for name in self.folder.walk(root) if not name.startswith(TEMPORARY_PREFIX)]
         most = extent.partitions if is_local(root) else extent.partitions // 4
         # Multiples of the golden ratio reach every part of the list early.
-        spread = sorted(range(len(names)), key=lambda at: (at * _GOLDEN) % 1.0)
+        spread = np.argsort(np.arange(len(names)) * _GOLDEN % 1.0).tolist()
         chosen: list[ManifestEntry] = []
         decisions = 0
         for at in spread if len(names) > most else range(len(names)):
@@ -189,7 +192,7 @@ class ReportContents:
             if entry is not None and entry.state == COMMITTED:
                 chosen.append(entry)
                 decisions += entry.rows_dropped + entry.quarantined
-        return sorted(chosen, key=lambda entry: entry.index)
+        return sorted(chosen, key=attrgetter("index"))
 
     def _quarantine(self, run: Mapping[str, Any], entries: Sequence[ManifestEntry]) -> list[dict[str, Any]]:
         """The quarantined records by stage and cause, with some of their places."""
@@ -276,14 +279,14 @@ class ReportContents:
             documents = []
             for one in group.examples:
                 record = texts.found.get((one.partition, one.row))
-                text = None if record is None else texts.text(record, fields.get(stage))
+                text = None if record is None else text_of(record, fields.get(stage) or texts.text_field)
                 documents.append(
                     {
                         "id": one.id, "place": f"{one.partition}#{one.row}", "score": one.score,
                         "threshold": one.threshold, **({} if text is None else marked_excerpt(text, reason)),
                     }
                 )  # fmt: skip
-            documents.sort(key=lambda one: "text" not in one)
+            documents.sort(key=methodcaller("__contains__", "text"), reverse=True)  # those that can be shown first
             found.append({"stage": stage, "reason": reason, "number": group.number, "documents": documents})
         return found
 
@@ -339,7 +342,7 @@ def _pair(
     sides = []
     for where in ((example.partition, example.row), place):
         record = None if where is None else texts.found.get(where)
-        sides.append(None if record is None else texts.text(record, fields.get(example.stage)))
+        sides.append(None if record is None else text_of(record, fields.get(example.stage) or texts.text_field))
     start = 0
     if sides[0] is not None and sides[1] is not None and sides[0] != sides[1]:
         pairs = enumerate(zip(sides[0], sides[1], strict=False))

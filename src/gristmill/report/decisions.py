@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, score_filters
+from gristmill.ledger.record.shape import open_table
 from gristmill.ledger.record.trail import DUPLICATE
 from gristmill.report.distribution import Floats, Mask, ScoreDistribution
 
@@ -141,7 +141,7 @@ class LedgerDigest:
         if file is None:
             return None
         with self.folder.open(self.folder.join(file.path)) as stream:
-            table = pq.ParquetFile(stream, read_dictionary=list(words)).read(use_threads=False)
+            table = open_table(stream, read_dictionary=list(words)).read(use_threads=False)
         return table.unify_dictionaries().combine_chunks()
 
     def _add_decisions(self, entry: ManifestEntry) -> tuple[Codes, Codes, list[str]]:

@@ -22,6 +22,7 @@ from gristmill.storage.atomic import write_bytes_atomic
 from gristmill.storage.files import StorageOptions, is_local
 
 ASSETS = Path(__file__).parent / "assets"
+THEME = Path(__file__).parents[1] / "theme.css"
 
 
 def write_report(
@@ -107,9 +108,10 @@ def _write(folder: RunFolder, page: bytes, place: str) -> str:
 
 def make_page(data: Mapping[str, Any]) -> bytes:
     """The page that shows these data."""
-    style, script, frame = (
-        (ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js", "report.html")
+    theme, style, script, frame = (
+        (ASSETS / name).read_text(encoding="utf-8") for name in (THEME, "report.css", "report.js", "report.html")
     )
+    style = theme + style
     # Only this style and this script may run, and nothing may be loaded.
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "

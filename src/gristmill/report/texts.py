@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 
 from gristmill.errors import GristmillError
+from gristmill.ledger.ask.lookup import Record, parsed, source_of, text_of
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.storage.files import StorageOptions
-from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
+from gristmill.storage.partitions import BadRecord, FileRange, Partition
 
-Record = dict[str, Any]
 Place = tuple[str, int]
 """The partition and the row number of a document."""
 
 _LANGUAGES = ("language", "lang", "language_code")
 _BLOCK_BYTES = 1 << 20
 _MAX_RECORD_BYTES = 16 << 20
-"""Longer documents are passed over: the page would show little of them, and reading them takes memory."""
+"""Longer documents are skipped: the page could show only a little of them, and reading them costs memory."""
 _GIVEN = "initial_tasks["
 _MAX_LANGUAGES = 12
 _LENGTH_STEPS = [0, *(round(10 ** (step / 3)) for step in range(3, 22))]
@@ -58,16 +57,10 @@ class TextReader:
 
     def read_input(self, entry: ManifestEntry, wanted: Collection[int]) -> None:
         """Find the documents with these row numbers in the input of a partition, and count its first ones."""
-        partition = Partition(entry.index, entry.partition, tuple(FileRange(**part) for part in entry.source))
+        partition, left_out = source_of(entry)
         if any(part.relative.startswith(_GIVEN) for part in partition.ranges):
             self.problems[entry.partition] = "The documents were given as tasks and lie in no file."
             return
-        lost = {file.file: file.cause for file in entry.damaged or () if file.salvaged is None}
-        left_out = {
-            part.path: BadRecord(0, SourceFile(part.path, part.relative), -1, lost[part.relative], b"", 0, "")
-            for part in partition.ranges
-            if part.relative in lost
-        }
         missing, counted = set(wanted), 0
         try:
             for row, record in self._records(partition, missing, left_out, None):
@@ -120,7 +113,7 @@ class TextReader:
             first = np.arange(len(block.rows)) < self.documents - counted
             counted += len(block.rows)
             for at in np.flatnonzero(first | np.isin(block.rows, list(wanted))).tolist():
-                record = _parsed(block.buffer[int(block.starts[at]) : int(block.ends[at])].tobytes())
+                record = parsed(block.buffer[int(block.starts[at]) : int(block.ends[at])].tobytes())
                 if record is not None:
                     yield int(block.rows[at]), record
             if self.budget <= 0:
@@ -159,13 +152,6 @@ class TextReader:
 
     # --- what the page is given ---
 
-    def text(self, record: Record, name: str | None = None) -> str | None:
-        """The text of a document; what is no string is shown as its JSON, as every stage reads it."""
-        value = record.get(name or self.text_field)
-        if value is None or isinstance(value, str):
-            return value
-        return json.dumps(value, ensure_ascii=False, default=str)
-
     def described_lengths(self) -> dict[str, Any] | None:
         """How many documents have which length, before and after; None where no text was found."""
         counts = [self._lengths(records) for records in (self.before, self.after)]
@@ -175,7 +161,8 @@ class TextReader:
         return {"from": _LENGTH_STEPS[:last], "before": counts[0][:last], "after": counts[1][:last]}
 
     def _lengths(self, records: Sequence[Record]) -> list[int]:
-        lengths = [len(text) for text in map(self.text, records) if text is not None]
+        texts = map(partial(text_of, text_field=self.text_field), records)
+        lengths = [len(text) for text in texts if text is not None]
         found: list[int] = np.histogram(lengths, [*_LENGTH_STEPS, np.inf])[0].tolist()
         return found
 
@@ -192,17 +179,6 @@ class TextReader:
             "after": [sides[1][name] for name in names],
             "others": [side.total() - sum(side[name] for name in names) for side in sides],
         }
-
-
-def _parsed(data: bytes) -> Record | None:
-    try:
-        record = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        try:
-            record = json.loads(data)  # lone surrogates and numbers that are none
-        except ValueError:
-            return None
-    return record if isinstance(record, dict) else None
 
 
 def _language(record: Record) -> str | None:

@@ -242,7 +242,7 @@ def read_parquet_blocks(
 ) -> Iterator[TableBlock]:
     """The rows of `partition`, block by block, file by file, all with one schema; small files share a block.
 
-    Row groups that cannot be read are passed over, and reported by one bad record behind the rows of their file. So are
+    Row groups that cannot be read are skipped and reported as one bad record after the rows of their file. So are
     rows that would take more memory to decode than several blocks; larger ones than `max_record_bytes` are bad records.
 
     Args:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gristmill.errors import VerificationError
 from gristmill.ledger.ask.ledger import Ledger
@@ -17,6 +16,7 @@ from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolde
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.ledger.record.plan_record import read_plan
 from gristmill.ledger.record.run_record import RUNNING, read_run
+from gristmill.ledger.record.shape import open_table
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.storage.files import RECORD_SUFFIX, is_local
 
@@ -153,7 +153,7 @@ def score_names(ledger: Ledger, catalog: Catalog) -> list[str]:
         if file is not None:
             try:
                 with ledger.folder.open(ledger.folder.join(file.path)) as stream:
-                    table = pq.ParquetFile(stream).read(columns=["stage", "score"], use_threads=False)
+                    table = open_table(stream).read(columns=["stage", "score"], use_threads=False)
             except (OSError, pa.ArrowException):
                 continue
             pairs = table.group_by(["stage", "score"], use_threads=False).aggregate([]).to_pylist()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.record.manifest import ManifestEntry
+from gristmill.ledger.record.shape import open_table
 from gristmill.ledger.record.trail import DROPPED, DUPLICATE
 from gristmill.storage.selection import Selection
 from gristmill.viewer.query import CHANGED, Query
@@ -111,7 +111,7 @@ def _decided(ledger: Ledger, entry: ManifestEntry, first: int) -> Iterator[Decid
     file = entry.records.get("ledger")
     if file is not None and file.rows:
         with ledger.folder.open(ledger.folder.join(file.path)) as stream:
-            parquet = pq.ParquetFile(stream, read_dictionary=_WORDS)
+            parquet = open_table(stream, read_dictionary=_WORDS)
             bounds = [parquet.metadata.row_group(at).column(0).statistics for at in range(parquet.num_row_groups)]
             for at, bound in enumerate(bounds):
                 if bound is not None and bound.has_min_max and bound.max < first:
@@ -157,7 +157,7 @@ def _changed(ledger: Ledger, entry: ManifestEntry) -> Rows:
     if file is None:
         return np.empty(0, np.int64)
     with ledger.folder.open(ledger.folder.join(file.path)) as stream:
-        table = pq.ParquetFile(stream).read(columns=["row"], use_threads=False)
+        table = open_table(stream).read(columns=["row"], use_threads=False)
     return np.unique(table.column("row").drop_null().to_numpy())
 
 
@@ -170,7 +170,7 @@ def _passing_score(ledger: Ledger, entry: ManifestEntry, query: Query) -> Rows |
     file = entry.records.get("scores")
     if file is not None:
         with ledger.folder.open(ledger.folder.join(file.path)) as stream:
-            parquet = pq.ParquetFile(stream, read_dictionary=["stage", "score"])
+            parquet = open_table(stream, read_dictionary=["stage", "score"])
             for at in range(parquet.num_row_groups):
                 table = parquet.read_row_group(at, use_threads=False)
                 mask = _within(query, table.column("value").to_numpy())

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -258,14 +257,8 @@ def _lines_match(block: RecordBlock, places: Rows, field: str, text: str) -> Row
     found = []
     for at in chosen:
         line = data[int(block.starts[places[at]]) : int(block.ends[places[at]])]
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError:  # a lone surrogate, or a record that is in quarantine for being no JSON
-            record = parsed(line)
-        if isinstance(record, dict):
-            whole = text_of(record, field)
-        else:
-            whole = line.decode("utf-8", "replace")
+        record = parsed(line)  # None for one that is in quarantine for being no JSON
+        whole = line.decode("utf-8", "replace") if record is None else text_of(record, field)
         if whole is not None and text in whole.lower():
             found.append(at)
     return np.array(found, np.int64)

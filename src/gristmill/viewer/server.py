@@ -25,6 +25,7 @@ from gristmill.viewer.app import NotFoundError, View
 HOST = "127.0.0.1"
 ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
+    "/theme.css": ("../../theme.css", "text/css; charset=utf-8"),
     "/view.css": ("view.css", "text/css; charset=utf-8"),
     "/view.js": ("view.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),

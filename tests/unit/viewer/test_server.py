@@ -76,7 +76,7 @@ def test_the_address_opens_the_page_and_sets_the_cookie(server: Server, client: 
     policy = headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    for asset in ("/", "/view.css", "/view.js", "/icon.svg"):
+    for asset in ("/", "/theme.css", "/view.css", "/view.js", "/icon.svg"):
         assert client.ask(asset)[0] == 200
 
 

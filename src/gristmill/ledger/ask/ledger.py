@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from gristmill import notebook
@@ -19,7 +18,7 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
-from gristmill.ledger.record.shape import table_errors
+from gristmill.ledger.record.shape import open_table, table_errors
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
 from gristmill.storage.files import StorageOptions, is_local
 from gristmill.storage.selection import Selection
@@ -222,7 +221,7 @@ class Ledger:
         found: list[dict[str, Any]] = []
         path = self.folder.join(file.path)
         with self.folder.open(path) as stream, table_errors(path):
-            parquet = pq.ParquetFile(stream)
+            parquet = open_table(stream)
             for group in range(parquet.num_row_groups):
                 # Most row groups are told by their statistics not to hold any of these rows.
                 bounds = parquet.metadata.row_group(group).column(0).statistics
@@ -323,7 +322,7 @@ class Ledger:
             if file is not None:
                 path = self.folder.join(file.path)
                 with self.folder.open(path) as stream, table_errors(path):
-                    table = pq.ParquetFile(stream).read(use_threads=False).cast(plain)
+                    table = open_table(stream).read(use_threads=False).cast(plain)
                 name = pa.repeat(pa.scalar(entry.partition, pa.large_string()), table.num_rows)
                 tables.append(table.add_column(0, "partition", name))
         return cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(tables)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pyarrow as pa
 import xxhash
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 
-def source_blocks(entry: ManifestEntry, *, block_bytes: int = 4 << 20) -> Iterator[RecordBlock | TableBlock]:
-    """The input of a partition as it was read, block by block, with the row numbers that the ledger has."""
+def source_of(entry: ManifestEntry) -> tuple[Partition, dict[str, BadRecord]]:
+    """The input of a partition as it was read, and what stands for the files of it that were set aside."""
     partition = Partition(entry.index, entry.partition, tuple(FileRange(**part) for part in entry.source))
     lost = {file.file: file for file in entry.damaged or () if file.salvaged is None and file.cause != TOO_MANY}
     left_out = {
@@ -33,6 +34,12 @@ def source_blocks(entry: ManifestEntry, *, block_bytes: int = 4 << 20) -> Iterat
         for part in partition.ranges
         if part.relative in lost
     }
+    return partition, left_out
+
+
+def source_blocks(entry: ManifestEntry, *, block_bytes: int = 4 << 20) -> Iterator[RecordBlock | TableBlock]:
+    """The input of a partition, block by block, with the row numbers that the ledger has."""
+    partition, left_out = source_of(entry)
     if any(".parquet" in part.relative.lower() for part in partition.ranges):
         return read_parquet_blocks(partition, left_out=left_out, block_bytes=block_bytes, errors="replace")
     return read_blocks(partition, left_out=left_out, block_bytes=block_bytes)
@@ -131,9 +138,12 @@ def values(table: pa.Table, name: str) -> list[Any]:
 def parsed(data: bytes) -> Record | None:
     """The JSON object in a line; None if it is something else."""
     try:
-        record = json.loads(data.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
+        record = orjson.loads(data)
+    except orjson.JSONDecodeError:  # also for lone surrogates, numbers that are none and bytes that are not UTF-8
+        try:
+            record = json.loads(data.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            return None
     return record if isinstance(record, dict) else None
 
 

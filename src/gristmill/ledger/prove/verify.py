@@ -23,7 +23,7 @@ from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.run_record import checksum, file_hashes, read_run, with_checksum
-from gristmill.ledger.record.shape import table_errors
+from gristmill.ledger.record.shape import open_table, table_errors
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
 from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
@@ -259,7 +259,7 @@ def _check_records(entry: ManifestEntry, sound: Mapping[str, bytes | None]) -> l
     if "ledger" in entry.records and "ledger" in sound:
         try:
             with table_errors(f"{who}: the ledger"):
-                table = pq.ParquetFile(pa.BufferReader(sound["ledger"])).read()
+                table = open_table(pa.BufferReader(sound["ledger"])).read()
                 _tally(table)
                 table.select(["row", "id"])
         except VerificationError as error:

@@ -339,7 +339,7 @@ class Manifest:
 def check_shape(value: Any, shape: Any, place: str = "") -> None:
     """Compare a value with a shape: a type, a list of one shape, a mapping of keys to shapes, or a choice of these.
 
-    Keys that are missing or unknown are passed over, but for a few; "*" stands for any key.
+    Missing and unknown keys are ignored, except for the few in `_NEEDED`; "*" stands for any key.
 
     Raises:
         ValueError: It does not fit; names the first place.

@@ -1,14 +1,21 @@
-"""Whether the JSON of a record has the shape that this version writes: a record may come from somebody else."""
+"""Whether what a record says has the shape that this version writes: a record may come from somebody else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gristmill.errors import VerificationError
 from gristmill.ledger.record.manifest import COUNTS
+
+# Reading ahead leaves the last piece to a thread of Arrow's, and a process that ends while that thread gives back
+# Python's memory is aborted.
+open_table = partial(pq.ParquetFile, pre_buffer=False)
+"""Open a table of the ledger, as `pq.ParquetFile` does."""
 
 _RUN = {
     "pipeline": str, "status": str, "output": str, "alarms": [str], "notices": [object], "partitions": int,

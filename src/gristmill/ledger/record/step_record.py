@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from gristmill.errors import ConservationError
 from gristmill.kernels.hashing import Hashes, hash_column
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.quarantine import parse_quarantine, quarantine_lines
+from gristmill.ledger.record.shape import open_table
 from gristmill.ledger.record.tables import parquet_bytes
 from gristmill.ledger.record.trail import Rows, Trail, row_blocks
 
@@ -150,7 +150,7 @@ class EarlierStep:
 
 
 def _table_of(data: bytes) -> pa.Table:
-    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    return open_table(pa.BufferReader(data)).read(use_threads=False)
 
 
 def _with_first_ids(table: pa.Table, ids: Hashes | None) -> pa.Table:
