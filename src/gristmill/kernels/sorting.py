@@ -1,4 +1,4 @@
-"""The order of keys that are hashes: evenly spread, each finds its place by its highest bits, up to a few neighbours."""
+"""The order of keys that are hashes: evenly spread, each finds its place by its highest bits and a few comparisons."""
 
 from __future__ import annotations
 
