@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gristmill.kernels.compiler import leaf
+from gristmill.kernels.compiler import leaf, routine
 from gristmill.kernels.machine import bit_count, trailing_zeros
 from gristmill.kernels.numba_internals import raw_memcpy
 from gristmill.kernels.utf8 import ALL, ONE, space_width
@@ -132,6 +132,15 @@ def whole_words(at, end, spaces):
     if at + 64 >= end:
         return end - at
     return 64 - leading_zeros(spaces)
+
+
+@routine
+def long_word_end(data, at, end):
+    """Where the word ends that begins at `at` and is longer than a block."""
+    at += BLOCK - 2  # white space may begin here that the block has not in full
+    while at < end and not space_width(data, at, end):
+        at += 1
+    return at
 
 
 @leaf

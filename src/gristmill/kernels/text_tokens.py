@@ -8,10 +8,36 @@ from __future__ import annotations
 
 import numpy as np
 
+from gristmill.kernels.byte_masks import (
+    CONTINUATIONS,
+    DIGITS,
+    LEADS,
+    LETTERS,
+    MAYBE_WHITE,
+    WHITE,
+    byte_masks,
+    first_bits,
+    long_word_end,
+    reversed_bits,
+    whole_words,
+    with_wide_spaces,
+    write_places,
+)
 from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.machine import trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
 from gristmill.kernels.unicode_classes import ALPHA, PUNCTUATION, TERMINAL, class_tables
-from gristmill.kernels.utf8 import SPACE, byte_table, count_points, decode, flags_of, load_part, space_width
+from gristmill.kernels.utf8 import (
+    ONE,
+    SPACE,
+    ZERO,
+    byte_table,
+    count_points,
+    decode,
+    flags_of,
+    load_part,
+    space_width,
+)
 
 # Columns of the result of `token_counts`.
 N_TOKENS = 0
@@ -22,6 +48,7 @@ STOP_WORDS = 4  # how many different stop words occur
 WIDTH = 5
 
 
+_masks = byte_masks(WHITE, MAYBE_WHITE, LETTERS + DIGITS, LETTERS, b"-/:", b".", CONTINUATIONS, LEADS)
 # What each byte is by itself, beside SPACE; those beyond ASCII must be looked at as characters.
 _MARK = 2
 _JOIN = 4
@@ -67,8 +94,104 @@ def _marks(data, begin, end, starts, ends, count):
 
 
 @routine
+def _add_wide(data, at, leads, core, letters, pages, flags):
+    """Add the characters beyond ASCII of a block to the masks of its cores and letters.
+
+    Returns also where dashes are: those that are punctuation, and others.
+    """
+    dashes = ZERO
+    weak = ZERO
+    while leads:
+        bit = trailing_zeros(leads)
+        leads &= leads - ONE
+        point, width = decode(data, at + bit)
+        kind = flags_of(point, pages, flags)
+        places = ((ONE << np.uint64(width)) - ONE) << np.uint64(bit)
+        if kind & PUNCTUATION:
+            dashes |= np.uint64(_joins(point)) << np.uint64(bit)
+        else:
+            core |= places
+            weak |= np.uint64(_joins(point)) << np.uint64(bit)
+        if kind & ALPHA:
+            letters |= places
+    return core, letters, dashes, weak
+
+
+@routine
+def _beside(weak, joins, words, openings):
+    """Which of the dashes `weak` stand in a word that also has one of `joins`."""
+    found = ZERO
+    while openings:
+        bit = trailing_zeros(openings)
+        openings &= openings - ONE
+        word = words & ~(words + (ONE << np.uint64(bit)))
+        if word & joins:
+            found |= word & weak
+    return found
+
+
+@leaf
+def _reached(mask, first):
+    """The bits of the mask that are connected with its bits `first` by set bits below them."""
+    return mask & ~(mask + (first & mask))
+
+
+@leaf
+def block_tokens(data, at, end, pages, flags):
+    """The tokens of the next block: where they begin, where their last bytes are, and how many bytes it takes.
+
+    The bytes are 0 when the word at `at` is longer than a block.
+    """
+    spaces, maybe, core, letters, joins, dots, continuing, leads = _masks(data, at, end)
+    if maybe:
+        spaces = with_wide_spaces(data, at, end, spaces, maybe)
+    size = whole_words(at, end, spaces)
+    if size == 0:
+        return ZERO, ZERO, 0
+    words = ~spaces & first_bits(size)
+    openings = words & ~(words << ONE)
+    closings = words & ~(words >> ONE)
+    dashes = ZERO
+    if leads & words:
+        core, letters, dashes, weak = _add_wide(data, at, leads & words, core, letters, pages, flags)
+        if weak:
+            # A dash that is no punctuation separates words only beside a mark that does.
+            dashes |= _beside(weak, joins & words | dashes, words, openings)
+    marks = words & ~core
+    outer = _reached(marks, openings) | reversed_bits(_reached(reversed_bits(marks), reversed_bits(closings)))
+    # Each mark outside of a core is a token, but full stops in a row are one.
+    starts = outer & ~continuing & ~(dots & (dots << ONE))
+    inner = words & ~outer
+    starts |= inner & ~(inner << ONE)
+    # A mark between two letters is a token, and so is what comes after it. The dashes have three bytes.
+    joins &= (letters << ONE) & (letters >> ONE) & words
+    starts |= joins | (joins << ONE)
+    if dashes:
+        dashes &= (letters << ONE) & (letters >> np.uint64(3))
+        starts |= dashes | (dashes << np.uint64(3))
+    return starts, ((starts & ~openings) >> ONE) | closings, size
+
+
+@routine
 def tokenize(data, begin, end, pages, flags, starts, ends, count):
     """Append the tokens of a range; the arrays must have room for one per byte. Returns the new count."""
+    at = begin
+    while at < end:
+        first, last, size = block_tokens(data, at, end, pages, flags)
+        if size:
+            write_places(starts, count, at, first)
+            count = write_places(ends, count, at + 1, last)
+            at += size
+        else:
+            stop = long_word_end(data, at, end)
+            count = _tokenize_word(data, at, stop, pages, flags, starts, ends, count)
+            at = stop
+    return count
+
+
+@routine
+def _tokenize_word(data, begin, end, pages, flags, starts, ends, count):
+    """Append the tokens of a range character by character."""
     at = begin
     while at < end:
         width = space_width(data, at, end)
@@ -150,20 +273,13 @@ def sentences(data, starts, ends, count, pages, flags):
 
 
 @kernel
-def _spans(data, offsets, alive, pages, flags, bounds):
-    total = 0
-    for row in range(len(alive)):
-        if alive[row]:
-            total += offsets[row + 1] - offsets[row]
-    # One token per byte is the most there can be; pages that are not written to cost nothing.
-    starts = np.empty(total, dtype=np.int64)
-    ends = np.empty(total, dtype=np.int64)
+def _spans(data, offsets, alive, pages, flags, starts, ends, bounds):
     count = 0
     for row in range(len(alive)):
         if alive[row]:
             count = tokenize(data, offsets[row], offsets[row + 1], pages, flags, starts, ends, count)
         bounds[row + 1] = count
-    return starts[:count].copy(), ends[:count].copy()
+    return count
 
 
 @kernel
@@ -206,8 +322,11 @@ def token_spans(column: TextColumn, alive: Mask) -> WordSpans:
     """The tokens of the documents that `alive` marks; others have none."""
     pages, flags = class_tables()
     bounds = np.zeros(len(column) + 1, dtype=np.int64)
-    starts, ends = _spans(column.data, column.offsets, alive, pages, flags, bounds)
-    return word_spans(column.data, starts, ends, bounds)
+    # One token per byte is the most there can be; pages that are not written to cost nothing.
+    room = int(column.lengths[alive].sum())
+    starts, ends = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+    count = _spans(column.data, column.offsets, alive, pages, flags, starts, ends, bounds)
+    return word_spans(column.data, starts[:count], ends[:count], bounds)
 
 
 def token_counts(words: WordSpans, alive: Mask, stop_words: tuple[str, ...]) -> Integers:

@@ -18,6 +18,7 @@ from gristmill.kernels.byte_masks import (
     WIDE,
     byte_masks,
     first_bits,
+    long_word_end,
     whole_words,
     with_wide_spaces,
     write_places,
@@ -52,7 +53,8 @@ _LETTER = 4
 _MARK = 8  # first byte of a word that could be an ellipsis or hash signs
 _MARKS = b"#.[(-\xe2"
 _space_masks = byte_masks(WHITE, MAYBE_WHITE, WIDE)
-_word_masks = byte_masks(WHITE, MAYBE_WHITE, LETTERS, CONTINUATIONS, _MARKS, b"tboahw", WIDE)
+_word_masks = byte_masks(WHITE, MAYBE_WHITE, LETTERS, CONTINUATIONS, _MARKS, WIDE)
+_common_masks = byte_masks(b"a", b"b", b"d", b"e", b"f", b"h", b"i", b"n", b"o", b"t", b"v", b"w")
 
 
 def _key(word: str) -> np.uint64:
@@ -242,6 +244,18 @@ def _count_alphabetic(data, at, openings, words, past, last, pages, flags):
     return found
 
 
+@leaf
+def _common_openings(data, at, end, openings, closings):
+    """Where in a block the common words begin, given where its words begin and where their last bytes are."""
+    a, b, d, e, f, h, i, n, o, t, v, w = _common_masks(data, at, end)
+    one, two, three = ONE, np.uint64(2), np.uint64(3)
+    of_two = (b & (e >> one)) | (t & (o >> one)) | (o & (f >> one))
+    of_three = (t & (h >> one) & (e >> two)) | (a & (n >> one) & (d >> two))
+    of_four = (t & (h >> one) & (a >> two) & (t >> three)) | (h & (a >> one) & (v >> two) & (e >> three))
+    of_four |= w & (i >> one) & (t >> two) & (h >> three)
+    return openings & ((of_two & (closings >> one)) | (of_three & (closings >> two)) | (of_four & (closings >> three)))
+
+
 @kernel
 def _words(data, offsets, alive, pages, flags, out):
     for row in range(len(alive)):
@@ -251,14 +265,12 @@ def _words(data, offsets, alive, pages, flags, out):
         end = offsets[row + 1]
         count = total = longest = symbols = alphabetic = common = first_common = 0
         while at < end:
-            spaces, maybe, letters, continuing, marks, firsts, wide = _word_masks(data, at, end)
+            spaces, maybe, letters, continuing, marks, wide = _word_masks(data, at, end)
             if maybe:
                 spaces = with_wide_spaces(data, at, end, spaces, maybe)
             size = whole_words(at, end, spaces)
             if size == 0:
-                stop = at + BLOCK - 2  # where white space may begin that the block has not in full
-                while stop < end and not space_width(data, stop, end):
-                    stop += 1
+                stop = long_word_end(data, at, end)
                 length = count_points(data, at, stop)
                 bits = _describe(data, at, stop - at, pages, flags)
                 count += 1
@@ -289,15 +301,10 @@ def _words(data, offsets, alive, pages, flags, out):
                 bit = trailing_zeros(possible)
                 possible &= possible - ONE
                 symbols += _is_symbol(data, at + bit, at + bit + _length_at(words, bit))
+            typical = _common_openings(data, at, end, openings, closings)
+            common += bit_count(typical)
             if count == 0 and openings:
-                bit = trailing_zeros(openings)
-                first_common = _is_common(data, at + bit, _length_at(words, bit))
-            # The common words have two to four letters.
-            possible = openings & firsts & ((closings >> ONE) | (closings >> np.uint64(2)) | (closings >> np.uint64(3)))
-            while possible:
-                bit = trailing_zeros(possible)
-                possible &= possible - ONE
-                common += _is_common(data, at + bit, _length_at(words, bit))
+                first_common = np.int64((typical >> np.uint64(trailing_zeros(openings))) & ONE)
             count += found
             at += size
         _store(out[row], count, total, longest, symbols, alphabetic, common, first_common)
