@@ -6,7 +6,10 @@ together), and so does a dash, slash or colon between two letters.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.kernels.byte_masks import (
     CONTINUATIONS,
@@ -24,10 +27,11 @@ from gristmill.kernels.byte_masks import (
     write_places,
 )
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.machine import trailing_zeros
+from gristmill.kernels.machine import bit_count, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
 from gristmill.kernels.unicode_classes import ALPHA, PUNCTUATION, TERMINAL, class_tables
 from gristmill.kernels.utf8 import (
+    HIGH_BITS,
     ONE,
     SPACE,
     ZERO,
@@ -62,7 +66,8 @@ _KINDS = byte_table(
         _WIDE: bytes(range(128, 256)),
     }
 )
-_LETTERS = np.array([character.isascii() and character.isalpha() for character in map(chr, range(256))])
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(40)
 
 
 @leaf
@@ -282,40 +287,79 @@ def _spans(data, offsets, alive, pages, flags, starts, ends, bounds):
     return count
 
 
+@routine
+def _classes(data, begin, end, pages, flags):
+    """Whether a token has a character that is not punctuation, and whether it has a letter."""
+    proper = False
+    alpha = False
+    at = begin
+    while at < end and not (proper and alpha):
+        point, width = decode(data, at)
+        kind = flags_of(point, pages, flags)
+        proper = proper or not kind & PUNCTUATION
+        alpha = alpha or kind & ALPHA != 0
+        at += width
+    return proper, alpha
+
+
 @kernel
-def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, stop_lengths, out):
-    seen = np.zeros(len(stop_keys), dtype=np.bool_)
+def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, stop_lengths, wanted, out):
+    places = len(stop_keys) - 1
+    seen = np.empty(len(stop_keys), dtype=np.bool_)
     for row in range(len(alive)):
         if not alive[row]:
             continue
-        counts = out[row]
-        counts[N_TOKENS] = bounds[row + 1] - bounds[row]
         seen[:] = False
+        proper_words = proper_chars = alpha_words = stop_words = 0
         for token in range(bounds[row], bounds[row + 1]):
             begin = starts[token]
-            end = ends[token]
-            proper = False
-            alpha = False
-            at = begin
-            if begin < end and _LETTERS[data[begin]]:
-                proper = alpha = True
-            while at < end and not (proper and alpha):
-                point, width = decode(data, at)
-                kind = flags_of(point, pages, flags)
-                proper = proper or not kind & PUNCTUATION
-                alpha = alpha or kind & ALPHA != 0
-                at += width
-            if proper:
-                counts[PROPER_WORDS] += 1
-                counts[PROPER_CHARS] += count_points(data, begin, end)
-            if alpha:
-                counts[ALPHA_WORDS] += 1
-            if end > begin:
-                key = load_part(data, begin, min(8, end - begin))
-                for word in range(len(stop_keys)):
-                    if stop_keys[word] == key and stop_lengths[word] == end - begin and not seen[word]:
-                        seen[word] = True
-                        counts[STOP_WORDS] += 1
+            length = ends[token] - begin
+            if length == 0:
+                continue
+            key = load_part(data, begin, min(8, length))
+            first = data[begin]
+            kind = flags_of(np.int64(first & 127), pages, flags)
+            proper = not kind & PUNCTUATION
+            alpha = kind & ALPHA != 0
+            if first >= 0x80 or not (alpha or length == 1):
+                proper, alpha = _classes(data, begin, begin + length, pages, flags)
+            chars = length - bit_count(key & ~(key << ONE) & HIGH_BITS)
+            if length > 8:
+                chars += count_points(data, begin + 8, begin + length) - (length - 8)
+            alpha_words += alpha
+            proper_words += proper
+            proper_chars += proper * chars
+            if stop_words < wanted:
+                slot = np.int64((key * _MIX) >> _SHIFT) & places
+                while stop_lengths[slot]:
+                    if stop_keys[slot] == key and stop_lengths[slot] == length:
+                        stop_words += not seen[slot]
+                        seen[slot] = True
+                        break
+                    slot = (slot + 1) & places
+        counts = out[row]
+        counts[N_TOKENS] = bounds[row + 1] - bounds[row]
+        counts[PROPER_WORDS] = proper_words
+        counts[PROPER_CHARS] = proper_chars
+        counts[ALPHA_WORDS] = alpha_words
+        counts[STOP_WORDS] = stop_words
+
+
+@lru_cache(maxsize=8)
+def _stop_table(stop_words: tuple[str, ...]) -> tuple[npt.NDArray[np.uint64], Integers, int]:
+    """A hash table of the words as numbers and their lengths, at most an eighth full, and how many there are."""
+    encoded = sorted({word.encode() for word in stop_words})
+    numbers = np.array([int.from_bytes(word, "little") for word in encoded], dtype=np.uint64)
+    size = 64
+    while size < 8 * len(encoded):
+        size *= 2
+    keys, lengths = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+    for number, word in zip(numbers, encoded, strict=True):
+        slot = (int(number) * int(_MIX) % 2**64 >> int(_SHIFT)) % size
+        while lengths[slot]:
+            slot = (slot + 1) % size
+        keys[slot], lengths[slot] = number, len(word)
+    return keys, lengths, len(encoded)
 
 
 def token_spans(column: TextColumn, alive: Mask) -> WordSpans:
@@ -337,10 +381,7 @@ def token_counts(words: WordSpans, alive: Mask, stop_words: tuple[str, ...]) -> 
         alive: The documents to look at.
         stop_words: Words to look for, of at most eight bytes each.
     """
-    encoded = sorted({word.encode() for word in stop_words})
-    keys = np.array([int.from_bytes(word, "little") for word in encoded], dtype=np.uint64)
-    lengths = np.array([len(word) for word in encoded], dtype=np.int64)
     out = np.zeros((len(words.bounds) - 1, WIDTH), dtype=np.int64)
     pages, flags = class_tables()
-    _token_counts(*words, alive, pages, flags, keys, lengths, out)
+    _token_counts(*words, alive, pages, flags, *_stop_table(stop_words), out)
     return out
