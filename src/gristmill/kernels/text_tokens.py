@@ -302,15 +302,25 @@ def _classes(data, begin, end, pages, flags):
     return proper, alpha
 
 
+@routine
+def _place_of(key, length, slot, stop_keys, stop_lengths):
+    """The place of a stop word in the table, or an empty one."""
+    while stop_lengths[slot] and not (stop_keys[slot] == key and stop_lengths[slot] == length):
+        slot = (slot + 1) & (len(stop_keys) - 1)
+    return slot
+
+
 @kernel
-def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, stop_lengths, wanted, out):
+def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, stop_lengths, wanted, crowded, out):
     places = len(stop_keys) - 1
     seen = np.empty(len(stop_keys), dtype=np.bool_)
     for row in range(len(alive)):
-        if not alive[row]:
+        if not alive[row] or bounds[row] == bounds[row + 1]:
             continue
         seen[:] = False
         proper_words = proper_chars = alpha_words = stop_words = 0
+        whole = ends[bounds[row + 1] - 1] - starts[bounds[row]]
+        all_ascii = count_points(data, starts[bounds[row]], ends[bounds[row + 1] - 1]) == whole
         for token in range(bounds[row], bounds[row + 1]):
             begin = starts[token]
             length = ends[token] - begin
@@ -323,20 +333,18 @@ def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, st
             alpha = kind & ALPHA != 0
             if first >= 0x80 or not (alpha or length == 1):
                 proper, alpha = _classes(data, begin, begin + length, pages, flags)
-            chars = length - bit_count(key & ~(key << ONE) & HIGH_BITS)
-            if length > 8:
-                chars += count_points(data, begin + 8, begin + length) - (length - 8)
             alpha_words += alpha
             proper_words += proper
-            proper_chars += proper * chars
+            proper_chars += proper * (length if all_ascii else count_points(data, begin, begin + length))
             if stop_words < wanted:
                 slot = np.int64((key * _MIX) >> _SHIFT) & places
-                while stop_lengths[slot]:
-                    if stop_keys[slot] == key and stop_lengths[slot] == length:
-                        stop_words += not seen[slot]
-                        seen[slot] = True
-                        break
-                    slot = (slot + 1) & places
+                found = (stop_keys[slot] == key) & (stop_lengths[slot] == length)
+                stop_words += found & ~seen[slot]
+                seen[slot] |= found
+                if crowded and not found:
+                    slot = _place_of(key, length, slot, stop_keys, stop_lengths)
+                    stop_words += stop_lengths[slot] != 0 and not seen[slot]
+                    seen[slot] = True
         counts = out[row]
         counts[N_TOKENS] = bounds[row + 1] - bounds[row]
         counts[PROPER_WORDS] = proper_words
@@ -346,20 +354,24 @@ def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, st
 
 
 @lru_cache(maxsize=8)
-def _stop_table(stop_words: tuple[str, ...]) -> tuple[npt.NDArray[np.uint64], Integers, int]:
-    """A hash table of the words as numbers and their lengths, at most an eighth full, and how many there are."""
-    encoded = sorted({word.encode() for word in stop_words})
+def _stop_table(stop_words: tuple[str, ...]) -> tuple[npt.NDArray[np.uint64], Integers, int, bool]:
+    """A hash table of the words as numbers and their lengths, how many there are, and if two want the same place.
+
+    The table is enlarged until none do, within reason: then a token needs only one look, which cannot be guessed wrong.
+    """
+    encoded = sorted({word.encode() for word in stop_words} - {b""})
     numbers = np.array([int.from_bytes(word, "little") for word in encoded], dtype=np.uint64)
+    mixed = [int(number) * int(_MIX) % 2**64 >> int(_SHIFT) for number in numbers]
     size = 64
-    while size < 8 * len(encoded):
+    while size < 4096 and len({value % size for value in mixed}) < len(mixed) or size < 4 * len(mixed):
         size *= 2
     keys, lengths = np.zeros(size, np.uint64), np.zeros(size, np.int64)
-    for number, word in zip(numbers, encoded, strict=True):
-        slot = (int(number) * int(_MIX) % 2**64 >> int(_SHIFT)) % size
+    for number, word, value in zip(numbers, encoded, mixed, strict=True):
+        slot = value % size
         while lengths[slot]:
             slot = (slot + 1) % size
         keys[slot], lengths[slot] = number, len(word)
-    return keys, lengths, len(encoded)
+    return keys, lengths, len(encoded), len({value % size for value in mixed}) < len(mixed)
 
 
 def token_spans(column: TextColumn, alive: Mask) -> WordSpans:
