@@ -1,16 +1,17 @@
 """Repeated word n-grams of each document: the most frequent one, and the text that earlier n-grams already gave.
 
-Words get numbers, and an n-gram is the pair of the two (n-1)-grams it consists of, so equality is exact and needs no
-comparison of bytes. Only what is repeated can be part of something longer that is repeated: each length looks at the
-survivors of the length before, which in ordinary text become few very soon.
+Only what is repeated can be part of something longer that is repeated. A table with a byte per place tells which pairs
+of words may be: in ordinary text about a third. Those get numbers, equal pairs the same one, by comparing their words.
+A longer n-gram is the pair of the two (n-1)-grams it consists of, so equality is exact at every length, and each length
+looks at the survivors of the length before, which become few very soon.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.machine import load8
+from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.machine import WIDTH, address_of, load8, pair_mask, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.text_words import split_words
 from gristmill.kernels.utf8 import ONE, ZERO, count_points, load_part, same_bytes
@@ -19,108 +20,129 @@ from gristmill.kernels.utf8 import ONE, ZERO, count_points, load_part, same_byte
 TOO_SHORT = -1
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+_OTHER_MIX = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _TAGS = np.uint64(0xFFFFFFFF00000000)
+# The lowest bytes of a number, by how many.
+_MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
+# The largest table of marks, which stays in the cache; a document too long for it has more candidates, no other result.
+_MOST_MARKS = 1 << 20
+
+# How common a byte is: letters of English by their order, then spaces and what all wide characters of a text share.
+_COMMON = np.zeros(256, dtype=np.int64)
+_COMMON[list(b"zqxjkvbpygfwmucldrhsnioate ")] = range(1, 28)
+_COMMON[0x80:0xC0] = 12
+_COMMON[0xC0:] = 30
 
 
 @routine
-def _word_key(data, begin, length):
-    """A number that is the word itself up to eight bytes, and a hash of its bytes beyond."""
-    if length <= 8:
-        return load_part(data, begin, length)
-    mixed = load8(data, begin) * _MIX
-    at = begin + 8
-    end = begin + length
-    while at + 8 <= end:
+def _long_hash(data, begin, length):
+    """What `_word_hash` gives for a word that it cannot read in two pieces."""
+    first = load_part(data, begin, min(length, 8)) if length > 0 else ZERO
+    last = first if length <= 8 else load8(data, begin + length - 8)
+    mixed = first * _MIX + last * _OTHER_MIX + np.uint64(length)
+    for at in range(begin + 8, begin + length - 8, 8):
         mixed = (mixed ^ (mixed >> _SHIFT) ^ load8(data, at)) * _MIX
-        at += 8
-    if at < end:
-        # The last eight bytes overlap the chunk before them, which saves a partial load.
-        mixed = (mixed ^ (mixed >> _SHIFT) ^ load8(data, end - 8)) * _MIX
     return mixed
 
 
-@routine
-def _grow(slots, size, keys, lengths, distinct):
-    """Double the table and put the known words into their new places."""
-    size *= 2
-    slots[:size] = ZERO
-    for known in range(distinct):
-        mixed = (keys[known] ^ np.uint64(lengths[known])) * _MIX
-        mixed ^= mixed >> _SHIFT
-        slot = np.int64(mixed & np.uint64(size - 1))
-        while slots[slot]:
-            slot = (slot + 1) & (size - 1)
-        slots[slot] = (mixed & _TAGS) | np.uint64(known + 1)
-    return size
+@leaf
+def _word_hash(data, begin, length):
+    """A hash of a word, without a branch for nearly all: lengths come in no order that could be guessed."""
+    if length > 16 or begin + 8 > len(data):
+        return _long_hash(data, begin, length)
+    mask = _MASKS[min(length, 8)]
+    first = load8(data, begin) & mask
+    last = load8(data, begin + max(length - 8, 0)) & mask
+    return first * _MIX + last * _OTHER_MIX + np.uint64(length)
 
 
 @routine
-def _number_words(data, starts, ends, words, slots, keys, lengths, grams, counts, firsts):
-    """Give equal words equal numbers, in the order in which they first occur; returns how many are distinct."""
-    size = 256
-    slots[:size] = ZERO
-    distinct = 0
-    for word in range(words):
-        begin = starts[word]
-        length = ends[word] - begin
-        key = _word_key(data, begin, length)
-        mixed = (key ^ np.uint64(length)) * _MIX
-        mixed ^= mixed >> _SHIFT
-        tag = mixed & _TAGS
-        slot = np.int64(mixed & np.uint64(size - 1))
-        number = -1
-        while slots[slot]:
-            if slots[slot] & _TAGS == tag:
-                seen = np.int64(slots[slot] & _LOW) - 1
-                if (
-                    keys[seen] == key
-                    and lengths[seen] == length
-                    and (length <= 8 or same_bytes(data, starts[firsts[seen]], begin, length))
-                ):
-                    number = int(seen)
-                    break
-            slot = (slot + 1) & (size - 1)
-        if number < 0:
-            number = distinct
-            distinct += 1
-            slots[slot] = tag | np.uint64(distinct)
-            keys[number] = key
-            lengths[number] = length
-            counts[number] = 1
-            firsts[number] = word
-            if 2 * distinct > size:
-                size = _grow(slots, size, keys, lengths, distinct)
-        else:
-            counts[number] += 1
-        grams[word] = number
-    return distinct
+def _candidates(data, starts, ends, words, unit, marks, size, keys, places):
+    """Write where one or two words begin that may be repeated, and their hashes; returns how many there are.
 
-
-@routine
-def _lengthen(n, places, grams, counts, found, slots, keys, new_counts, new_firsts, prefix, wants_duplicates):
-    """Number the n-grams made of two repeated (n-1)-grams, in place.
-
-    Returns how many such n-grams there are, how many distinct, and the characters of those that occurred before.
+    All that are repeated are among them, and some whose hashes share a place in the table.
     """
-    # The pairs worth a number are first gathered, which also tells how large the table must be.
+    marks[:size] = 0
+    shift = np.uint64(64)
+    while size > 1:
+        size //= 2
+        shift -= ONE
+    before = ZERO
+    for word in range(words):
+        own = _word_hash(data, starts[word], ends[word] - starts[word])
+        if unit == 1:
+            key = own
+        else:
+            key = (before ^ (before >> _SHIFT)) * _MIX + own
+            before = own
+            if word == 0:
+                continue
+        keys[word + 1 - unit] = key
+        slot = key >> shift
+        # The first of a place leaves 1, every further one 3.
+        marks[slot] = (marks[slot] << 1 | 1) & 3
+    found = 0
+    for word in range(words + 1 - unit):
+        key = keys[word]
+        keys[found] = key
+        places[found] = word
+        found += marks[key >> shift] >> 1
+    return found
+
+
+@routine
+def _lengthen(places, grams, counts, found, keys):
+    """Keep the n-grams that are repeated and followed by one that is, with the two numbers as key; how many."""
     pairs = 0
     for at in range(found - 1):
         one = grams[at]
         other = grams[at + 1]
-        if places[at + 1] == places[at] + 1 and counts[one] > 1 and counts[other] > 1:
-            keys[pairs] = (np.uint64(one) << _SHIFT) | np.uint64(other)
-            places[pairs] = places[at]
+        keys[pairs] = (np.uint64(one) << _SHIFT) | np.uint64(other)
+        place = places[at]
+        places[pairs] = place
+        if places[at + 1] == place + 1 and counts[one] > 1 and counts[other] > 1:
             pairs += 1
+    return pairs
+
+
+@leaf
+def _same_words(data, starts, ends, one, other, count):
+    for step in range(count):
+        begin = starts[one + step]
+        length = ends[one + step] - begin
+        if ends[other + step] - starts[other + step] != length:
+            return False
+        if not same_bytes(data, begin, starts[other + step], length):
+            return False
+    return True
+
+
+@leaf
+def _chars(data, starts, ends, first, last, ascii_only):
+    """The characters of a row of words."""
+    total = 0
+    for word in range(first, last):
+        total += ends[word] - starts[word] if ascii_only else count_points(data, starts[word], ends[word])
+    return total
+
+
+@routine
+def _number(n, data, starts, ends, ascii_only, unit, places, keys, found, slots, grams, counts, firsts, wants_duplicates):
+    """Give equal n-grams equal numbers, in the order in which they first occur.
+
+    Keys decide, and where `unit` is not 0 so many words, whose hashes the keys are. Returns how many are distinct, and
+    the characters of those that occurred before.
+    """
     size = 16
-    while size < pairs + pairs // 2:
+    while size < found + found // 2:
         size *= 2
     slots[:size] = ZERO
     distinct = 0
     duplicate_chars = 0
     last = -n
-    for at in range(pairs):
+    for at in range(found):
         key = keys[at]
         mixed = key * _MIX
         mixed ^= mixed >> _SHIFT
@@ -128,12 +150,13 @@ def _lengthen(n, places, grams, counts, found, slots, keys, new_counts, new_firs
         mixed ^= mixed >> _SHIFT
         tag = mixed & _TAGS
         slot = np.int64(mixed & np.uint64(size - 1))
+        place = np.int64(places[at])
         number = -1
         while slots[slot]:
             if slots[slot] & _TAGS == tag:
                 seen = np.int64(slots[slot] & _LOW) - 1
                 # Distinct n-grams are numbered as they come, so the key of number `seen` was moved to that place.
-                if keys[seen] == key:
+                if keys[seen] == key and _same_words(data, starts, ends, firsts[seen], place, unit):
                     number = int(seen)
                     break
             slot = (slot + 1) & (size - 1)
@@ -142,17 +165,17 @@ def _lengthen(n, places, grams, counts, found, slots, keys, new_counts, new_firs
             distinct += 1
             slots[slot] = tag | np.uint64(distinct)
             keys[number] = key
-            new_counts[number] = 1
-            new_firsts[number] = places[at]
+            counts[number] = 1
+            firsts[number] = place
         else:
-            new_counts[number] += 1
+            counts[number] += 1
             if wants_duplicates:
-                place = np.int64(places[at])
                 overlap = max(n - (place - last), 0)
-                duplicate_chars += prefix[place + n] - prefix[place + overlap] + min(n - overlap, n - 1)
+                duplicate_chars += _chars(data, starts, ends, place + overlap, place + n, ascii_only)
+                duplicate_chars += min(n - overlap, n - 1)
                 last = place
         grams[at] = number
-    return pairs, distinct, duplicate_chars
+    return distinct, duplicate_chars
 
 
 @routine
@@ -167,47 +190,62 @@ def _most_frequent(counts, firsts, distinct):
     return np.int64(firsts[best]), np.int64(counts[best])
 
 
-@routine
-def _occurrences(data, starts, ends, words, numbers, first, n):
-    """How often the n-gram from word `first` on, joined by single spaces, occurs in the text without overlap.
+@leaf
+def _rare_places(pattern, length):
+    """Where the two least common of the first bytes of a pattern are, the earlier place first."""
+    rare = 0
+    other = 0
+    for at in range(1, min(length, 64)):
+        if _COMMON[pattern[at]] < _COMMON[pattern[rare]]:
+            other = rare
+            rare = at
+        elif other == rare or _COMMON[pattern[at]] < _COMMON[pattern[other]]:
+            other = at
+    return min(rare, other), max(rare, other)
 
-    It may begin inside a word and end inside another: its first word is the end of a word, its last the beginning.
-    """
-    head_length = ends[first] - starts[first]
-    tail = starts[first + n - 1]
-    tail_length = ends[first + n - 1] - tail
-    head_last = data[ends[first] - 1]
-    tail_first = data[tail]
-    free = 0
-    found = 0
-    for word in range(words - n + 1):
-        final = word + n - 1
-        if data[ends[word] - 1] != head_last or data[starts[final]] != tail_first:
-            continue
-        matches = True
-        for step in range(n - 1):
-            stop = ends[word + step]
-            if starts[word + step + 1] != stop + 1 or data[stop] != 32:
-                matches = False
-                break
-            if step > 0 and numbers[word + step] != numbers[first + step]:
-                matches = False
-                break
-        if not matches:
-            continue
-        begin = ends[word] - head_length
-        if begin < starts[word] or begin < free or ends[final] - starts[final] < tail_length:
-            continue
-        if same_bytes(data, begin, starts[first], head_length) and same_bytes(data, starts[final], tail, tail_length):
-            found += 1
-            free = starts[final] + tail_length
-    return found
+
+@leaf
+def _stands_at(data, at, pattern, length):
+    """Whether the bytes from a place on are the pattern, and how many were looked at."""
+    for position in range(length):
+        if data[at + position] != pattern[position]:
+            return False, position + 1
+    return True, length
 
 
 @routine
-def _occurrences_of_bytes(data, begin, end, pattern, length):
+def _occurrences(data, begin, end, pattern, length):
     """How often a byte string occurs between two places of the text without overlap, in linear time."""
     if length == 0 or length > end - begin:
+        return 0
+    near, far = _rare_places(pattern, length)
+    one = np.int64(pattern[near])
+    other = np.int64(pattern[far])
+    base = address_of(data)
+    found = 0
+    free = begin
+    at = begin
+    # A text made for it could have nearly the whole pattern compared at every place.
+    patience = 4 * (end - begin) + 1024
+    while at + length <= end and at + far + WIDTH <= len(data) and patience > 0:
+        hits = np.uint64(pair_mask(base + at + near, far - near, one, other))
+        while hits:
+            place = at + trailing_zeros(hits)
+            hits &= hits - ONE
+            if place >= free and place + length <= end:
+                equal, looked_at = _stands_at(data, place, pattern, length)
+                patience -= looked_at
+                if equal:
+                    found += 1
+                    free = place + length
+        at += WIDTH
+    return found + _rolling_occurrences(data, max(at, free), end, pattern, length)
+
+
+@routine
+def _rolling_occurrences(data, begin, end, pattern, length):
+    """The same, by a hash that moves along byte by byte."""
+    if length > end - begin:
         return 0
     wanted = ZERO
     rolling = ZERO
@@ -255,24 +293,24 @@ def _ngrams(
 ):
     """Fill one column per wanted length; `given` tells that the words of `data` were found by another splitter."""
     longest = 1
+    unit = 2
     for position in range(len(top)):
         longest = max(longest, top[position])
+        unit = min(unit, top[position])
     for position in range(len(duplicate)):
         longest = max(longest, duplicate[position])
+        unit = min(unit, duplicate[position])
     room = 0
     span = 0
     starts = np.empty(0, dtype=np.int64)
     ends = np.empty(0, dtype=np.int64)
-    prefix = np.empty(0, dtype=np.int64)
     slots = np.empty(0, dtype=np.uint64)
+    marks = np.empty(0, dtype=np.uint8)
     keys = np.empty(0, dtype=np.uint64)
-    lengths = np.empty(0, dtype=np.int32)
-    numbers = np.empty(0, dtype=np.int32)
     grams = np.empty(0, dtype=np.int32)
     places = np.empty(0, dtype=np.int32)
     counts = np.empty(0, dtype=np.int32)
     firsts = np.empty(0, dtype=np.int32)
-    new_counts = np.empty(0, dtype=np.int32)
     needle = np.empty(0, dtype=np.uint8)
     for row in range(len(alive)):
         if not alive[row]:
@@ -296,41 +334,42 @@ def _ngrams(
             words, ascii_only, _ = split_words(data, offsets[row], offsets[row + 1], starts, ends)
         if words + 1 > room:
             room = words + words // 4 + 1024
-            prefix = np.empty(room, dtype=np.int64)
             keys = np.empty(room, dtype=np.uint64)
-            lengths = np.empty(room, dtype=np.int32)
-            numbers = np.empty(room, dtype=np.int32)
             grams = np.empty(room, dtype=np.int32)
             places = np.empty(room, dtype=np.int32)
             counts = np.empty(room, dtype=np.int32)
             firsts = np.empty(room, dtype=np.int32)
-            new_counts = np.empty(room, dtype=np.int32)
             size = 512
             while size < 2 * room:
                 size *= 2
             slots = np.empty(size, dtype=np.uint64)
-        total = 0
-        for word in range(words):
-            prefix[word] = total
-            total += ends[word] - starts[word] if ascii_only else count_points(data, starts[word], ends[word])
-            places[word] = word
-        prefix[words] = total
-        distinct = _number_words(data, starts, ends, words, slots, keys, lengths, numbers, counts, firsts)
-        grams[:words] = numbers[:words]
-        found = words
-        for n in range(1, longest + 1):
-            duplicate_chars = 0
+            marks = np.empty(min(4 * size, _MOST_MARKS), dtype=np.uint8)
+        size = 256
+        while size < 8 * words and size < _MOST_MARKS:
+            size *= 2
+        found = _candidates(data, starts, ends, words, unit, marks, size, keys, places)
+        for n in range(unit, longest + 1):
             wants_duplicates = False
             for position in range(len(duplicate)):
                 wants_duplicates |= duplicate[position] == n
-            if n > 1:
-                # Both count arrays are needed while one is read and the other written; then they change places.
-                found, distinct, duplicate_chars = _lengthen(
-                    n, places, grams, counts, found, slots, keys, new_counts, firsts, prefix, wants_duplicates
-                )
-                counts, new_counts = new_counts, counts
-            elif wants_duplicates:
-                duplicate_chars = _repeated_words(prefix, numbers, words, new_counts, distinct)
+            if n > unit:
+                found = _lengthen(places, grams, counts, found, keys)
+            distinct, duplicate_chars = _number(
+                n,
+                data,
+                starts,
+                ends,
+                ascii_only,
+                unit if n == unit else 0,
+                places,
+                keys,
+                found,
+                slots,
+                grams,
+                counts,
+                firsts,
+                wants_duplicates,
+            )
             for position in range(len(duplicate)):
                 if duplicate[position] == n:
                     out_duplicate[row, position] = duplicate_chars if words >= n else TOO_SHORT
@@ -341,31 +380,15 @@ def _ngrams(
                     out_top[row, position] = TOO_SHORT
                     continue
                 first, times = _most_frequent(counts, firsts, distinct)
-                joined = prefix[first + n] - prefix[first] + n - 1
-                if weigh:
-                    pass
-                elif n > 1 and not given:
-                    times = _occurrences(data, starts, ends, words, numbers, first, n)
-                else:
-                    size_needed = n - 1
+                if not weigh:
+                    length = n - 1
                     for word in range(first, first + n):
-                        size_needed += ends[word] - starts[word]
-                    if size_needed > len(needle):
-                        needle = np.empty(2 * size_needed, dtype=np.uint8)
+                        length += ends[word] - starts[word]
+                    if length > len(needle):
+                        needle = np.empty(2 * length, dtype=np.uint8)
                     _join(data, starts, ends, first, n, needle)
-                    times = _occurrences_of_bytes(text, text_offsets[row], text_offsets[row + 1], needle, size_needed)
-                out_top[row, position] = times * joined
-
-
-@routine
-def _repeated_words(prefix, numbers, words, seen, distinct):
-    seen[:distinct] = 0
-    chars = 0
-    for word in range(words):
-        if seen[numbers[word]]:
-            chars += prefix[word + 1] - prefix[word]
-        seen[numbers[word]] = 1
-    return chars
+                    times = _occurrences(text, text_offsets[row], text_offsets[row + 1], needle, length)
+                out_top[row, position] = times * (_chars(data, starts, ends, first, first + n, ascii_only) + n - 1)
 
 
 @routine
