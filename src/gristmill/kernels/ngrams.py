@@ -23,11 +23,8 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _OTHER_MIX = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
-_TAGS = np.uint64(0xFFFFFFFF00000000)
 # The lowest bytes of a number, by how many.
 _MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
-# The largest table of marks, which stays in the cache; a document too long for it has more candidates, no other result.
-_MOST_MARKS = 1 << 20
 
 # How common a byte is: letters of English by their order, then spaces and what all wide characters of a text share.
 _COMMON = np.zeros(256, dtype=np.int64)
@@ -37,11 +34,14 @@ _COMMON[0xC0:] = 30
 
 
 @routine
-def _long_hash(data, begin, length):
-    """What `_word_hash` gives for a word that it cannot read in two pieces."""
-    first = load_part(data, begin, min(length, 8)) if length > 0 else ZERO
-    last = first if length <= 8 else load8(data, begin + length - 8)
-    mixed = first * _MIX + last * _OTHER_MIX + np.uint64(length)
+def _odd_hash(data, begin, length):
+    """What `_word_hash` gives for an empty word, a long one, or one at an edge of the data."""
+    if length == 0:
+        return ZERO
+    if length < 8:
+        part = load_part(data, begin, length)
+        return (part << np.uint64(64 - 8 * length)) * _MIX + part * _OTHER_MIX
+    mixed = load8(data, begin) * _MIX + load8(data, begin + length - 8) * _OTHER_MIX
     for at in range(begin + 8, begin + length - 8, 8):
         mixed = (mixed ^ (mixed >> _SHIFT) ^ load8(data, at)) * _MIX
     return mixed
@@ -50,71 +50,28 @@ def _long_hash(data, begin, length):
 @leaf
 def _word_hash(data, begin, length):
     """A hash of a word, without a branch for nearly all: lengths come in no order that could be guessed."""
-    if length > 16 or begin + 8 > len(data):
-        return _long_hash(data, begin, length)
-    mask = _MASKS[min(length, 8)]
-    first = load8(data, begin) & mask
-    last = load8(data, begin + max(length - 8, 0)) & mask
-    return first * _MIX + last * _OTHER_MIX + np.uint64(length)
-
-
-@routine
-def _candidates(data, starts, ends, words, unit, marks, size, keys, places):
-    """Write where one or two words begin that may be repeated, and their hashes; returns how many there are.
-
-    All that are repeated are among them, and some whose hashes share a place in the table.
-    """
-    marks[:size] = 0
-    shift = np.uint64(64)
-    while size > 1:
-        size //= 2
-        shift -= ONE
-    before = ZERO
-    for word in range(words):
-        own = _word_hash(data, starts[word], ends[word] - starts[word])
-        if unit == 1:
-            key = own
-        else:
-            key = (before ^ (before >> _SHIFT)) * _MIX + own
-            before = own
-            if word == 0:
-                continue
-        keys[word + 1 - unit] = key
-        slot = key >> shift
-        # The first of a place leaves 1, every further one 3.
-        marks[slot] = (marks[slot] << 1 | 1) & 3
-    found = 0
-    for word in range(words + 1 - unit):
-        key = keys[word]
-        keys[found] = key
-        places[found] = word
-        found += marks[key >> shift] >> 1
-    return found
-
-
-@routine
-def _lengthen(places, grams, counts, found, keys):
-    """Keep the n-grams that are repeated and followed by one that is, with the two numbers as key; how many."""
-    pairs = 0
-    for at in range(found - 1):
-        one = grams[at]
-        other = grams[at + 1]
-        keys[pairs] = (np.uint64(one) << _SHIFT) | np.uint64(other)
-        place = places[at]
-        places[pairs] = place
-        if places[at + 1] == place + 1 and counts[one] > 1 and counts[other] > 1:
-            pairs += 1
-    return pairs
+    if np.uint64(length - 1) >= np.uint64(16) or begin + length < 8 or begin + 8 > len(data):
+        return _odd_hash(data, begin, length)
+    # Eight bytes that begin with the word, and eight that end with it, in both of which a short word is all that stays.
+    surplus = np.uint64(max(64 - 8 * length, 0))
+    return (load8(data, begin) << surplus) * _MIX + (load8(data, begin + length - 8) >> surplus) * _OTHER_MIX
 
 
 @leaf
 def _same_words(data, starts, ends, one, other, count):
     for step in range(count):
         begin = starts[one + step]
+        again = starts[other + step]
         length = ends[one + step] - begin
-        if ends[other + step] - starts[other + step] != length:
+        if ends[other + step] - again != length:
             return False
-        if not same_bytes(data, begin, starts[other + step], length):
+        if length <= 16 and max(begin, again) + 8 <= len(data):
+            mask = _MASKS[min(length, 8)]
+            rest = max(length - 8, 0)
+            different = (load8(data, begin) ^ load8(data, again)) | (load8(data, begin + rest) ^ load8(data, again + rest))
+            if different & mask:
+                return False
+        elif not same_bytes(data, begin, again, length):
             return False
     return True
 
@@ -128,88 +85,158 @@ def _chars(data, starts, ends, first, last, ascii_only):
     return total
 
 
-@routine
-def _number(n, data, starts, ends, ascii_only, unit, places, keys, found, slots, grams, counts, firsts, wants_duplicates):
-    """Give equal n-grams equal numbers, in the order in which they first occur.
-
-    Keys decide, and where `unit` is not 0 so many words, whose hashes the keys are. Returns how many are distinct, and
-    the characters of those that occurred before.
-    """
+@leaf
+def _table(slots, entries):
+    """Clear a table for so many entries; returns by how much a hash is shifted to be a place in it."""
     size = 16
-    while size < found + found // 2:
+    shift = 60
+    while size < entries:
         size *= 2
-    slots[:size] = ZERO
-    distinct = 0
-    duplicate_chars = 0
+        shift -= 1
+    slots[:size] = 0
+    return np.uint64(shift), size - 1
+
+
+@routine
+def _chain_units(data, starts, ends, words, unit, slots, links, places):
+    """Chain the units (one or two words from each word on) whose hashes share a slot; returns how many follow another.
+
+    A link is one more than the place of the unit before in the chain, or 0, below half of the hash. Nearly no branches
+    here: which units follow another could not be guessed.
+    """
+    shift, _ = _table(slots, 4 * words)
+    before = ZERO
+    found = 0
+    for word in range(words):
+        own = _word_hash(data, starts[word], ends[word] - starts[word])
+        key = own if unit == 1 else (before ^ (before >> _SHIFT)) * _MIX + own
+        before = own
+        at = word + 1 - unit
+        if at < 0:
+            continue
+        slot = key >> shift
+        link = slots[slot]
+        slots[slot] = at + 1
+        links[at] = (key << _SHIFT) | np.uint64(link)
+        places[found] = at
+        found += link > 0
+    return found
+
+
+@routine
+def _repeated_units(data, starts, ends, unit, links, origins, places, candidates):
+    """Of the units that follow another in a chain keep those that occurred before, with their origin; how many."""
+    found = 0
+    for candidate in range(candidates):
+        place = np.int64(places[candidate])
+        half = links[place] & ~_LOW
+        newer = place
+        while links[newer] & _LOW:
+            seen = np.int64(links[newer] & _LOW) - 1
+            if links[seen] & ~_LOW == half and _same_words(data, starts, ends, seen, place, unit):
+                origins[place] = origins[seen]
+                places[found] = place
+                found += 1
+                # Only the latest of equal units stays in a chain, which is then as short as it can be.
+                links[newer] = (links[newer] & ~_LOW) | (links[seen] & _LOW)
+                break
+            newer = seen
+    return found
+
+
+@routine
+def _lengthen(n, words, places, found, slots, origins, longer, longer_origins):
+    """Turn what is known of (n-1)-grams into what is known of n-grams; returns how many of them occurred before.
+
+    An n-gram that occurred before begins with an (n-1)-gram that did. It is the n-gram at the origin of that one if the
+    next (n-1)-grams are the same; only those that go on in another way than at the origin need a table.
+    """
+    shift, last = _table(slots, 2 * found)
+    kept = 0
+    for at in range(found):
+        place = np.int64(places[at])
+        if place + n > words:
+            break
+        origin = np.int64(origins[place])
+        following = origins[place + 1]
+        if origins[origin + 1] != following:
+            slot = np.int64(((np.uint64(origin) << _SHIFT | np.uint64(following)) * _MIX) >> shift)
+            while slots[slot]:
+                seen = np.int64(slots[slot]) - 1
+                if origins[seen] == origin and origins[seen + 1] == following:
+                    break
+                slot = (slot + 1) & last
+            if not slots[slot]:
+                slots[slot] = place + 1
+                continue
+            origin = np.int64(slots[slot]) - 1
+        longer[kept] = place
+        longer_origins[kept] = origin
+        kept += 1
+    for at in range(found):
+        origins[places[at]] = places[at]
+    for at in range(kept):
+        origins[longer[at]] = longer_origins[at]
+    return kept
+
+
+@routine
+def _duplicate_chars(n, data, starts, ends, ascii_only, places, found):
+    """The characters of n-grams that occurred before and of the spaces in them, once where they overlap."""
+    chars = 0
     last = -n
     for at in range(found):
-        key = keys[at]
-        mixed = key * _MIX
-        mixed ^= mixed >> _SHIFT
-        mixed *= _MIX
-        mixed ^= mixed >> _SHIFT
-        tag = mixed & _TAGS
-        slot = np.int64(mixed & np.uint64(size - 1))
         place = np.int64(places[at])
-        number = -1
-        while slots[slot]:
-            if slots[slot] & _TAGS == tag:
-                seen = np.int64(slots[slot] & _LOW) - 1
-                # Distinct n-grams are numbered as they come, so the key of number `seen` was moved to that place.
-                if keys[seen] == key and _same_words(data, starts, ends, firsts[seen], place, unit):
-                    number = int(seen)
-                    break
-            slot = (slot + 1) & (size - 1)
-        if number < 0:
-            number = distinct
-            distinct += 1
-            slots[slot] = tag | np.uint64(distinct)
-            keys[number] = key
-            counts[number] = 1
-            firsts[number] = place
-        else:
-            counts[number] += 1
-            if wants_duplicates:
-                overlap = max(n - (place - last), 0)
-                duplicate_chars += _chars(data, starts, ends, place + overlap, place + n, ascii_only)
-                duplicate_chars += min(n - overlap, n - 1)
-                last = place
-        grams[at] = number
-    return distinct, duplicate_chars
+        overlap = max(n - (place - last), 0)
+        chars += _chars(data, starts, ends, place + overlap, place + n, ascii_only) + min(n - overlap, n - 1)
+        last = place
+    return chars
 
 
 @routine
-def _most_frequent(counts, firsts, distinct):
+def _most_frequent(places, found, origins, counts):
     """Where the most frequent n-gram first occurs, and how often it does; the earliest of those that tie."""
-    best = 0
-    for number in range(1, distinct):
-        if counts[number] > counts[best]:
-            best = number
-    if distinct == 0 or counts[best] == 1:
-        return 0, 1
-    return np.int64(firsts[best]), np.int64(counts[best])
+    for at in range(found):
+        counts[origins[places[at]]] = 1
+    first = 0
+    most = 1
+    for at in range(found):
+        origin = np.int64(origins[places[at]])
+        times = np.int64(counts[origin]) + 1
+        counts[origin] = times
+        if times > most or (times == most and origin < first):
+            most = times
+            first = origin
+    return first, most
 
 
 @leaf
 def _rare_places(pattern, length):
     """Where the two least common of the first bytes of a pattern are, the earlier place first."""
-    rare = 0
-    other = 0
-    for at in range(1, min(length, 64)):
-        if _COMMON[pattern[at]] < _COMMON[pattern[rare]]:
-            other = rare
-            rare = at
-        elif other == rare or _COMMON[pattern[at]] < _COMMON[pattern[other]]:
-            other = at
-    return min(rare, other), max(rare, other)
+    # Rank and place in one number, so that the two least are found without a branch.
+    rarest = _COMMON[pattern[0]] << 8
+    second = np.int64(1 << 30)
+    for at in range(1, min(length, 16)):
+        here = _COMMON[pattern[at]] << 8 | at
+        second = min(second, max(rarest, here))
+        rarest = min(rarest, here)
+    near = rarest & 255
+    far = second & 255 if length > 1 else near
+    return min(near, far), max(near, far)
 
 
 @leaf
 def _stands_at(data, at, pattern, length):
     """Whether the bytes from a place on are the pattern, and how many were looked at."""
-    for position in range(length):
+    position = 0
+    while position + 8 <= length:
+        if load8(data, at + position) != load8(pattern, position):
+            return False, position + 8
+        position += 8
+    while position < length:
         if data[at + position] != pattern[position]:
             return False, position + 1
+        position += 1
     return True, length
 
 
@@ -304,13 +331,12 @@ def _ngrams(
     span = 0
     starts = np.empty(0, dtype=np.int64)
     ends = np.empty(0, dtype=np.int64)
-    slots = np.empty(0, dtype=np.uint64)
-    marks = np.empty(0, dtype=np.uint8)
-    keys = np.empty(0, dtype=np.uint64)
-    grams = np.empty(0, dtype=np.int32)
+    links = np.empty(0, dtype=np.uint64)
+    slots = np.empty(0, dtype=np.int32)
+    origins = np.empty(0, dtype=np.int32)
     places = np.empty(0, dtype=np.int32)
-    counts = np.empty(0, dtype=np.int32)
-    firsts = np.empty(0, dtype=np.int32)
+    longer = np.empty(0, dtype=np.int32)
+    scratch = np.empty(0, dtype=np.int32)
     needle = np.empty(0, dtype=np.uint8)
     for row in range(len(alive)):
         if not alive[row]:
@@ -334,52 +360,33 @@ def _ngrams(
             words, ascii_only, _ = split_words(data, offsets[row], offsets[row + 1], starts, ends)
         if words + 1 > room:
             room = words + words // 4 + 1024
-            keys = np.empty(room, dtype=np.uint64)
-            grams = np.empty(room, dtype=np.int32)
+            links = np.empty(room, dtype=np.uint64)
+            # Between documents every place is its own origin.
+            origins = np.arange(room, dtype=np.int32)
             places = np.empty(room, dtype=np.int32)
-            counts = np.empty(room, dtype=np.int32)
-            firsts = np.empty(room, dtype=np.int32)
+            longer = np.empty(room, dtype=np.int32)
+            scratch = np.empty(room, dtype=np.int32)
             size = 512
-            while size < 2 * room:
+            while size < 4 * room:
                 size *= 2
-            slots = np.empty(size, dtype=np.uint64)
-            marks = np.empty(min(4 * size, _MOST_MARKS), dtype=np.uint8)
-        size = 256
-        while size < 8 * words and size < _MOST_MARKS:
-            size *= 2
-        found = _candidates(data, starts, ends, words, unit, marks, size, keys, places)
+            slots = np.empty(size, dtype=np.int32)
+        found = _chain_units(data, starts, ends, words, unit, slots, links, places)
+        found = _repeated_units(data, starts, ends, unit, links, origins, places, found)
         for n in range(unit, longest + 1):
-            wants_duplicates = False
-            for position in range(len(duplicate)):
-                wants_duplicates |= duplicate[position] == n
-            if n > unit:
-                found = _lengthen(places, grams, counts, found, keys)
-            distinct, duplicate_chars = _number(
-                n,
-                data,
-                starts,
-                ends,
-                ascii_only,
-                unit if n == unit else 0,
-                places,
-                keys,
-                found,
-                slots,
-                grams,
-                counts,
-                firsts,
-                wants_duplicates,
-            )
+            if n > unit and found:
+                found = _lengthen(n, words, places, found, slots, origins, longer, scratch)
+                places, longer = longer, places
             for position in range(len(duplicate)):
                 if duplicate[position] == n:
-                    out_duplicate[row, position] = duplicate_chars if words >= n else TOO_SHORT
+                    chars = _duplicate_chars(n, data, starts, ends, ascii_only, places, found)
+                    out_duplicate[row, position] = chars if words >= n else TOO_SHORT
             for position in range(len(top)):
                 if top[position] != n:
                     continue
                 if words < n:
                     out_top[row, position] = TOO_SHORT
                     continue
-                first, times = _most_frequent(counts, firsts, distinct)
+                first, times = _most_frequent(places, found, origins, scratch)
                 if not weigh:
                     length = n - 1
                     for word in range(first, first + n):
@@ -389,6 +396,8 @@ def _ngrams(
                     _join(data, starts, ends, first, n, needle)
                     times = _occurrences(text, text_offsets[row], text_offsets[row + 1], needle, length)
                 out_top[row, position] = times * (_chars(data, starts, ends, first, first + n, ascii_only) + n - 1)
+        for at in range(found):
+            origins[places[at]] = places[at]
 
 
 @routine
