@@ -21,6 +21,8 @@ WIDTH = 32
 _BYTE = ir.IntType(8)
 _WORD = ir.IntType(64)
 _VECTOR = ir.VectorType(_BYTE, WIDTH)
+_LANE = ir.Constant(ir.IntType(32), 0)
+_FIRST_LANE = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
 
 
 def _splat(value: int) -> ir.Constant:
@@ -175,6 +177,22 @@ def high_mask(typing: Any, address: Any) -> Any:
         return _mask(builder, builder.icmp_signed("<", _load(builder, args[0], _VECTOR), _splat(0)))
 
     return types.int64(types.int64), generate
+
+
+@intrinsic
+def pair_mask(typing: Any, address: Any, distance: Any, one: Any, other: Any) -> Any:
+    """One bit per byte from `address` on that is `one` and has `other` so far behind it; `WIDTH` bytes of both are read."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def equal(place: Any, value: Any) -> Any:
+            single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), builder.trunc(value, _BYTE), _LANE)
+            wanted = builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _FIRST_LANE)
+            return builder.icmp_unsigned("==", _load(builder, place, _VECTOR), wanted)
+
+        address, distance, one, other = args
+        return _mask(builder, builder.and_(equal(address, one), equal(builder.add(address, distance), other)))
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
