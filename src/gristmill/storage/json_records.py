@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.errors import UsageError
 from gristmill.kernels import json_scan, json_values, json_write, utf8
 from gristmill.kernels.json_values import ARRAY, MISSING, NULL, OBJECT
-from gristmill.kernels.machine import WIDTH
+from gristmill.kernels.machine import BLOCK
 from gristmill.storage.json_columns import (
     NO_BYTES,
     Bytes,
@@ -336,9 +336,18 @@ class JsonRecords:
         records = self._without(drop) if drop else self
         if new:
             return records._encode_changed(new)
+        lines = records._lines()
+        if lines is not None:
+            return lines
         out = np.empty(records.nbytes + len(self), np.uint8)
         json_write.gather(records.buffer.ctypes.data, records.starts, records.ends, ord("\n"), out)
         return out
+
+    def _lines(self) -> Bytes | None:
+        """The records as they lie in the buffer, if they are all of its lines from the first to the last."""
+        if not len(self) or self.ends[-1] == len(self.buffer) or (self.starts[1:] - self.ends[:-1] != 1).any():
+            return None
+        return self.buffer[self.starts[0] : self.ends[-1] + 1] if (self.buffer[self.ends] == 10).all() else None
 
     def _encode_fields(self, fields: Sequence[str], new: Mapping[str, Pieces]) -> Bytes:
         self._find([name for name in fields if name not in new or (new[name].lengths < 0).any()])
@@ -391,7 +400,7 @@ class JsonRecords:
 
     def _without(self, drop: Collection[str]) -> JsonRecords:
         names, name_offsets = packed([name.encode("utf-8", "surrogatepass") for name in drop])
-        out = np.empty(self.nbytes + WIDTH, np.uint8)
+        out = np.empty(self.nbytes + BLOCK, np.uint8)
         offsets = np.empty(len(self) + 1, np.int64)
         json_scan.drop_members(
             self.buffer.ctypes.data, len(self.buffer), self.starts, self.ends, names, name_offsets, out, offsets

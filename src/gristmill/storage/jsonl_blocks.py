@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gristmill.errors import UsageError
 from gristmill.figures import format_size
+from gristmill.kernels.json_scan import find_newlines
 from gristmill.storage.compression import SALVAGE_HINT, ByteSource, DamagedArchiveError, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import HEAD_BYTES, codec_of, mismatch, recognise
@@ -39,8 +40,8 @@ _BOM = b"\xef\xbb\xbf"
 _IS_SPACE = np.isin(np.arange(256), [9, 13, 32])
 _SKIP_BYTES = 1 << 20
 _OVERRUN_BYTES = 1 << 16
-# The comparison's result stays in the processor's cache at this size.
-_SCAN_BYTES = 1 << 20
+# There is room for as many newlines as bytes.
+_SCAN_BYTES = 1 << 17
 
 
 @dataclass(slots=True)
@@ -148,16 +149,12 @@ def _joined(blocks: list[RecordBlock]) -> RecordBlock:
 
 def newline_positions(buffer: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.int64]:
     """The index of every newline in ``buffer[begin:end]``, ascending."""
-    hits = np.empty(min(_SCAN_BYTES, max(end - begin, 0)), np.bool_)
-    found: list[NDArray[np.int64]] = []
+    places = np.empty(min(_SCAN_BYTES, max(end - begin, 0)), np.int64)
+    found, base = [np.empty(0, np.int64)], buffer.ctypes.data
     for at in range(begin, end, _SCAN_BYTES):
-        piece = buffer[at : min(at + _SCAN_BYTES, end)]
-        mask = hits[: len(piece)]
-        np.equal(piece, 10, out=mask)
-        positions = np.flatnonzero(mask)
-        positions += at
-        found.append(positions)
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+        count = find_newlines(base, at, min(at + _SCAN_BYTES, end), places)
+        found.append(places[:count].copy())
+    return np.concatenate(found)
 
 
 def _trim_spans(buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:

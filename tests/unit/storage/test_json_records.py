@@ -238,3 +238,22 @@ def test_bad_records_leave_the_good_ones_with_their_values() -> None:
     assert records.column("a").to_pylist() == ["one", "two"]
     assert records.keys() == ["a"]
     assert records.encode().tobytes() == b'{"a":"one"}\n{"a":"two"}\n'
+
+
+def test_untouched_lines_are_written_from_the_buffer_they_were_read_into() -> None:
+    buffer, starts, ends = reference.block([b'{"a":1}', b'{"a":2}', b'{"a":3}'])
+    records, _, _ = JsonRecords.scan(buffer, starts, ends)
+    assert np.shares_memory(records.encode(), buffer)
+    assert records.encode().tobytes() == b'{"a":1}\n{"a":2}\n{"a":3}\n'
+    assert records.take(np.array([1, 2])).encode().tobytes() == b'{"a":2}\n{"a":3}\n'
+    for few in (records.take(np.array([0, 2])), records.take(np.array([1, 0]))):
+        spans = zip(few.starts, few.ends, strict=True)
+        assert few.encode().tobytes().splitlines() == [bytes(buffer[start:end]) for start, end in spans]
+    # No line end behind the last record, another character between two, white space around one.
+    for lines, where in (
+        (b'{"a":1}\n{"a":2}', ([0, 8], [7, 15])),
+        (b'{"a":1}\r{"a":2}\n', ([0, 8], [7, 15])),
+        (b'{"a":1}\n {"a":2} \n', ([0, 8], [7, 17])),
+    ):
+        records, _, _ = JsonRecords.scan(np.frombuffer(lines, np.uint8), *where)
+        assert records.encode().tobytes() == b'{"a":1}\n{"a":2}\n'
