@@ -6,25 +6,39 @@ documents agree in one value with a probability that equals the Jaccard similari
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from gristmill.kernels.compiler import kernel
+from gristmill.kernels.compiler import kernel, leaf
+from gristmill.kernels.machine import address_of
 from gristmill.kernels.shingles import (
     BLOCK,
-    STATE_SIZE,
+    WORDS,
     Codes,
     Hashes,
     Pages,
     is_symbols,
-    mixed,
     roll_power,
     shingle_block,
+    shingle_lists,
+    shingle_room,
     wordless_shingle,
 )
 from gristmill.kernels.text_column import Bytes, Integers
+from gristmill.kernels.word_hashes import AT, DONE, SEQUENCE, STATE_SIZE, WINDOW, mixed
 
 Factors = npt.NDArray[np.uint32]
+
+_LANES = 16
+_VECTORS = 3
+TOGETHER = _LANES * _VECTORS
+"""How many hash functions are computed at once."""
+_LARGEST = np.uint32(0xFFFFFFFF)
 
 
 def hash_factors(count: int, seed: int) -> tuple[Factors, Factors]:
@@ -33,6 +47,69 @@ def hash_factors(count: int, seed: int) -> tuple[Factors, Factors]:
     flips, factors = np.ascontiguousarray(draws[0]), np.ascontiguousarray(draws[1] | np.uint32(1))
     flips.flags.writeable = factors.flags.writeable = False
     return flips, factors
+
+
+@intrinsic
+def _least_of_some(typing: Any, values: Any, count: Any, flips: Any, factors: Any, least: Any) -> Any:
+    """Lower `TOGETHER` least hashes by those of one or more shingles; all but their number are addresses.
+
+    The least hashes stay in registers while all shingles pass.
+    """
+    whole, vector = ir.IntType(64), ir.VectorType(ir.IntType(32), _LANES)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        shingles, number = args[0], args[1]
+
+        def place(address: Any, vectors: int) -> Any:
+            moved = builder.add(address, ir.Constant(whole, 4 * _LANES * vectors))
+            return builder.inttoptr(moved, vector.as_pointer())
+
+        def loaded(address: Any) -> list[Any]:
+            return [builder.load(place(address, which), align=4) for which in range(_VECTORS)]
+
+        flipping, multiplying, before = loaded(args[2]), loaded(args[3]), loaded(args[4])
+        start = builder.block
+        loop, after = builder.append_basic_block("shingles"), builder.append_basic_block("done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        at = builder.phi(whole)
+        at.add_incoming(ir.Constant(whole, 0), start)
+        held = [builder.phi(vector) for _ in range(_VECTORS)]
+        address = builder.add(shingles, builder.shl(at, ir.Constant(whole, 3)))
+        shingle = builder.load(builder.inttoptr(address, whole.as_pointer()), align=8)
+        half = builder.trunc(builder.lshr(shingle, ir.Constant(whole, 32)), ir.IntType(32))
+        one = builder.insert_element(ir.Constant(vector, ir.Undefined), half, ir.Constant(ir.IntType(32), 0))
+        spread = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+        same = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), spread)
+        lower = []
+        for which in range(_VECTORS):
+            hashed = builder.mul(builder.xor(same, flipping[which]), multiplying[which])
+            lower.append(builder.select(builder.icmp_unsigned("<", hashed, held[which]), hashed, held[which]))
+        following = builder.add(at, ir.Constant(whole, 1))
+        at.add_incoming(following, loop)
+        for phi, first, later in zip(held, before, lower, strict=True):
+            phi.add_incoming(first, start)
+            phi.add_incoming(later, loop)
+        builder.cbranch(builder.icmp_signed("<", following, number), loop, after)
+        builder.position_at_end(after)
+        for which in range(_VECTORS):
+            builder.store(lower[which], place(args[4], which), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64, types.int64), generate
+
+
+@leaf
+def _lower_least(values, count, flips, factors, least):
+    """Lower the least hash of every function by those of some shingles; functions come in groups of `TOGETHER`."""
+    for group in range(0, len(least) if count > 0 else 0, TOGETHER):
+        _least_of_some(
+            address_of(values),
+            count,
+            address_of(flips) + 4 * group,
+            address_of(factors) + 4 * group,
+            address_of(least) + 4 * group,
+        )
 
 
 @kernel
@@ -56,41 +133,37 @@ def band_hashes(
     result = np.empty((documents, bands), np.uint64)
     sequences = np.empty(documents, np.uint64)
     counts = np.empty(documents, np.int64)
-    ring = np.zeros(size, np.uint64)
-    block = np.empty(BLOCK, np.uint64)
+    tokens = np.zeros(shingle_room(size), np.uint64)
+    heads = np.empty(len(tokens), np.uint64)
+    longs = np.empty(3 * len(tokens), np.int64)
+    block = np.empty(BLOCK + WINDOW, np.uint64)
     state = np.zeros(STATE_SIZE, np.uint64)
     power = roll_power(size)
     hashes = bands * rows
-    least = np.empty(hashes, np.uint32)
+    least = np.empty(-(-hashes // TOGETHER) * TOGETHER, np.uint32)
+    flipping, multiplying = np.zeros(len(least), np.uint32), np.zeros(len(least), np.uint32)
+    flipping[:hashes], multiplying[:hashes] = flips[:hashes], factors[:hashes]
     for document in range(documents):
         begin, end = offsets[document], offsets[document + 1]
-        ring[:] = 0
+        tokens[:size] = 0
         state[:] = 0
-        state[0] = np.uint64(begin)
-        least[:] = np.uint32(0xFFFFFFFF)
+        state[AT] = np.uint64(begin)
+        least[:] = _LARGEST
         total = 0
-        while True:
-            made = shingle_block(data, end, pages, codes, size, unit, power, ring, block, state)
-            if made == 0:
-                if state[5] != np.uint64(0):
-                    break
-                continue
+        while state[DONE] == np.uint64(0):
+            made = shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, longs, block, state)
+            _lower_least(block, made, flipping, multiplying, least)
             total += made
-            for place in range(made):
-                value = np.uint32(block[place] >> np.uint64(32))
-                for number in range(hashes):
-                    hashed = np.uint32((value ^ flips[number]) * factors[number])
-                    least[number] = min(least[number], hashed)
-        sequences[document] = state[4]
-        if (unit == 0 and is_symbols(state)) or total == 0:
+        sequences[document] = state[SEQUENCE]
+        if (unit == WORDS and is_symbols(state)) or total == 0:
             only = wordless_shingle(data, begin, end)
             total = 0
             if only != np.uint64(0):
                 total = 1
                 sequences[document] = only
-                value = np.uint32(only >> np.uint64(32))
-                for number in range(hashes):
-                    least[number] = np.uint32((value ^ flips[number]) * factors[number])
+                block[0] = only
+                least[:] = _LARGEST
+                _lower_least(block, 1, flipping, multiplying, least)
         counts[document] = total
         for band in range(bands):
             combined = np.uint64(band)
@@ -100,7 +173,6 @@ def band_hashes(
     return result, sequences, counts
 
 
-@kernel
 def listed_shingles(
     data: Bytes, offsets: Integers, pages: Pages, codes: Codes, size: int, unit: int
 ) -> tuple[Factors, Integers, Hashes]:
@@ -109,46 +181,9 @@ def listed_shingles(
     Returns the upper halves of all shingles, one row after the other, where each row begins, and a hash of its whole
     sequence of words.
     """
-    documents = len(offsets) - 1
-    bounds = np.zeros(documents + 1, np.int64)
-    sequences = np.empty(documents, np.uint64)
-    out = np.empty(max(4096, (offsets[documents] - offsets[0]) // 4), np.uint32)
-    ring = np.zeros(size, np.uint64)
-    block = np.empty(BLOCK, np.uint64)
-    state = np.zeros(STATE_SIZE, np.uint64)
-    power = roll_power(size)
-    filled = 0
-    for document in range(documents):
-        begin, end = offsets[document], offsets[document + 1]
-        ring[:] = 0
-        state[:] = 0
-        state[0] = np.uint64(begin)
-        start = filled
-        while True:
-            made = shingle_block(data, end, pages, codes, size, unit, power, ring, block, state)
-            if made == 0 and state[5] != np.uint64(0):
-                break
-            if filled + max(1, made) > len(out):
-                grown = np.empty(2 * len(out) + made, np.uint32)
-                grown[:filled] = out[:filled]
-                out = grown
-            for place in range(made):
-                out[filled + place] = np.uint32(block[place] >> np.uint64(32))
-            filled += made
-        sequences[document] = state[4]
-        if (unit == 0 and is_symbols(state)) or filled == start:
-            filled = start
-            only = wordless_shingle(data, begin, end)
-            if only != np.uint64(0):
-                sequences[document] = only
-                if filled == len(out):
-                    grown = np.empty(2 * len(out), np.uint32)
-                    grown[:filled] = out[:filled]
-                    out = grown
-                out[filled] = np.uint32(only >> np.uint64(32))
-                filled += 1
-        bounds[document + 1] = filled
-    return out[:filled].copy(), bounds, sequences
+    rows = np.arange(len(offsets) - 1)
+    values, bounds, sequences = shingle_lists(data, offsets, rows, pages, codes, size, unit, False)
+    return (values >> np.uint64(32)).astype(np.uint32), bounds, sequences
 
 
 @kernel

@@ -16,7 +16,26 @@ import numpy.typing as npt
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Bytes, Integers
 from gristmill.kernels.unicode_classes import ALNUM, CODE_POINTS, PAGE, SPACE, class_tables, compact
-from gristmill.kernels.utf8 import decode, flags_of
+from gristmill.kernels.word_hashes import (
+    ALONE,
+    AT,
+    BLANK,
+    COUNT,
+    DONE,
+    LANES,
+    LETTERS,
+    ROLL,
+    SEQUENCE,
+    STATE_SIZE,
+    SYMBOLS,
+    WINDOW,
+    WORD_PRIME,
+    WORD_SEED,
+    character_block,
+    mix_eight,
+    mixed,
+    word_block,
+)
 
 Codes = npt.NDArray[np.uint32]
 Pages = npt.NDArray[np.uint16]
@@ -24,11 +43,6 @@ Hashes = npt.NDArray[np.uint64]
 
 WORDS = 0
 CHARACTERS = 1
-
-ALONE = np.uint32(1 << 30)
-"""Marks a character that is a word by itself."""
-BLANK = np.uint32(1 << 31)
-"""Marks white space."""
 
 # Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Tibetan, Burmese, Khmer: no spaces between words.
 _UNSPACED = (
@@ -48,20 +62,13 @@ _UNSPACED = (
 )
 _HIGHEST_CASED = 0x1E944
 
-# Where `shingle_block` keeps its place between two calls.
-_AT, _WORD, _ROLL, _COUNT, _SEQUENCE, _DONE, _LETTERS, _SYMBOLS = 0, 1, 2, 3, 4, 5, 6, 7
-STATE_SIZE = 8
 BLOCK = 2048
 """How many shingles are made at a time."""
 
-_WORD_SEED = np.uint64(0x9AE16A3B2F90404F)
-_WORD_PRIME = np.uint64(0x100000001B3)
 _ROLL_BASE = np.uint64(0xD6E8FEB86659FD93)
-_UNDERSCORE = np.uint32(ord("_"))
+_SEQUENCE_FACTOR = np.uint64(0xFF51AFD7ED558CCD)
 _FEW = 8
 """A document with more than so many times as many bytes of symbols as of words consists of symbols."""
-_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
-_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 
 
 @lru_cache(maxsize=1)
@@ -88,14 +95,6 @@ def word_tables() -> tuple[Pages, Codes]:
 
 
 @leaf
-def mixed(value):
-    """A number whose bits all depend on all bits of `value`."""
-    value = (value ^ (value >> np.uint64(33))) * _MIX_1
-    value = (value ^ (value >> np.uint64(33))) * _MIX_2
-    return value ^ (value >> np.uint64(33))
-
-
-@leaf
 def roll_power(size):
     """What the oldest of `size` words is multiplied by when it leaves the window."""
     power = np.uint64(1)
@@ -104,161 +103,170 @@ def roll_power(size):
     return power
 
 
-@routine
-def shingle_block(data, end, pages, codes, size, unit, power, ring, out, state):
-    """Fill `out` with the next shingles of the document that ends at `end`; gives their number, 0 at its end.
+@leaf
+def shingle_room(size):
+    """How many hashes of words `shingle_block` works with: those of a block, and those before it that go on into it."""
+    return BLOCK + WINDOW + size
 
-    `state[0]` is the place to go on from; all else in `state` and `ring` is 0 at the beginning of a document.
+
+@routine
+def shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, longs, out, state):
+    """Fill `out`, of `BLOCK + WINDOW` places, with the next shingles of the document that ends at `end`; how many.
+
+    `state[AT]` is the place to go on from; all else in `state`, and the first `size` of `tokens`, is 0 at the beginning
+    of a document. At its end `state[DONE]` is set. `tokens` and `heads` have `shingle_room(size)` places and `longs`
+    three times as many.
     """
-    at = np.int64(state[_AT])
-    word = state[_WORD]
-    roll = state[_ROLL]
-    count = np.int64(state[_COUNT])
-    sequence = state[_SEQUENCE]
-    letters = np.int64(state[_LETTERS])
-    symbols = np.int64(state[_SYMBOLS])
+    if unit == WORDS:
+        filled = word_block(data, end, pages, codes, tokens, size, heads, longs, state)
+    else:
+        filled = character_block(data, end, pages, codes, tokens, size, state)
+    roll = state[ROLL]
+    count = np.int64(state[COUNT])
+    sequence = state[SEQUENCE]
     made = 0
-    limit = len(out)
-    slot = count % size
-    while at < end and made < limit - 1:
-        point, width = decode(data, at)
-        code = flags_of(point, pages, codes)
-        token = np.uint64(0)
-        if unit == 0:
-            if code != np.uint32(0) and code < ALONE and (word != np.uint64(0) or code != _UNDERSCORE):
-                if word == np.uint64(0):
-                    word = _WORD_SEED
-                word = (word ^ np.uint64(code)) * _WORD_PRIME
-                at += width
-                letters += width
-                continue
-            if word != np.uint64(0):
-                # The character after the word is looked at again when the word is done.
-                token = mixed(word)
-                word = np.uint64(0)
-            elif code >= ALONE and code < BLANK:
-                token = mixed(np.uint64(code) * _WORD_SEED)
-                at += width
-                letters += width
-            else:
-                at += width
-                if code < BLANK:
-                    symbols += width
-                continue
-        else:
-            at += width
-            if code == BLANK:
-                if word == BLANK:
-                    continue
-                word = np.uint64(BLANK)
-            else:
-                word = np.uint64(0)
-            value = np.uint64(code & np.uint32(0x3FFFFFFF)) if code != np.uint32(0) else np.uint64(point)
-            token = mixed((value + np.uint64(1)) * _WORD_SEED)
-        roll = roll * _ROLL_BASE + token - ring[slot] * power
-        ring[slot] = token
-        slot += 1
-        if slot == size:
-            slot = 0
-        count += 1
-        sequence = (sequence ^ token) * _MIX_1
+    for place in range(size, filled):
+        token = tokens[place]
+        roll = roll * _ROLL_BASE + token - tokens[place - size] * power
+        sequence = (sequence ^ token) * _SEQUENCE_FACTOR
         sequence ^= sequence >> np.uint64(32)
-        if count >= size:
-            out[made] = mixed(roll)
-            made += 1
-    if at >= end and state[_DONE] == np.uint64(0):
-        state[_DONE] = np.uint64(1)
-        if unit == 0 and word != np.uint64(0):
-            token = mixed(word)
-            word = np.uint64(0)
-            roll = roll * _ROLL_BASE + token - ring[slot] * power
-            ring[slot] = token
-            count += 1
-            sequence = (sequence ^ token) * _MIX_1
-            sequence ^= sequence >> np.uint64(32)
-            if count >= size:
-                out[made] = mixed(roll)
-                made += 1
+        out[made] = roll
+        count += 1
+        made += count >= size
+    if np.int64(state[AT]) >= end:
+        state[DONE] = np.uint64(1)
         if 0 < count < size:
-            out[made] = mixed(roll + np.uint64(count))
-            made += 1
-    state[_AT] = np.uint64(at)
-    state[_WORD] = word
-    state[_ROLL] = roll
-    state[_COUNT] = np.uint64(count)
-    state[_SEQUENCE] = sequence
-    state[_LETTERS] = np.uint64(letters)
-    state[_SYMBOLS] = np.uint64(symbols)
+            out[0] = roll + np.uint64(count)
+            made = 1
+    for place in range(0, made, LANES):
+        mix_eight(out, place)
+    for place in range(size):
+        tokens[place] = tokens[filled - size + place]
+    state[ROLL] = roll
+    state[COUNT] = np.uint64(count)
+    state[SEQUENCE] = sequence
     return made
 
 
 @leaf
 def is_symbols(state):
     """Whether a document that was gone through has no words, or next to none."""
-    return state[_COUNT] == np.uint64(0) or state[_SYMBOLS] > state[_LETTERS] * np.uint64(_FEW)
+    return state[COUNT] == np.uint64(0) or state[SYMBOLS] > state[LETTERS] * np.uint64(_FEW)
 
 
 @routine
 def wordless_shingle(data, begin, end):
     """The one shingle of a document of symbols: a hash of its text; 0 if it is empty or white space."""
-    state = _WORD_SEED
+    state = WORD_SEED
     blank = True
     for at in range(begin, end):
         byte = data[at]
         if byte > 0x20:
             blank = False
-        state = (state ^ np.uint64(byte)) * _WORD_PRIME
+        state = (state ^ np.uint64(byte)) * WORD_PRIME
         state ^= state >> np.uint64(29)
     return np.uint64(0) if blank else mixed(state) | np.uint64(1)
 
 
-@kernel
 def shingle_sets(
     data: Bytes, offsets: Integers, rows: Integers, pages: Pages, codes: Codes, size: int, unit: int
 ) -> tuple[Hashes, Integers]:
     """The distinct shingles of the given rows, sorted, one row after the other; and where each row begins."""
+    values, bounds, _ = shingle_lists(data, offsets, rows, pages, codes, size, unit, True)
+    return values, bounds
+
+
+@kernel
+def shingle_lists(
+    data: Bytes, offsets: Integers, rows: Integers, pages: Pages, codes: Codes, size: int, unit: int, distinct: bool
+) -> tuple[Hashes, Integers, Hashes]:
+    """The shingles of the given rows, one row after the other, as they come or, if `distinct`, as sorted sets.
+
+    Returns them, where each row begins, and a hash of its whole sequence of words.
+    """
     bounds = np.zeros(len(rows) + 1, np.int64)
-    out = np.empty(4096, np.uint64)
-    ring = np.zeros(size, np.uint64)
-    block = np.empty(BLOCK, np.uint64)
+    sequences = np.empty(len(rows), np.uint64)
+    out = np.empty(4 * BLOCK, np.uint64)
+    spare = np.empty(4 * BLOCK if distinct else 1, np.uint64)
+    counts = np.zeros(4 * BLOCK if distinct else 1, np.int64)
+    tokens = np.zeros(shingle_room(size), np.uint64)
+    heads = np.empty(len(tokens), np.uint64)
+    longs = np.empty(3 * len(tokens), np.int64)
+    block = np.empty(BLOCK + WINDOW, np.uint64)
     state = np.zeros(STATE_SIZE, np.uint64)
     power = roll_power(size)
     filled = 0
     for number in range(len(rows)):
         begin, end = offsets[rows[number]], offsets[rows[number] + 1]
-        ring[:] = 0
+        tokens[:size] = 0
         state[:] = 0
-        state[_AT] = np.uint64(begin)
+        state[AT] = np.uint64(begin)
         start = filled
-        while True:
-            made = shingle_block(data, end, pages, codes, size, unit, power, ring, block, state)
-            if made == 0 and state[_DONE] != np.uint64(0):
-                break
-            if filled + made > len(out):
-                grown = np.empty(max(2 * len(out), filled + made), np.uint64)
+        while state[DONE] == np.uint64(0):
+            made = shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, longs, block, state)
+            # One more, for a document of symbols.
+            if filled + made + 1 > len(out):
+                grown = np.empty(2 * len(out) + made, np.uint64)
                 grown[:filled] = out[:filled]
                 out = grown
             out[filled : filled + made] = block[:made]
             filled += made
-        if (unit == 0 and is_symbols(state)) or filled == start:
+        sequences[number] = state[SEQUENCE]
+        if (unit == WORDS and is_symbols(state)) or filled == start:
             filled = start
             only = wordless_shingle(data, begin, end)
             if only != np.uint64(0):
-                if filled == len(out):
-                    grown = np.empty(2 * len(out), np.uint64)
-                    grown[:filled] = out[:filled]
-                    out = grown
                 out[filled] = only
+                sequences[number] = only
                 filled += 1
-        out[start:filled] = np.sort(out[start:filled])
-        kept = start
-        for place in range(start, filled):
-            if place == start or out[place] != out[kept - 1]:
-                out[kept] = out[place]
-                kept += 1
-        filled = kept
+        if distinct and filled - start > 1:
+            if filled - start > len(spare):
+                spare, counts = np.empty(2 * (filled - start), np.uint64), np.zeros(2 * (filled - start), np.int64)
+            filled = start + sort_distinct(out[start:filled], spare, counts)
         bounds[number + 1] = filled
-    return out[:filled].copy(), bounds
+    return out[:filled].copy(), bounds, sequences
+
+
+@routine
+def sort_distinct(values, spare, counts):
+    """Sort hashes in place and leave out those that occur again; gives how many are left.
+
+    Hashes are spread evenly, so each finds its place by its highest bits, up to a few neighbours. `spare` and `counts`
+    have as many places, and `counts` is 0 before and after.
+    """
+    size = len(values)
+    bits = 0
+    while (2 << bits) <= size:
+        bits += 1
+    shift = np.uint64(64 - bits)
+    slots = 1 << bits
+    if bits == 0:
+        return size
+    for place in range(size):
+        counts[values[place] >> shift] += 1
+    total = 0
+    for slot in range(slots):
+        here = counts[slot]
+        counts[slot] = total
+        total += here
+    for place in range(size):
+        slot = values[place] >> shift
+        spare[counts[slot]] = values[place]
+        counts[slot] += 1
+    counts[:slots] = 0
+    kept = 0
+    for place in range(size):
+        value = spare[place]
+        at = kept
+        while at > 0 and values[at - 1] > value:
+            at -= 1
+        if at > 0 and values[at - 1] == value:
+            continue
+        for behind in range(kept, at, -1):
+            values[behind] = values[behind - 1]
+        values[at] = value
+        kept += 1
+    return kept
 
 
 @kernel

@@ -39,6 +39,36 @@ def sets_of(texts: list[str], size: int = 5, unit: int = WORDS) -> list[set[int]
     return [set(one.tolist()) for one in found]
 
 
+_MASK = (1 << 64) - 1
+
+
+def _mixed(value: int) -> int:
+    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return value ^ value >> 33
+
+
+def _word_hash(word: str) -> int:
+    value = 0x9AE16A3B2F90404F
+    for letter in word:
+        value = (value ^ ord(letter)) * 0x100000001B3 & _MASK
+    return _mixed(value)
+
+
+def reference_hashes(text: str, size: int) -> set[int]:
+    """The numbers themselves, of a text with more words than symbols."""
+    words = [_word_hash(word) for word in reference_words(text)]
+    count = min(size, len(words))
+    short = count if len(words) < size else 0
+    rolls = []
+    for at in range(len(words) - count + 1):
+        roll = 0
+        for word in words[at : at + count]:
+            roll = (roll * 0xD6E8FEB86659FD93 + word) & _MASK
+        rolls.append(_mixed((roll + short) & _MASK))
+    return set(rolls)
+
+
 def jaccard(one: set[int] | set[tuple[str, ...]], other: set[int] | set[tuple[str, ...]]) -> float:
     return len(one & other) / len(one | other) if one | other else 0.0
 
@@ -51,6 +81,34 @@ def test_sets_have_the_sizes_and_overlaps_of_the_reference(texts: list[str], siz
     for at in range(len(texts)):
         for other in range(at):
             assert len(found[at] & found[other]) == len(wanted[at] & wanted[other])
+
+
+# Words as long as a number has bytes, as the bytes that are looked at at once, and around both; with other letters and
+# underscores anywhere; enough for several blocks or for none.
+_WORDS = st.text(alphabet="aZ5_éЖ", min_size=1, max_size=10) | st.builds(
+    lambda letter, length, last: letter * length + last,
+    st.sampled_from("aB7"),
+    st.sampled_from([7, 8, 9, 15, 16, 17, 62, 63, 64, 65, 130]),
+    st.sampled_from(["", "q", "_", "é", "’s"]),
+)
+
+
+@given(
+    st.lists(st.lists(_WORDS, min_size=1, max_size=40), min_size=1, max_size=4),
+    st.sampled_from([" ", "\n", ", ", " — ", "\x1c"]),
+    st.integers(1, 6),
+)
+def test_shingles_are_the_numbers_that_they_always_were(texts: list[list[str]], between: str, size: int) -> None:
+    """Files between the steps of a run that was interrupted hold them, and signatures rest on them."""
+    given_texts = [between.join(["word", *words]) for words in texts]
+    assert sets_of(given_texts, size) == [reference_hashes(text, size) for text in given_texts]
+
+
+@given(st.integers(1, 200), st.integers(1, 60))
+def test_sets_are_sorted_and_hold_each_shingle_once(words: int, different: int) -> None:
+    text = " ".join(f"w{number * number % different}" for number in range(words))
+    (found,) = sets_of([text], 2)
+    assert found == reference_hashes(text, 2)
 
 
 @given(st.lists(st.text(alphabet="abc ", max_size=40), min_size=2, max_size=2), st.integers(1, 5))
