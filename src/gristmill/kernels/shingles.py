@@ -82,11 +82,15 @@ def word_tables() -> tuple[Pages, Codes]:
     kinds = flags[pages[points >> 8].astype(np.int64) * PAGE + (points & 255)]
     codes = np.where(kinds & ALNUM, points, 0).astype(np.uint32)
     codes[ord("_")] = ord("_")
-    for point in range(_HIGHEST_CASED):
-        if codes[point]:
-            lower = chr(point).lower()
-            if len(lower) == 1:
-                codes[point] = ord(lower)
+    cased = np.flatnonzero(codes[:_HIGHEST_CASED])
+    # All in one text, each between zeros, so that none is in the lower case that it has at the end of a word.
+    text = np.zeros((len(cased), 2), "<u4")
+    text[:, 0] = cased
+    lower = np.frombuffer(text.tobytes().decode("utf-32-le").lower().encode("utf-32-le"), "<u4")
+    ends = np.flatnonzero(lower == 0)
+    starts = np.append(0, ends[:-1] + 1)
+    single = ends - starts == 1
+    codes[cased[single]] = lower[starts[single]]
     for start, end in _UNSPACED:
         part = codes[start:end]
         part[part > 0] |= ALONE

@@ -16,6 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.errors import InputError
+from gristmill.kernels.sorting import stable_order
 from gristmill.ledger.record.layout import step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.source_sink import PartFile, SinkStage
@@ -140,7 +141,7 @@ def sorted_by_key(table: pa.Table) -> pa.Table:
     keys = column(table, table.column_names[0])
     if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
         return table.combine_chunks()
-    return table.take(pa.array(np.argsort(keys, kind="stable"))).combine_chunks()
+    return table.take(pa.array(stable_order(keys))).combine_chunks()
 
 
 def numbered(path: str, ending: str, number: int) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gristmill.kernels.sorting import stable_order
 from gristmill.kernels.union_find import group_pairs
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.sorted_runs import column
@@ -30,7 +31,7 @@ class BandGroups(RangeReader):
         if table.num_rows < 2:
             return
         hashes = column(table, "hash")
-        order = np.argsort(hashes, kind="stable")
+        order = stable_order(hashes)
         hashes = hashes[order]
         same = hashes[1:] == hashes[:-1]
         shared = np.zeros(len(order), bool)
