@@ -8,6 +8,7 @@ import html
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,22 +109,26 @@ def _write(folder: RunFolder, page: bytes, place: str) -> str:
 
 def make_page(data: Mapping[str, Any]) -> bytes:
     """The page that shows these data."""
-    theme, style, script, frame = (
-        (ASSETS / name).read_text(encoding="utf-8") for name in (THEME, "report.css", "report.js", "report.html")
+    title = (
+        "Comparison of two runs" if data["kind"] == "comparison" else f"Report: {data['run'].get('pipeline') or 'run'}"
     )
+    return fill_page("report", title, _summary(data), data)
+
+
+def fill_page(kind: str, title: str, summary: str, data: Mapping[str, Any]) -> bytes:
+    """A page with the style and the script of its kind, its data, and a summary for readers without JavaScript."""
+    files = map(ASSETS.joinpath, (THEME, f"{kind}.css", f"{kind}.js", "report.html"))
+    theme, style, script, frame = map(partial(Path.read_text, encoding="utf-8"), files)
     style = theme + style
     # Only this style and this script may run, and nothing may be loaded.
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
         "base-uri 'none'; form-action 'none'"
     )
-    title = (
-        "Comparison of two runs" if data["kind"] == "comparison" else f"Report: {data['run'].get('pipeline') or 'run'}"
-    )
     parts = {
         "policy": html.escape(policy),
         "title": html.escape(title),
-        "summary": html.escape(_summary(data)),
+        "summary": html.escape(summary),
         "style": style,
         "data": _island(data),
         "script": script,
