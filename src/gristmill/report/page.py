@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from gristmill.errors import OutputError
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import RECORD_FILES, RunFolder
 from gristmill.ledger.record.run_record import with_checksum
 from gristmill.observe.events import EventStream, Notice
 from gristmill.report.contents import AFTER_RUN, WHOLE, Extent, ReportContents
@@ -54,6 +54,8 @@ def write_report(
     folder = output if isinstance(output, RunFolder) else RunFolder(output, storage_options, record_path=record_path)
     folder.require_run()
     data = ReportContents(folder, extent).collect()
+    if to is None and folder.exists(folder.record_path("profile_page")):
+        data["profile"] = RECORD_FILES["profile_page"]  # beside the report, so that a link reaches it
     return _write(folder, make_page(data), folder.record_path("report") if to is None else os.fspath(to))
 
 
@@ -117,7 +119,7 @@ def make_page(data: Mapping[str, Any]) -> bytes:
 
 def fill_page(kind: str, title: str, summary: str, data: Mapping[str, Any]) -> bytes:
     """A page with the style and the script of its kind, its data, and a summary for readers without JavaScript."""
-    files = map(ASSETS.joinpath, (THEME, f"{kind}.css", f"{kind}.js", "report.html"))
+    files = (THEME, ASSETS / f"{kind}.css", ASSETS / f"{kind}.js", ASSETS / "report.html")
     theme, style, script, frame = map(partial(Path.read_text, encoding="utf-8"), files)
     style = theme + style
     # Only this style and this script may run, and nothing may be loaded.

@@ -29,7 +29,8 @@ def stage_names(plan: ExecutionPlan, segment: Segment, session: ProfileSession) 
 
 
 def _step(plan: ExecutionPlan, session: ProfileSession) -> str:
-    return "" if plan.name == session.pipeline else f"{plan.name}, "
+    step = plan.name.removeprefix(f"{session.pipeline}: ")
+    return "" if step == session.pipeline else f"{step}, "
 
 
 def _shown_name(stage: ProcessingStage[Any, Any]) -> str:
