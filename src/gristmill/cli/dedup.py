@@ -19,7 +19,7 @@ from gristmill.cli.main import (
     print_json,
     record_option,
 )
-from gristmill.cli.run import error_budget_option, executor_options, metrics_options, salvage_option
+from gristmill.cli.run import error_budget_option, executor_options, metrics_options, profile_option, salvage_option
 from gristmill.errors import UsageError
 from gristmill.execution.late_imports import defer_imports
 
@@ -101,6 +101,7 @@ STEPS = {
 @click.option(
     "--embedding-field", metavar="COLUMN", help="semantic: take embeddings from this column instead of a model."
 )
+@profile_option
 @metrics_options
 @common_options
 @click.pass_context
@@ -122,6 +123,7 @@ def command(
     list_only: bool,
     metrics_port: int | None,
     metrics_file: str | None,
+    profile: bool,
     **options: Any,
 ) -> None:
     """Remove duplicate documents.
@@ -157,7 +159,7 @@ def command(
 
     marks_resumable()
     with closing(make_listener("off" if quiet else "auto")) as display:
-        facts: dict[str, Any] = workflow.run(
+        result = workflow.run(
             executor=engine,
             fresh=fresh,
             error_budget=error_budget,
@@ -166,11 +168,19 @@ def command(
             progress=False,
             metrics_port=metrics_port,
             metrics_file=metrics_file,
-        ).metadata
+            profile=profile,
+        )
+    facts: dict[str, Any] = result.metadata
     if as_json:
-        print_json({"status": "done", **facts})
+        figures = {} if result.profile is None else {"profile": result.profile.figures()}
+        print_json({"status": "done", **facts, **figures})
     elif not quiet:
         echo("\n".join(summary(facts)))
+        if result.profile is not None:
+            from gristmill.cli.profile_view import print_profile
+            from gristmill.cli.report_view import make_console
+
+            print_profile(result.profile, workflow.folder.record, make_console())
     ctx.exit(QUARANTINED if facts["quarantined"] else DONE)
 
 

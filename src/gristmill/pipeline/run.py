@@ -38,6 +38,7 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import settled
 
 if TYPE_CHECKING:
+    from gristmill.observe.profile.profile import Profile
     from gristmill.pipeline.pipeline import Pipeline
 
 NEEDS_ALL = attrgetter("needs_all_documents")
@@ -109,6 +110,8 @@ class RunResult(list[Task[Any]]):
     """
 
     _repr_html_ = notebook.of_result
+    profile: Profile | None = None
+    """Where the time went, of a run with `profile=True`."""
 
     def __init__(self, tasks: Iterable[Task[Any]], report: RunReport) -> None:
         super().__init__(tasks)

@@ -11,7 +11,7 @@ import itertools
 import os
 import selectors
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
@@ -76,6 +76,9 @@ class Engine:
         gpu_names: What each GPU slot is called in `CUDA_VISIBLE_DEVICES`.
         modules: What is better imported once than in every worker.
         limits: What a worker may take.
+
+    Attributes:
+        sampled: Makes the work of a worker, given with its segment and number, work that is sampled; for a profile.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Engine:
         self.gpu_names = gpu_names
         self.modules = modules
         self.limits = limits
+        self.sampled: Callable[[Callable[..., object], int, int], Callable[..., object]] | None = None
         self.events = work.events
         self._code = [pickled(segment, plan.settings) for segment in plan.segments]
         self._source: Iterator[Any] = work.tasks()
@@ -224,10 +228,12 @@ class Engine:
         )
         # Empty for a worker without a GPU: it must not find one either.
         env = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpu_names[device] for device in action.gpus)}
+        work: Callable[..., object] = partial(worker_process.main, prepare)
+        work = work if self.sampled is None else self.sampled(work, action.segment, number)
         try:
             # While nobody works yet, an interrupt need not wait until the fork server has imported everything.
             with self._interrupts.may_cut(not self._assigned):
-                process = start_worker(partial(worker_process.main, prepare), env=env)
+                process = start_worker(work, env=env)
         except KeyboardInterrupt:
             # The start may have been cut in the middle; the next run gets a new fork server.
             stop_server()

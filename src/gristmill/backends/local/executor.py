@@ -41,6 +41,7 @@ class LocalExecutor(BaseExecutor):
     """
 
     name: ClassVar[str] = "local"
+    can_profile = True
 
     def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
         super().__init__(config, ignore_head_node)
@@ -60,7 +61,13 @@ class LocalExecutor(BaseExecutor):
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
         if self._runs_here(plan, work):
-            run_in_process(plan, work, time_limit_s=self.settings.time_limit_s)
+            if self.profile is None:
+                run_in_process(plan, work, time_limit_s=self.settings.time_limit_s)
+                return
+            from gristmill.backends.local.sampled_worker import stage_names
+
+            with self.profile.in_process([stage_names(plan, one, self.profile) for one in plan.segments]) as steps:
+                run_in_process(plan, work, time_limit_s=self.settings.time_limit_s, step_logs=steps)
             return
         from gristmill.backends.local.engine import Engine
         from gristmill.backends.local.fork_server import start_server
@@ -81,7 +88,17 @@ class LocalExecutor(BaseExecutor):
             sweep(bases=[base])
         with SharedFolder.create(uuid.uuid4().hex[:12], base=base) as folder:
             gpus = gpu_names(self.settings.num_gpus)
-            Engine(plan, work, state, folder, gpus, [*modules, *packages], limits=limits).run()
+            engine = Engine(plan, work, state, folder, gpus, [*modules, *packages], limits=limits)
+            if self.profile is None:
+                engine.run()
+                return
+            from gristmill.backends.local.sampled_worker import collect, sampled
+
+            engine.sampled = partial(sampled, plan, self.profile, folder)
+            try:
+                engine.run()
+            finally:
+                collect(folder, self.profile)
 
     def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
         """Whether worker processes would be of no use."""

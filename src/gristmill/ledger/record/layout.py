@@ -39,6 +39,8 @@ RECORD_FILES = {
     "left_out": "left_out.jsonl",
     "stdin": "stdin.jsonl",
     "labels": "labels.jsonl",
+    "profile": "profile.json",
+    "profile_page": "profile.html",
 }
 """Files in the record folder that belong to a run as a whole."""
 PARTITION_FILES = {
