@@ -23,9 +23,11 @@ def packed_int8_weights(weight: torch.Tensor) -> torch.Tensor:
     return packed
 
 
-def int8_product(rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
-    """The product of rows of bytes with packed weights, in float32, times the scale of each output."""
+def int8_product(
+    rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """The product of rows of bytes with packed weights, in float32, times the scale of each output, plus its bias."""
     product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-        rows, 1.0, 0, packed, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
+        rows, 1.0, 0, packed, scale, zero, bias, 1.0, 0, torch.float32, "none", [], ""
     )
     return product

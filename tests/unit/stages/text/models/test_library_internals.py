@@ -43,7 +43,7 @@ def test_rows_of_bytes_are_multiplied_exactly_and_torch_documents_no_such_produc
     rows = torch.randint(0, 256, (3, 8), generator=generator).to(torch.uint8)
     weight = torch.randint(-60, 61, (5, 8), generator=generator).to(torch.int8)
     scale, zero = torch.rand(5, generator=generator) + 0.5, torch.zeros(5, dtype=torch.int32)
-    found = torch_internals.int8_product(rows, torch_internals.packed_int8_weights(weight), scale, zero)
+    found = torch_internals.int8_product(rows, torch_internals.packed_int8_weights(weight), scale, zero, None)
     assert torch.allclose(found, (rows.float() @ weight.float().T) * scale)
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.nn.functional.linear(rows, weight)
