@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.early_start import start_for_files
+from gristmill.cli.early_start import DEDUP_STEPS, start_for_files
 from gristmill.cli.main import (
     DONE,
     QUARANTINED,
@@ -24,17 +24,6 @@ from gristmill.errors import UsageError
 from gristmill.execution.late_imports import defer_imports
 
 KINDS = ("exact", "fuzzy", "semantic")
-
-_SHARED_STEPS = (
-    "gristmill.stages.text.io.reader:JsonlReader",
-    "gristmill.stages.deduplication.sorted_runs",
-    "gristmill.stages.deduplication.removal",
-)
-STEPS = {
-    "exact": (*_SHARED_STEPS, "gristmill.stages.deduplication.exact.steps"),
-    "fuzzy": (*_SHARED_STEPS, "gristmill.stages.deduplication.fuzzy.signatures"),
-}
-"""What workers import for the kinds that need no model."""
 
 
 @click.command("dedup")
@@ -141,8 +130,8 @@ def command(
     gristmill dedup fuzzy unique/ clean/ --threshold 0.75 --keep longest
     gristmill dedup semantic clean/ distinct/ --eps 0.05
     """
-    if (executor or "local") == "local" and workers != 0 and kind in STEPS:
-        start_for_files(inputs, STEPS[kind])
+    if (executor or "local") == "local" and workers != 0 and kind in DEDUP_STEPS:
+        start_for_files(inputs, DEDUP_STEPS[kind])
         defer_imports()
     engine = make_engine(executor, workers, memory_budget)
     with before_the_run():

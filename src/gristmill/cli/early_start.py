@@ -37,6 +37,34 @@ def start_for_files(paths: object, modules: Sequence[str]) -> bool:
     return True
 
 
+_SHARED_STEPS = (
+    "gristmill.stages.text.io.reader:JsonlReader",
+    "gristmill.stages.deduplication.sorted_runs",
+    "gristmill.stages.deduplication.removal",
+)
+DEDUP_STEPS = {
+    "exact": (*_SHARED_STEPS, "gristmill.stages.deduplication.exact.steps"),
+    "fuzzy": (*_SHARED_STEPS, "gristmill.stages.deduplication.fuzzy.signatures"),
+}
+"""What workers import for the kinds of deduplication that need no model."""
+
+
+def start_for_dedup(arguments: Sequence[str]) -> bool:
+    """Start it for a command of `gristmill dedup` that has not been looked at yet.
+
+    A command that says where or with how many workers to run, or that only asks, is left alone.
+    """
+    kind = arguments[0] if arguments else ""
+    if kind not in DEDUP_STEPS or not {"-h", "--help", "--plan"}.isdisjoint(arguments):
+        return False
+    for argument in arguments:
+        if argument.startswith(("--workers", "--executor")):
+            return False
+    # Without the last one, which is the output. Values of options are mostly no files.
+    paths = [argument for argument in arguments[1:] if not argument.startswith("-")]
+    return start_for_files(paths[:-1], DEDUP_STEPS[kind])
+
+
 def _modules(recipe: Recipe) -> list[str]:
     """Where the recipe's stages come from, as far as they are ours; others are loaded when the pipeline is built."""
     from gristmill.recipes.names import NAMES

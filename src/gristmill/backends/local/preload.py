@@ -32,13 +32,11 @@ from gristmill.observe.memory import process_start_time
 EVERY_WORKER: tuple[str, ...] = (
     "numpy",
     "pyarrow",
-    "pyarrow.compute",
     "pyarrow.ipc",
-    "pyarrow.parquet",
+    "pyarrow.parquet:ParquetFile",
     "numba",
     "orjson",
     "cloudpickle",
-    "fsspec",
     "gristmill.backends.local.worker",
 )
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from gristmill.errors import MissingColumnError
 from gristmill.kernels.hashing import Hashes, hash_column
 from gristmill.ledger.record.trail import QUARANTINED, Decisions, Identity, Rows, Trail
+from gristmill.storage.arrow_functions import call_function
 
 if TYPE_CHECKING:
     from gristmill.tasks.document import DocumentBatch
@@ -253,7 +254,11 @@ def ids_of_rows(identities: Iterable[Identity], rows: Rows) -> pa.Array:
     there = np.concatenate([identity.rows for identity in known])
     order = np.argsort(there, kind="stable")
     there = there[order]
-    ids = pa.chunked_array([identity.ids.cast(pa.large_string()) for identity in known], pa.large_string())
+    texts = []
+    for identity in known:
+        ids = identity.ids
+        texts.append(ids if ids.type == pa.large_string() else ids.cast(pa.large_string()))
+    ids = pa.chunked_array(texts, pa.large_string())
     at = np.minimum(np.searchsorted(there, rows), len(there) - 1)
-    taken = ids.take(pa.array(order[at], mask=(there[at] != rows) | (rows < 0)))
+    taken = call_function("take", [ids, pa.array(order[at], mask=(there[at] != rows) | (rows < 0))])
     return pa.concat_arrays(taken.chunks) if taken.num_chunks != 1 else taken.chunk(0)

@@ -17,6 +17,7 @@ from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.sorted_runs import column
 from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
+from gristmill.storage.arrow_functions import call_function
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
@@ -94,8 +95,8 @@ def removals_of_equals(table: pa.Table) -> pa.Table:
     columns = [
         pa.array(document[removed]),
         pa.array(document[kept_by]),
-        ids.take(pa.array(removed)),
-        ids.take(pa.array(kept_by)),
+        call_function("take", [ids, pa.array(removed)]),
+        call_function("take", [ids, pa.array(kept_by)]),
         pa.array(np.ones(len(removed))),
     ]
     return pa.table(columns, schema=REMOVALS)
