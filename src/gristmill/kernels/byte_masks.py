@@ -1,6 +1,6 @@
 """Classes of 64 bytes at a time as bit masks, for kernels that walk over text.
 
-LLVM compares the bytes in whatever vectors the processor has; the mask of a class has bit `i` set when byte `i` is in it.
+LLVM compares the bytes in whatever vectors the processor has. Bit `i` of a class's mask says whether byte `i` is in it.
 """
 
 from __future__ import annotations

@@ -29,9 +29,7 @@ WIDTH = 9
 CHARS, FIRST_SET, SECOND_SET, LINES, LONGEST_LINE = range(5)
 
 _ALPHANUMERIC = LETTERS + DIGITS
-_masks = byte_masks(
-    CONTINUATIONS, LETTERS, DIGITS, b"\n?!,.", b"\t\n\r\b ", b"()[]{}", b"#", b":", LEADS
-)
+_masks = byte_masks(CONTINUATIONS, LETTERS, DIGITS, b"\n?!,.", b"\t\n\r\b ", b"()[]{}", b"#", b":", LEADS)
 # Which bytes continue a URL: 1 for those allowed as they are, 2 for the sign of a percent escape, 4 for hex.
 _URL = byte_table({1: _ALPHANUMERIC + b"$-_@.&+/:=?#~!*(),", 2: b"%", 4: string.hexdigits.encode()})
 

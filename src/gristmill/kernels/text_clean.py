@@ -53,7 +53,7 @@ _CURLY = 2
 _KELVIN = 4  # or another character that begins as the Kelvin sign does
 
 # What can begin a line break, and those marks.
-_masks = byte_masks(b"\x0a\x0b\x0c\x0d\x1c\x1d\x1e\xc2\xe2", b"[", b"{", b"\xe2")
+_masks = byte_masks(b"\n\x0b\x0c\r\x1c\x1d\x1e\xc2\xe2", b"[", b"{", b"\xe2")
 _EDIT = np.frombuffer(b"[edit]", dtype=np.uint8)
 _CITATION = np.frombuffer(b"[citation needed]", dtype=np.uint8)
 

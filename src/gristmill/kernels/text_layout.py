@@ -41,9 +41,9 @@ SHORT_LINES = 11  # lines between newlines, not blank, of at most a given number
 WIDTH = 12
 
 
-# Newlines, what can begin another line break or an ellipsis, and full stops.
-_masks = byte_masks(b"\n", b"\x0a\x0b\x0c\x0d\x1c\x1d\x1e\xc2\xe2", b".")
-_WORD_TOP = np.uint64(63)
+# What can begin a line break or an ellipsis character, and full stops.
+_masks = byte_masks(b"\n\x0b\x0c\r\x1c\x1d\x1e\xc2\xe2", b".")
+_newline_mask = byte_masks(b"\n")
 
 
 @leaf
@@ -107,12 +107,12 @@ def _scan(data, begin, end, short, pages, flags, starts, lengths, counts):
     run = 0
     at = begin
     while at < end:
-        newlines, special, dots = _masks(data, at, end)
+        special, dots = _masks(data, at, end)
         if dots & (dots << ONE) or (run and dots & ONE):
             run = _add_dots(dots, run, counts)
         else:
             counts[ELLIPSES] += run // 3
-            run = np.int64(dots >> _WORD_TOP)
+            run = int(dots >> np.uint64(63))
         while special:
             stop = at + trailing_zeros(special)
             byte = data[stop]
@@ -149,7 +149,7 @@ def _paragraphs(data, begin, end, starts, lengths):
     line = begin
     at = begin
     while at < end:
-        newlines, _, _ = _masks(data, at, end)
+        (newlines,) = _newline_mask(data, at, end)
         while newlines:
             stop = at + trailing_zeros(newlines)
             newlines &= newlines - ONE

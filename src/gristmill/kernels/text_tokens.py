@@ -27,11 +27,10 @@ from gristmill.kernels.byte_masks import (
     write_places,
 )
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.machine import bit_count, trailing_zeros
+from gristmill.kernels.machine import trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
 from gristmill.kernels.unicode_classes import ALPHA, PUNCTUATION, TERMINAL, class_tables
 from gristmill.kernels.utf8 import (
-    HIGH_BITS,
     ONE,
     SPACE,
     ZERO,
@@ -363,7 +362,7 @@ def _stop_table(stop_words: tuple[str, ...]) -> tuple[npt.NDArray[np.uint64], In
     numbers = np.array([int.from_bytes(word, "little") for word in encoded], dtype=np.uint64)
     mixed = [int(number) * int(_MIX) % 2**64 >> int(_SHIFT) for number in numbers]
     size = 64
-    while size < 4096 and len({value % size for value in mixed}) < len(mixed) or size < 4 * len(mixed):
+    while size < 4 * len(mixed) or (size < 4096 and len({value % size for value in mixed}) < len(mixed)):
         size *= 2
     keys, lengths = np.zeros(size, np.uint64), np.zeros(size, np.int64)
     for number, word, value in zip(numbers, encoded, mixed, strict=True):

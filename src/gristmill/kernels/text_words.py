@@ -233,7 +233,7 @@ def _longest(data, at, words, openings, longest):
 
 @routine
 def _count_alphabetic(data, at, openings, words, past, last, pages, flags):
-    """How many words without an ASCII letter are alphabetic: those that end before the places `past`, and the `last`."""
+    """How many words without an ASCII letter are alphabetic: those that end before places of `past`, and the `last`."""
     found = 0
     while openings:
         bit = trailing_zeros(openings)
@@ -287,7 +287,7 @@ def _words(data, offsets, alive, pages, flags, out):
             total += bit_count(words & ~continuing)
             if longest == 0 or (longest < BLOCK and _has_longer(words, longest)):
                 longest = _longest(data, at, words, openings, longest)
-            # A carry runs from the beginning of each word to its first letter. Where it gets past the end there is none.
+            # A carry runs from the beginning of each word to its first letter. If it gets past the end there is none.
             others = words & ~letters
             carried = others + (openings & others)
             past = carried & ~words
@@ -304,7 +304,7 @@ def _words(data, offsets, alive, pages, flags, out):
             typical = _common_openings(data, at, end, openings, closings)
             common += bit_count(typical)
             if count == 0 and openings:
-                first_common = np.int64((typical >> np.uint64(trailing_zeros(openings))) & ONE)
+                first_common = int((typical >> np.uint64(trailing_zeros(openings))) & ONE)
             count += found
             at += size
         _store(out[row], count, total, longest, symbols, alphabetic, common, first_common)
