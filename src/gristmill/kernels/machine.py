@@ -180,19 +180,26 @@ def high_mask(typing: Any, address: Any) -> Any:
 
 
 @intrinsic
-def pair_mask(typing: Any, address: Any, distance: Any, one: Any, other: Any) -> Any:
-    """One bit per byte from `address` on that is `one` and has `other` so far behind it; `WIDTH` bytes of both are read."""
+def pair_mask(typing: Any, address: Any, distance: Any, one: Any, other: Any, fold: Any) -> Any:
+    """One bit per byte from `address` on that is `one` and has `other` at a distance behind it.
+
+    The bits of `fold` are set in all bytes before they are compared. `WIDTH` bytes are read at either place.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        def equal(place: Any, value: Any) -> Any:
-            single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), builder.trunc(value, _BYTE), _LANE)
-            wanted = builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _FIRST_LANE)
-            return builder.icmp_unsigned("==", _load(builder, place, _VECTOR), wanted)
+        nothing = ir.Constant(_VECTOR, ir.Undefined)
 
-        address, distance, one, other = args
+        def spread(value: Any) -> Any:
+            single = builder.insert_element(nothing, builder.trunc(value, _BYTE), _LANE)
+            return builder.shuffle_vector(single, nothing, _FIRST_LANE)
+
+        def equal(place: Any, value: Any) -> Any:
+            return builder.icmp_unsigned("==", builder.or_(_load(builder, place, _VECTOR), spread(fold)), spread(value))
+
+        address, distance, one, other, fold = args
         return _mask(builder, builder.and_(equal(address, one), equal(builder.add(address, distance), other)))
 
-    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+    return types.int64(types.int64, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
