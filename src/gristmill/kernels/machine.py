@@ -96,6 +96,17 @@ def store_byte(typing: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def store_word(typing: Any, address: Any, value: Any) -> Any:
+    """Write an integer as the eight bytes at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(builder, args[1], args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
 def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     """Copy `count` bytes; the two ranges do not overlap."""
 

@@ -200,8 +200,8 @@ def _most_frequent(places, found, origins, counts):
     """Where the most frequent n-gram first occurs, and how often it does; the earliest of those that tie."""
     for at in range(found):
         counts[origins[places[at]]] = 1
-    first = 0
-    most = 1
+    first = np.int64(0)
+    most = np.int64(1)
     for at in range(found):
         origin = np.int64(origins[places[at]])
         times = np.int64(counts[origin]) + 1

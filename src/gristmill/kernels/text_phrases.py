@@ -1,7 +1,7 @@
 """Fixed phrases, found whatever their case, and the paragraphs that hold one.
 
-Each phrase is looked for at three rare letters in it, which phrases share where they can: many bytes at once are compared
-with those letters, and with whole phrases only where they stand.
+Each phrase is looked for at three rare letters in it, which phrases share where they can: many bytes at once are
+compared with those letters, and with whole phrases only where they stand.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _letters_at(data, at):
 
 @leaf
 def _letter_hits(data, at, end, a, b, c, d, e):
-    """One bit for each of the next `BLOCK` bytes from which on there are the letters of a group, whatever their case."""
+    """One bit for each of the next `BLOCK` bytes with which the letters of a group begin, whatever their case."""
     if at + 2 + BLOCK <= len(data):
         base = address_of(data) + at
         return np.uint64(
@@ -110,7 +110,7 @@ def _letter_hits(data, at, end, a, b, c, d, e):
     found = 0
     for step in range(min(end - at - 2, BLOCK)):
         here = _letters_at(data, at + step)
-        if here == a or here == b or here == c or here == d or here == e:
+        if here in (a, b, c, d, e):
             found |= 1 << step
     return np.uint64(found)
 
