@@ -173,7 +173,9 @@ def _joined(data, word_starts, word_ends, bounds, alive, sizes, out):
         _join(data, word_starts, word_ends, bounds[row], words, joined, offsets)
         found = -1
         for head in _HEADS:
-            found = _repeated_heads(joined, offsets, words + 1 - shortest, shortest, head, found, candidates, hashes, marks)
+            found = _repeated_heads(
+                joined, offsets, words + 1 - shortest, shortest, head, found, candidates, hashes, marks
+            )
         for position in range(len(sizes)):
             n = sizes[position]
             if n > shortest and found:
