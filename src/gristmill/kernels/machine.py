@@ -98,6 +98,17 @@ def store_byte(typing: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def store_word(typing: Any, address: Any, value: Any) -> Any:
+    """Write an integer as the eight bytes at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(builder, args[1], args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
 def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     """Copy `count` bytes; the two ranges do not overlap."""
 
@@ -170,19 +181,26 @@ def high_mask(typing: Any, address: Any) -> Any:
 
 
 @intrinsic
-def pair_mask(typing: Any, address: Any, distance: Any, one: Any, other: Any) -> Any:
-    """One bit per byte from `address` on that is `one` and has `other` so far behind it; `WIDTH` bytes of both are read."""
+def pair_mask(typing: Any, address: Any, distance: Any, one: Any, other: Any, fold: Any) -> Any:
+    """One bit per byte from `address` on that is `one` and has `other` at a distance behind it.
+
+    The bits of `fold` are set in all bytes before they are compared. `WIDTH` bytes are read at either place.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        def equal(place: Any, value: Any) -> Any:
-            single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), builder.trunc(value, _BYTE), _LANE)
-            wanted = builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _FIRST_LANE)
-            return builder.icmp_unsigned("==", _load(builder, place, _VECTOR), wanted)
+        nothing = ir.Constant(_VECTOR, ir.Undefined)
 
-        address, distance, one, other = args
+        def spread(value: Any) -> Any:
+            single = builder.insert_element(nothing, builder.trunc(value, _BYTE), _LANE)
+            return builder.shuffle_vector(single, nothing, _FIRST_LANE)
+
+        def equal(place: Any, value: Any) -> Any:
+            return builder.icmp_unsigned("==", builder.or_(_load(builder, place, _VECTOR), spread(fold)), spread(value))
+
+        address, distance, one, other, fold = args
         return _mask(builder, builder.and_(equal(address, one), equal(builder.add(address, distance), other)))
 
-    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+    return types.int64(types.int64, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @intrinsic

@@ -68,7 +68,9 @@ def _same_words(data, starts, ends, one, other, count):
         if length <= 16 and max(begin, again) + 8 <= len(data):
             mask = _MASKS[min(length, 8)]
             rest = max(length - 8, 0)
-            different = (load8(data, begin) ^ load8(data, again)) | (load8(data, begin + rest) ^ load8(data, again + rest))
+            different = (load8(data, begin) ^ load8(data, again)) | (
+                load8(data, begin + rest) ^ load8(data, again + rest)
+            )
             if different & mask:
                 return False
         elif not same_bytes(data, begin, again, length):
@@ -198,8 +200,8 @@ def _most_frequent(places, found, origins, counts):
     """Where the most frequent n-gram first occurs, and how often it does; the earliest of those that tie."""
     for at in range(found):
         counts[origins[places[at]]] = 1
-    first = 0
-    most = 1
+    first = np.int64(0)
+    most = np.int64(1)
     for at in range(found):
         origin = np.int64(origins[places[at]])
         times = np.int64(counts[origin]) + 1
@@ -255,7 +257,7 @@ def _occurrences(data, begin, end, pattern, length):
     # A text made for it could have nearly the whole pattern compared at every place.
     patience = 4 * (end - begin) + 1024
     while at + length <= end and at + far + WIDTH <= len(data) and patience > 0:
-        hits = np.uint64(pair_mask(base + at + near, far - near, one, other))
+        hits = np.uint64(pair_mask(base + at + near, far - near, one, other, 0))
         while hits:
             place = at + trailing_zeros(hits)
             hits &= hits - ONE
