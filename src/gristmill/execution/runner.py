@@ -267,7 +267,7 @@ class SegmentRunner:
         index, row = 0, 0
         items: Iterator[Task[Any]] | None = None
         ready: list[Task[Any]] = []
-        # One more than is handed on, by which the last one is known; a worker that writes whole partitions knows anyway.
+        # One more than is handed on, by which the last one is known as such; whoever writes whole partitions need not.
         ahead = 1 if self.whole_partitions else 2
         while True:
             start = clock()
