@@ -7,7 +7,7 @@ keys, a key that is missing rather than null) is lost on the way through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any
 
@@ -39,6 +39,8 @@ from gristmill.storage.json_columns import (
     string_parts,
 )
 
+# So much stays in the processor's cache between being put together and being written.
+_PIECE_BYTES = 1 << 19
 _CAUSES = {
     json_values.MALFORMED: "malformed_json",
     json_values.NOT_AN_OBJECT: "not_an_object",
@@ -336,18 +338,9 @@ class JsonRecords:
         records = self._without(drop) if drop else self
         if new:
             return records._encode_changed(new)
-        lines = records._lines()
-        if lines is not None:
-            return lines
         out = np.empty(records.nbytes + len(self), np.uint8)
         json_write.gather(records.buffer.ctypes.data, records.starts, records.ends, ord("\n"), out)
         return out
-
-    def _lines(self) -> Bytes | None:
-        """The records as they lie in the buffer, if they are all of its lines from the first to the last."""
-        if not len(self) or self.ends[-1] == len(self.buffer) or (self.starts[1:] - self.ends[:-1] != 1).any():
-            return None
-        return self.buffer[self.starts[0] : self.ends[-1] + 1] if (self.buffer[self.ends] == 10).all() else None
 
     def _encode_fields(self, fields: Sequence[str], new: Mapping[str, Pieces]) -> Bytes:
         self._find([name for name in fields if name not in new or (new[name].lengths < 0).any()])
@@ -430,3 +423,40 @@ class JsonRecords:
         field = self._fields[name]
         lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)
         return Pieces(self.buffer, field.starts + self.buffer.ctypes.data, lengths)
+
+
+class RecordLines:
+    """Records that are written as they came, piece by piece: what `JsonRecords.encode` gives, without holding it.
+
+    Attributes:
+        records: The records.
+        nbytes: The size of all lines.
+    """
+
+    __slots__ = ("nbytes", "records")
+
+    def __init__(self, records: JsonRecords) -> None:
+        self.records = records
+        self.nbytes = records.nbytes + len(records)
+
+    def __iter__(self) -> Iterator[Bytes]:
+        """Whole lines, valid until the next ones; none are copied where the records are neighbours in their buffer."""
+        buffer, starts, ends = self.records.buffer, self.records.starts, self.records.ends
+        if (
+            len(starts)
+            and ends[-1] < len(buffer)
+            and (starts[1:] - ends[:-1] == 1).all()
+            and (buffer[ends] == 10).all()
+        ):
+            yield buffer[starts[0] : ends[-1] + 1]
+            return
+        sizes = np.cumsum(ends - starts + 1)
+        out, first = NO_BYTES, 0
+        while first < len(starts):
+            done = int(sizes[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(sizes, done + _PIECE_BYTES, "right")))
+            if len(out) < sizes[last - 1] - done:
+                out = np.empty(max(_PIECE_BYTES, int(sizes[last - 1]) - done), np.uint8)
+            used = json_write.gather(buffer.ctypes.data, starts[first:last], ends[first:last], ord("\n"), out)
+            yield out[:used]
+            first = last

@@ -274,7 +274,7 @@ class _FileReader:
         if self._left_out is not None:
             self._bad.append(replace(self._left_out, row=self.row))
             self.row += 1
-            yield self._empty_block(np.empty(0, np.uint8))
+            yield self._empty_block()
             return
         path, offset = self._part.path, 0
         if codec_of(path) != "none" or self._part.end < 0:
@@ -332,7 +332,8 @@ class _FileReader:
                     yield block
                     del block
             offset += complete
-            tail = buffer[complete:filled]
+            tail = buffer[complete:filled].copy()
+            del buffer, newlines  # the next block takes their memory
             if ended:
                 if self._damage is not None:
                     self._report_damage(self._damage, tail, offset)
@@ -343,7 +344,7 @@ class _FileReader:
                 buffer = self._with_room(tail)
                 used = scanned = len(tail)
         if self._bad:
-            yield self._empty_block(buffer)
+            yield self._empty_block()
 
     def _with_room(self, tail: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A fresh buffer that starts with `tail` and has room for more."""
@@ -398,10 +399,10 @@ class _FileReader:
             buffer = buffer[:used].copy()  # a block that waits for more small files must not be mostly empty
         return RecordBlock(buffer, starts, ends, rows, starts + offset, [(first, self._file)], bad)
 
-    def _empty_block(self, buffer: NDArray[np.uint8]) -> RecordBlock:
+    def _empty_block(self) -> RecordBlock:
         none = np.empty(0, np.int64)
         bad, self._bad = self._bad, []
-        return RecordBlock(buffer[:0].copy(), none, none, none, none, [(bad[0].row, self._file)], bad)
+        return RecordBlock(np.empty(0, np.uint8), none, none, none, none, [(bad[0].row, self._file)], bad)
 
     def _oversized(self, row: int, offset: int, raw: bytes, size: int) -> BadRecord:
         limit = self._max_record_bytes

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from gristmill.backends.local.fork_server import COMPILER
 from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import TaskEnd
-from gristmill.observe.memory import descendants, measure_tree
+from gristmill.observe.memory import descendants, forget_code, measure_tree
 
 _PERIOD_S = 0.25
 _SHARE = 0.05
@@ -99,6 +100,7 @@ class MemoryMonitor:
         self._over.set()
 
     def _measure(self) -> None:
+        forget_code(COMPILER)  # kernels are loaded and run by the workers
         pause = 0.0
         while not self._over.wait(pause):
             begun = time.monotonic()

@@ -87,6 +87,7 @@ class JsonlReaderStage(ReaderStage):
             batch = self._batch(block, task.dataset_name, room)
             room = max(0, room + batch.num_items - len(block.rows))
             yield batch
+            del batch, block  # the next block takes their memory
 
     def _batch(self, block: RecordBlock, dataset_name: str, room: int) -> DocumentBatch:
         known = self.hints if self.fields is None else self.fields
