@@ -21,7 +21,7 @@ from gristmill.kernels import hashing
 from gristmill.observe.profile.call_site import called_frame
 from gristmill.observe.profile.kinds import KERNELS, KINDS, WAIT, Frame, kind_of, origin, shown_file
 from gristmill.observe.profile.profile import BETWEEN, DRIVER, add_up
-from gristmill.observe.profile.sampler import Sampler
+from gristmill.observe.profile.sampler import INTERVAL_S, Sampler
 from gristmill.observe.profile.session import ProfileSession
 
 PACKAGE = os.path.dirname(gristmill.__file__)
@@ -170,6 +170,24 @@ def test_seconds_add_up_to_the_time_of_the_process_and_go_to_the_stage_at_work()
     assert by_name["second"].processor_s == pytest.approx(0.15, abs=0.04)
     assert by_name["third"].processor_s == pytest.approx(0.05, abs=0.03)
     assert profile.processes[0].seconds == pytest.approx(sum(row.seconds for row in profile.stages))
+
+
+def test_waits_are_sampled_less_often_and_end_where_work_begins() -> None:
+    places = ["waiting", "working"]
+    now = [0]
+    with Sampler("p", places, lambda: now[0]) as sampler:
+        for _ in range(3):
+            now[0] = 0
+            threading.Event().wait(0.15)
+            now[0] = 1
+            burn(0.05)
+    raw = sampler.snapshot()
+    waiting, working = add_up("p", [raw]).stages
+    assert waiting.seconds >= 0.43
+    assert working.processor_s == pytest.approx(0.15, abs=0.05)
+    assert waiting.seconds + working.seconds == pytest.approx(raw["seconds"])
+    seen = sum(stack[5] for stack in raw["stacks"] if stack[0] == 0 and not stack[1])
+    assert seen < 0.7 * waiting.seconds / INTERVAL_S
 
 
 def test_other_threads_count_with_what_they_take_of_a_processor() -> None:

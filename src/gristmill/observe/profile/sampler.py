@@ -1,4 +1,4 @@
-"""Samples what the threads of this process are doing, a hundred times a second or more, and counts the stacks.
+"""Samples what the threads of this process are doing, a hundred times a second, and counts the stacks.
 
 A thread does it, so that work in compiled code goes on meanwhile and no system call is interrupted. It needs the
 interpreter for a moment each time; asking for it sooner than usual (`_SWITCH_S`) keeps Python code between two calls
@@ -21,7 +21,9 @@ import orjson
 
 from gristmill.observe.profile.call_site import called_frame
 
-INTERVAL_S = 0.005
+INTERVAL_S = 0.01
+_IDLE_INTERVAL_S = 0.04
+"""The same while nothing happens: a process that waits need not be woken so often."""
 _SWITCH_S = 0.0005
 _FIRST_WRITE_S = 0.25
 _WRITE_SHARE = 0.005
@@ -53,7 +55,10 @@ class Sampler:
         self._calls: dict[tuple[int, int], int | None] = {}
         self._stacks: dict[tuple[int, ...], list[float]] = {}
         self._clocks: dict[int, list[float]] = {}  # native number and processor time of threads
+        self._has_clocks = False
         self._samples = 0
+        self._idle: list[float] | None = None  # the counts of what the process has been waiting in
+        self._pause = INTERVAL_S
         self._begun = self._last = self._write_at = 0.0
         self._over = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -63,7 +68,9 @@ class Sampler:
         self._main = threading.get_ident()
         self._begun = self._last = time.perf_counter()
         self._write_at = self._begun + _FIRST_WRITE_S
-        self._clocks[self._main] = [threading.get_native_id(), _processor_s(threading.get_native_id()) or 0.0]
+        native = threading.get_native_id()
+        self._clocks[self._main] = [native, _processor_s(native) or 0.0]
+        self._has_clocks = _processor_s(native) is not None
         self._switch = sys.getswitchinterval()
         sys.setswitchinterval(min(self._switch, _SWITCH_S))
         self._over.acquire()
@@ -91,7 +98,7 @@ class Sampler:
             "pid": os.getpid(),
             "seconds": self._last - self._begun,
             "samples": self._samples,
-            "has_processor_time": _processor_s(threading.get_native_id()) is not None,
+            "has_processor_time": self._has_clocks,
             "stages": list(self.stages),
             "frames": self._frames,
             "stacks": [[key[0], key[1], key[2:], *cell] for key, cell in self._stacks.items()],
@@ -101,7 +108,7 @@ class Sampler:
 
     def _run(self) -> None:
         own = threading.get_ident()
-        while not self._over.acquire(timeout=INTERVAL_S):
+        while not self._over.acquire(timeout=self._pause):
             self._sample(own)
             if self._last >= self._write_at:
                 self._write()
@@ -111,7 +118,14 @@ class Sampler:
         now, place = time.perf_counter(), self._place()
         elapsed, self._last = now - self._last, now
         self._samples += 1
-        self._count(place, 0, frames.get(self._main), elapsed, self._spent(self._main))
+        spent = self._spent(self._main)
+        if self._idle is not None:  # what is longer than the work since then was still waiting
+            waited = max(0.0, elapsed - max(spent, INTERVAL_S))
+            self._idle[0] += waited
+            elapsed -= waited
+        cell = self._count(place, 0, frames.get(self._main), elapsed, spent)
+        self._idle = cell if self._has_clocks and not spent else None
+        self._pause = INTERVAL_S if self._idle is None else min(2 * self._pause, _IDLE_INTERVAL_S)
         for ident, frame in frames.items():
             if ident not in (self._main, own):
                 spent = self._spent(ident)
@@ -120,7 +134,7 @@ class Sampler:
         if len(self._clocks) > len(frames):
             self._clocks = {ident: clock for ident, clock in self._clocks.items() if ident in frames}
 
-    def _count(self, place: int, beside: int, frame: FrameType | None, seconds: float, spent: float) -> None:
+    def _count(self, place: int, beside: int, frame: FrameType | None, seconds: float, spent: float) -> list[float]:
         key = (place, beside, *self._stack(frame))
         cell = self._stacks.get(key)
         if cell is None:
@@ -132,6 +146,7 @@ class Sampler:
         cell[0] += seconds
         cell[1] += spent
         cell[2] += 1
+        return cell
 
     def _stack(self, frame: FrameType | None) -> list[int]:
         found: list[int] = []
@@ -166,6 +181,8 @@ class Sampler:
 
     def _spent(self, ident: int) -> float:
         """Seconds that a thread was on a processor since it was last asked."""
+        if not self._has_clocks:
+            return 0.0
         clock = self._clocks.get(ident)
         now = None if clock is None else _processor_s(int(clock[0]))
         if clock is None or now is None:
