@@ -144,6 +144,8 @@ class _Layer(nn.Module):  # type: ignore[misc]
     def forward(self, tokens: torch.Tensor, packing: Packing) -> torch.Tensor:
         """The new vectors of the tokens of all documents, one document after the other."""
         three = self.project(tokens).detach().view(len(tokens), 3, self.heads, self.size)
+        if torch.is_autocast_enabled("cpu"):  # once here instead of in each product
+            three = three.to(torch.get_autocast_dtype("cpu"))
         found = [self._attend(three[group.tokens], group, packing) for group in packing.groups]
         return self.rest(torch.cat(found), tokens)
 
