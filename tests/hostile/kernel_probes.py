@@ -359,13 +359,11 @@ def _vectors(given: Given) -> None:
 def _distances(given: Given) -> None:
     lengths = given.rng.integers(1, 70, 3)
     tokens, longest, positions = int(lengths.sum()), int(lengths.max()), 5
+    scores = np.zeros((3, longest, longest), np.float32)
     products = given.rng.random((2, tokens, positions), np.float32)
-    steps = given.rng.random((2, tokens), np.float32)
     places = given.rng.integers(0, positions, 2 * longest).astype(np.uint32)
-    out = np.zeros((3, 1, longest, longest), np.float32)
-    first, second = ([guarded(array, writeable=True) for array in arrays] for arrays in (products, steps))
-    last = [guarded(array, writeable=True) for array in (places, lengths)]
-    distance_bias.distance_bias(*first, *second, *last, 0, guarded(out, writeable=True))
+    arrays = (scores, *products, places, lengths)
+    distance_bias.add_distances(*(guarded(array, writeable=True) for array in arrays))
 
 
 PROBES: dict[str, Callable[[Given], Any]] = {

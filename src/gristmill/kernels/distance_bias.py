@@ -17,41 +17,34 @@ _KEYS_AT_ONCE = 64
 
 
 @float_kernel
-def distance_bias(
-    of_queries: Any, of_keys: Any, query_steps: Any, key_steps: Any, places: Any, lengths: Any, head: int, out: Any
-) -> None:
-    """Write the bias of one head for documents whose tokens follow each other.
+def add_distances(scores: Any, of_queries: Any, of_keys: Any, places: Any, lengths: Any) -> None:
+    """Add to the scores of one head, for documents whose tokens follow each other.
 
     Args:
-        of_queries: For each token, the product of its query with each position, still to be multiplied by its step.
-        of_keys: For each token, the product of its key with each position, likewise.
-        query_steps: The factors of the first products, one for each token.
-        key_steps: The factors of the others.
+        scores: By document, query and key; only those of tokens that a document has are changed.
+        of_queries: For each token, the product of its query with each position.
+        of_keys: For each token, the product of its key with each position.
         places: The number of the position of each distance, from the most negative one on; 0 is in the middle.
         lengths: The tokens of each document.
-        head: The number of the head.
-        out: By document, head, query and key; only what belongs to real tokens is written.
     """
     middle = len(places) // 2
     start = 0
     for number in range(len(lengths)):
         length = lengths[number]
+        keys = of_keys[start:]
         for block in range(0, length, _KEYS_AT_ONCE):
             end = min(block + _KEYS_AT_ONCE, length)
-            keys, steps = of_keys[start:], key_steps[start:]
             for query in range(length):
-                row = out[number, head, query]
+                row = scores[number, query]
                 products = of_queries[start + query]
-                step = query_steps[start + query]
                 near = places[middle + query - end + 1 :]
                 for key in range(block, end):
                     place = near[np.uint64(end - 1 - key)]
-                    row[key] = products[place] * step + keys[key, place] * steps[key]
+                    row[key] += products[place] + keys[key, place]
         start += length
 
 
 def compile_all() -> None:
     """Load the kernel from the cache on disk, or compile it."""
-    products, steps = np.zeros((1, 1), np.float32), np.ones(1, np.float32)
-    places, lengths = np.zeros(2, np.uint32), np.ones(1, np.int64)
-    distance_bias(products, products, steps, steps, places, lengths, 0, np.zeros((1, 1, 1, 1), np.float32))
+    products, places = np.zeros((1, 1), np.float32), np.zeros(2, np.uint32)
+    add_distances(np.zeros((1, 1, 1), np.float32), products, products, places, np.ones(1, np.int64))

@@ -15,8 +15,6 @@ import numpy as np
 from gristmill.kernels.compiler import finite_leaf, float_kernel
 
 _ONE, _HALF, _HIGHEST, _TINY = np.float32(1), np.float32(0.5), np.float32(255), np.float32(1e-12)
-# The largest distance of a byte from 128; and 128 and a half, so that cutting off rounds to the nearest.
-_HIGHEST_CENTRED, _CENTRE = np.float32(127), np.float32(128.5)
 # z * P(z²) / Q(z²) is the error function within 2e-6 up to this z, from where on it is nearly 1. Fitted for GELU, of
 # which the error stays below 4e-6.
 _ERF_END = np.float32(3.6)
@@ -54,20 +52,6 @@ def rows_to_bytes(rows: Any, out: Any, steps: Any, lows: Any, sums: Any) -> None
             total += row[place]
         sums[number] = total
         steps[number], lows[number] = _to_bytes(row, out[number])
-
-
-@float_kernel
-def rows_to_centred_bytes(rows: Any, out: Any, steps: Any) -> None:
-    """Round each row to bytes that stand for `step * (byte - 128)`; its step is written, too."""
-    for number in range(len(rows)):
-        row = rows[number]
-        largest = _TINY
-        for place in range(len(row)):
-            largest = max(largest, abs(row[place]))
-        steps[number] = largest / _HIGHEST_CENTRED
-        factor = _HIGHEST_CENTRED / largest
-        for place in range(len(row)):
-            out[number, place] = np.uint8(np.int32(row[place] * factor + _CENTRE))
 
 
 @float_kernel
@@ -133,7 +117,6 @@ def compile_all() -> None:
     matrix, row = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
     values, shift = np.zeros((1, 1), np.uint8), np.zeros((2, 1), np.float32)
     rows_to_bytes(matrix, values, row, row.copy(), row.copy())
-    rows_to_centred_bytes(matrix, values, row.copy())
     product_to_rows(matrix, row, row, shift)
     product_to_gelu_bytes(matrix, row, row, shift, values, row.copy(), row.copy(), row.copy())
     product_to_norm(matrix, row, row, shift, matrix.copy(), row, row, 1e-5, matrix)

@@ -17,17 +17,27 @@ def cpu_has_bfloat16() -> bool:
     return any(bool(check()) for name in checks if callable(check := getattr(torch.cpu, name, None)))
 
 
+def packed_weights(weight: torch.Tensor) -> torch.Tensor:
+    """Weights in the order in which oneDNN multiplies by them; torch documents such layers for float32 alone."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+    return packed
+
+
+def packed_product(rows: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The product of rows with packed weights of the same type, plus the bias."""
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+    return product
+
+
 def packed_int8_weights(weight: torch.Tensor) -> torch.Tensor:
     """Weights in 8 bits in the order in which oneDNN multiplies by them; torch documents no product of bytes."""
     packed: torch.Tensor = torch.ops.onednn.qlinear_prepack(weight, None)
     return packed
 
 
-def int8_product(
-    rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """The product of rows of bytes with packed weights, in float32, times the scale of each output, plus its bias."""
+def int8_product(rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """The product of rows of bytes with packed weights, in float32, times the scale of each output."""
     product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-        rows, 1.0, 0, packed, scale, zero, bias, 1.0, 0, torch.float32, "none", [], ""
+        rows, 1.0, 0, packed, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
     )
     return product

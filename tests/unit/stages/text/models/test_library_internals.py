@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.mkldnn import to_mkldnn
 from transformers import AutoModelForSequenceClassification, DebertaV2Config, DebertaV2Model
 from transformers.activations import ACT2FN
 
@@ -38,12 +39,23 @@ def test_the_processor_is_asked_for_bfloat16_as_the_documented_function_tells() 
     assert lowest("torch") < (2, 13)
 
 
+def test_packed_weights_multiply_and_torch_documents_them_for_float32_alone() -> None:
+    rows, weight = torch.randn(3, 8), torch.randn(5, 8)
+    for kind in (torch.float32, torch.bfloat16):
+        packed = torch_internals.packed_weights(weight.to(kind))
+        found = torch_internals.packed_product(rows.to(kind), packed, torch.ones(5, dtype=kind))
+        assert torch.allclose(found.float(), rows @ weight.T + 1, atol=0.1 if kind is torch.bfloat16 else 1e-5)
+    # The documented layers, `torch.utils.mkldnn`, pack weights of one type only.
+    with pytest.raises((RuntimeError, AssertionError)):
+        to_mkldnn(torch.nn.Linear(8, 5).bfloat16())(rows)
+
+
 def test_rows_of_bytes_are_multiplied_exactly_and_torch_documents_no_such_product() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(0, 256, (3, 8), generator=generator).to(torch.uint8)
     weight = torch.randint(-60, 61, (5, 8), generator=generator).to(torch.int8)
     scale, zero = torch.rand(5, generator=generator) + 0.5, torch.zeros(5, dtype=torch.int32)
-    found = torch_internals.int8_product(rows, torch_internals.packed_int8_weights(weight), scale, zero, None)
+    found = torch_internals.int8_product(rows, torch_internals.packed_int8_weights(weight), scale, zero)
     assert torch.allclose(found, (rows.float() @ weight.float().T) * scale)
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.nn.functional.linear(rows, weight)

@@ -11,7 +11,6 @@ last layer computes no other.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,15 +22,14 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from gristmill.kernels.distance_bias import distance_bias
+from gristmill.kernels.distance_bias import add_distances
+from gristmill.stages.text.models.acceleration.packed_layers import with_packed_layers
 from gristmill.stages.text.models.transformers_internals import classifies_first_token, is_known_deberta
 
 # Pairs of tokens, per head, whose attention is computed together.
 _PAIRS_AT_ONCE = 512 * 512
 # A document joins the attention of a longer one if it has at least this share of its tokens.
 _SIMILAR = 0.75
-# Products with this many positions in each direction take no longer than with fewer.
-_LEAST_REACH = 64
 # What a masked token adds to a score: enough for a share of zero, and finite where all are masked.
 _MASKED = -1e30
 
@@ -78,10 +76,9 @@ class Packing:
         # From the first real token of a document to its last; what is masked between them keeps its place.
         self.inside = (real.cumsum(1) > 0) & (real.flip(1).cumsum(1).flip(1) > 0)
         self.groups = list(_groups(self.inside.sum(1).numpy(), real[self.inside]))
-        farthest = int(buckets.abs().max())
-        # Few different numbers, as weights in 8 bits are kept for each of them.
-        self.reach = min(span, max(_LEAST_REACH, 1 << farthest.bit_length()))
-        self.places = (buckets + self.reach).clamp(0, 2 * self.reach - 1).numpy().astype(np.uint32)
+        reach = min(span, int(buckets.abs().max()) + 1)
+        self.window = slice(span - reach, span + reach)
+        self.places = (buckets + reach).clamp(0, 2 * reach - 1).numpy().astype(np.uint32)
 
 
 def _groups(lengths: npt.NDArray[np.int64], real: torch.Tensor) -> Iterator[Group]:
@@ -127,32 +124,6 @@ class TokenWise(nn.Module):  # type: ignore[misc]
         return self.norm(self.outer(self.activation(self.inner(hidden))) + hidden)
 
 
-class PositionProducts(nn.Module):  # type: ignore[misc]
-    """The products of vectors of tokens with those of relative positions.
-
-    Args:
-        vectors: The vectors of the positions, by head.
-    """
-
-    def __init__(self, vectors: torch.Tensor) -> None:
-        super().__init__()
-        self.register_buffer("vectors", vectors.transpose(1, 2).contiguous(), persistent=False)
-
-    def reaches(self) -> list[int]:
-        """How many positions in each direction there may be products with."""
-        span = self.vectors.shape[2] // 2
-        return [*itertools.takewhile(span.__gt__, (_LEAST_REACH << more for more in itertools.count())), span]
-
-    def within(self, reach: int) -> torch.Tensor:
-        """The vectors of the positions up to `reach` from the middle."""
-        middle = self.vectors.shape[2] // 2
-        return self.vectors[:, :, middle - reach : middle + reach]
-
-    def forward(self, rows: torch.Tensor, head: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The products with the positions up to `reach` from the middle, and a factor for those of each row."""
-        return torch.mm(rows, self.within(reach)[head]).float(), torch.ones(len(rows))
-
-
 class _Layer(nn.Module):  # type: ignore[misc]
     """One layer; all projections of a token in one multiplication, the scale of the scores folded into the weights.
 
@@ -166,36 +137,35 @@ class _Layer(nn.Module):  # type: ignore[misc]
         own = layer.attention.self
         self.heads, self.size = own.num_attention_heads, own.attention_head_size
         self.project = _joined([(own.query_proj, _scale(own)), (own.key_proj, 1.0), (own.value_proj, 1.0)])
-        keys, queries = _position_vectors(own, relative)
-        self.of_queries, self.of_keys = PositionProducts(keys), PositionProducts(queries)
+        for name, vectors in zip(("keys", "queries"), _position_vectors(own, relative), strict=True):
+            self.register_buffer(name, vectors.transpose(1, 2).contiguous(), persistent=False)
         self.rest = TokenWise(layer)
 
     def forward(self, tokens: torch.Tensor, packing: Packing) -> torch.Tensor:
         """The new vectors of the tokens of all documents, one document after the other."""
         three = self.project(tokens).detach().view(len(tokens), 3, self.heads, self.size)
+        if torch.is_autocast_enabled("cpu"):  # once here instead of in each product
+            three = three.to(torch.get_autocast_dtype("cpu"))
         found = [self._attend(three[group.tokens], group, packing) for group in packing.groups]
         return self.rest(torch.cat(found), tokens)
 
     def _attend(self, three: torch.Tensor, group: Group, packing: Packing) -> torch.Tensor:
-        """The context of the tokens of a group."""
+        """The context of the tokens of a group, head by head, so that the scores of one stay in the caches."""
         rows, width = len(group.lengths), int(group.lengths.max())
-        bias = torch.empty(rows, self.heads, width, width)
+        whole = three
         if group.slots is not None:
-            bias.zero_()  # what nobody writes must not be NaN
+            whole = three.new_zeros(rows * width, *three.shape[1:]).index_copy_(0, group.slots, three)
+        query, key, value = whole.view(rows, width, 3, self.heads, self.size).permute(2, 3, 0, 1, 4)
+        context = torch.empty(rows, width, self.heads, self.size)
         for head in range(self.heads):
-            of_queries, query_steps = self.of_queries(three[:, 0, head], head, packing.reach)
-            of_keys, key_steps = self.of_keys(three[:, 1, head], head, packing.reach)
-            distance_bias(
-                of_queries.numpy(), of_keys.numpy(), query_steps.numpy(), key_steps.numpy(), packing.places,
-                group.lengths, head, bias.numpy(),
-            )  # fmt: skip
-        if group.keys is not None:
-            bias.masked_fill_(~group.keys[:, None, None, :], _MASKED)
-        if group.slots is not None:
-            three = three.new_zeros(rows * width, *three.shape[1:]).index_copy_(0, group.slots, three)
-        query, key, value = three.view(rows, width, 3, self.heads, self.size).permute(2, 0, 3, 1, 4)
-        context = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
-        context = context.transpose(1, 2).reshape(rows * width, -1)
+            scores = torch.matmul(query[head], key[head].transpose(1, 2)).float()
+            of_queries = torch.mm(three[:, 0, head], self.keys[head, :, packing.window]).float()
+            of_keys = torch.mm(three[:, 1, head], self.queries[head, :, packing.window]).float()
+            add_distances(scores.numpy(), of_queries.numpy(), of_keys.numpy(), packing.places, group.lengths)
+            if group.keys is not None:
+                scores.masked_fill_(~group.keys[:, None, :], _MASKED)
+            context[:, :, head] = torch.matmul(torch.softmax(scores, 2), value[head])
+        context = context.view(rows * width, -1)
         return context if group.slots is None else context[group.slots]
 
 
@@ -261,16 +231,17 @@ def _joined(parts: list[tuple[nn.Linear, float]]) -> nn.Linear:
     return made
 
 
-def with_own_encoders(network: nn.Module) -> nn.Module:
-    """The network with every DeBERTa inside it replaced by `DebertaEncoder`."""
+def with_own_encoders(network: nn.Module, kind: torch.dtype | None = None) -> nn.Module:
+    """The network with every DeBERTa inside it replaced by `DebertaEncoder`; with packed layers if a type is given."""
     for name, child in list(network.named_children()):
         if is_known_deberta(child):
             # A network of ours says what its head looks at.
             declared = getattr(network, "uses_first_token_only", None)
             first_only = classifies_first_token(network) if declared is None else bool(declared)
-            setattr(network, name, DebertaEncoder(child, first_only=first_only).eval())
+            encoder = DebertaEncoder(child, first_only=first_only).eval()
+            setattr(network, name, encoder if kind is None else with_packed_layers(encoder, kind))
         else:
-            with_own_encoders(child)
+            with_own_encoders(child, kind)
     return network
 
 

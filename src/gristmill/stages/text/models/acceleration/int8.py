@@ -21,9 +21,8 @@ from gristmill.kernels.int8_rows import (
     product_to_norm,
     product_to_rows,
     rows_to_bytes,
-    rows_to_centred_bytes,
 )
-from gristmill.stages.text.models.acceleration.deberta_encoder import PositionProducts, TokenWise
+from gristmill.stages.text.models.acceleration.deberta_encoder import TokenWise
 from gristmill.stages.text.models.torch_internals import int8_product, packed_int8_weights
 from gristmill.stages.text.models.transformers_internals import is_exact_gelu
 
@@ -45,8 +44,6 @@ def with_int8_layers(network: nn.Module) -> nn.Module:
         if isinstance(child, nn.Linear):
             if child.out_features * _NARROWEST >= child.in_features:
                 setattr(network, name, Int8Linear(child))
-        elif isinstance(child, PositionProducts):
-            setattr(network, name, Int8PositionProducts(child))
         else:
             made = with_int8_layers(child)
             setattr(network, name, Int8TokenWise(made) if Int8TokenWise.supports(made) else made)
@@ -100,39 +97,7 @@ class Int8Linear(nn.Module):  # type: ignore[misc]
 
     def product(self, rows: ByteRows) -> torch.Tensor:
         """The product with bytes, before steps, lowest values and bias count."""
-        return int8_product(rows.values, self.packed, self.scale, self.zero, None)
-
-
-class Int8PositionProducts(nn.Module):  # type: ignore[misc]
-    """The products of vectors of tokens with those of relative positions, in 8 bits.
-
-    Args:
-        plain: The same in float32.
-    """
-
-    def __init__(self, plain: PositionProducts) -> None:
-        super().__init__()
-        self.layers = {
-            (head, reach): self._layer(vectors)
-            for reach in plain.reaches()
-            for head, vectors in enumerate(plain.within(reach))
-        }
-
-    @staticmethod
-    def _layer(vectors: torch.Tensor) -> tuple[Int8Linear, torch.Tensor]:
-        """The products with some vectors, and what makes up for bytes that stand for a number 128 lower."""
-        layer = nn.Linear(*vectors.shape, bias=False)
-        layer.weight = nn.Parameter(vectors.T.contiguous())
-        made = Int8Linear(layer)
-        return made, made.shift[0] * -128
-
-    def forward(self, rows: torch.Tensor, head: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The products with the positions up to `reach` from the middle, and a factor for those of each row."""
-        layer, centre = self.layers[head, reach]
-        rows = rows.float().contiguous()
-        values, steps = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows))
-        rows_to_centred_bytes(rows.numpy(), values.numpy(), steps.numpy())
-        return int8_product(values, layer.packed, layer.scale, layer.zero, centre), steps
+        return int8_product(rows.values, self.packed, self.scale, self.zero)
 
 
 class Int8TokenWise(nn.Module):  # type: ignore[misc]
