@@ -89,8 +89,12 @@ class _OnUse(ModuleType):
         return getattr(self, name)
 
 
-def defer_imports() -> None:
-    """Import PyArrow without what can wait, and see to it that numba is imported so when it is needed."""
+def defer_imports(*, kernels: bool = True) -> None:
+    """Import PyArrow and numba without what can wait.
+
+    Args:
+        kernels: Without, numba is imported when the first kernel is.
+    """
     if not sys.modules.keys().isdisjoint(("pandas", "scipy", "pyarrow", "numba")):
         return
     finder: Any = _Finder()
@@ -107,3 +111,5 @@ def defer_imports() -> None:
         module.__class__ = _OnUse
         sys.modules[name] = module
         setattr(pa, name.rpartition(".")[2], module)
+    if kernels:
+        import numba  # noqa: F401

@@ -62,6 +62,7 @@ class LocalExecutor(BaseExecutor):
         if self._runs_here(plan, work):
             run_in_process(plan, work, time_limit_s=self.settings.time_limit_s)
             return
+        from gristmill.backends.local.driver_support import compile_missing_kernels
         from gristmill.backends.local.engine import Engine
         from gristmill.backends.local.fork_server import start_server
         from gristmill.backends.local.limits import WorkerLimits
@@ -70,7 +71,8 @@ class LocalExecutor(BaseExecutor):
         sweep()
         modules, packages = _modules_of(plan)
         start_server(modules, packages=packages)
-        _compile_missing_kernels(plan)
+        if "numba" in sys.modules:  # else a worker tells whether there are kernels, and the engine sees to it
+            compile_missing_kernels(plan)
         # Without a budget, a worker is stopped only when it alone takes all that there is, not most of it.
         memory = available_memory() if self.settings.budget_bytes is None else self.settings.budget_bytes
         limits = WorkerLimits(self.settings.time_limit_s, memory, self.settings.on_memory)
@@ -189,18 +191,6 @@ def _is_fork_safe(stage: ProcessingStage[Any, Any]) -> bool:
             if is_user_module(getattr(held, "__module__", None) if callable(held) else type(held).__module__):
                 return False
     return True
-
-
-def _compile_missing_kernels(plan: ExecutionPlan) -> None:
-    """Compile here, once, what workers would otherwise compile each for itself."""
-    from gristmill.kernels.warm import all_cached
-
-    cached = all_cached()
-    for segment in plan.segments:
-        for stage in segment.stages:
-            members = stage.members if isinstance(stage, FusedStage) else (stage,)
-            if not (cached and all(member.fork_safe for member in members)):
-                stage.warm_up()
 
 
 def _modules_of(plan: ExecutionPlan) -> tuple[list[str], list[str]]:

@@ -37,6 +37,8 @@ EVERY_WORKER: tuple[str, ...] = (
     "numba",
     "orjson",
     "cloudpickle",
+    "gristmill.storage.json_records",
+    "gristmill.kernels.hashing",
     "gristmill.backends.local.worker",
 )
 
