@@ -39,7 +39,7 @@ class _Finder:
         """Refuse what is hidden, and leave everything else to the other finders."""
         if self.hiding and name in _HIDDEN:
             raise ModuleNotFoundError(f"{name} is loaded when it is needed", name=name)
-        if name != "numba":
+        if self.hiding or name != "numba":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -102,6 +102,10 @@ def defer_imports(*, kernels: bool = True) -> None:
     import pyarrow as pa
 
     pa.scalar(1)
+    if kernels:
+        import numba  # noqa: F401
+
+        sys.meta_path.remove(finder)
     finder.hiding = False
     for name in _ON_USE:
         spec = importlib.util.find_spec(name)
@@ -111,5 +115,3 @@ def defer_imports(*, kernels: bool = True) -> None:
         module.__class__ = _OnUse
         sys.modules[name] = module
         setattr(pa, name.rpartition(".")[2], module)
-    if kernels:
-        import numba  # noqa: F401

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from gristmill.backends.base import UNKNOWN_GPU_GB, BaseExecutor, Capacity, gpu_names, parse_config
-from gristmill.backends.local.config import SMALL_INPUT, LocalConfig
+from gristmill.backends.local import SMALL_INPUT
+from gristmill.backends.local.config import LocalConfig
 from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.errors import PlanningError
