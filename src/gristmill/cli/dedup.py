@@ -131,8 +131,8 @@ def command(
     gristmill dedup semantic clean/ distinct/ --eps 0.05
     """
     if (executor or "local") == "local" and workers != 0 and kind in DEDUP_STEPS:
-        start_for_files(inputs, DEDUP_STEPS[kind])
-        defer_imports()
+        has_workers = start_for_files(inputs, DEDUP_STEPS[kind])
+        defer_imports(kernels=not has_workers)
     engine = make_engine(executor, workers, memory_budget)
     with before_the_run():
         input_path = inputs[0] if len(inputs) == 1 else list(inputs)

@@ -6,12 +6,11 @@ local files: whether the run uses workers is decided by the executor, which take
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gristmill.backends.local.config import SMALL_INPUT
+from gristmill.backends.local import SMALL_INPUT
 
 if TYPE_CHECKING:
     from gristmill.recipes import Recipe
@@ -87,7 +86,12 @@ def _sizes(paths: object) -> Iterator[int]:
         for path in paths:
             yield from _sizes(path)
     elif isinstance(paths, str) and "://" not in paths:
-        for path in [paths] if os.path.exists(paths) else glob.iglob(paths, recursive=True):
+        found: Iterable[str] = [paths]
+        if not os.path.exists(paths):
+            import glob
+
+            found = glob.iglob(paths, recursive=True)
+        for path in found:
             try:
                 if os.path.isdir(path):
                     with os.scandir(path) as entries:

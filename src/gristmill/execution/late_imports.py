@@ -39,7 +39,7 @@ class _Finder:
         """Refuse what is hidden, and leave everything else to the other finders."""
         if self.hiding and name in _HIDDEN:
             raise ModuleNotFoundError(f"{name} is loaded when it is needed", name=name)
-        if name != "numba":
+        if self.hiding or name != "numba":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -89,8 +89,12 @@ class _OnUse(ModuleType):
         return getattr(self, name)
 
 
-def defer_imports() -> None:
-    """Import PyArrow without what can wait, and see to it that numba is imported so when it is needed."""
+def defer_imports(*, kernels: bool = True) -> None:
+    """Import PyArrow and numba without what can wait.
+
+    Args:
+        kernels: Without, numba is imported when the first kernel is.
+    """
     if not sys.modules.keys().isdisjoint(("pandas", "scipy", "pyarrow", "numba")):
         return
     finder: Any = _Finder()
@@ -98,6 +102,10 @@ def defer_imports() -> None:
     import pyarrow as pa
 
     pa.scalar(1)
+    if kernels:
+        import numba  # noqa: F401
+
+        sys.meta_path.remove(finder)
     finder.hiding = False
     for name in _ON_USE:
         spec = importlib.util.find_spec(name)

@@ -11,9 +11,9 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = [
     "GpuDevice",
@@ -38,8 +38,7 @@ _UNLIMITED = 1 << 60
 _NVML = "libnvidia-ml.so.1"
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySample:
+class MemorySample(NamedTuple):
     """Memory of several processes at one moment.
 
     Attributes:
@@ -261,8 +260,7 @@ def cpu_count(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     return max(1, count)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDevice:
+class GpuDevice(NamedTuple):
     """A GPU of this machine: its memory, and the share of the last moments in which it worked (None: not told)."""
 
     total_bytes: int

@@ -47,6 +47,15 @@ _CAUSES = {
     json_values.TOO_DEEP: "malformed_json_too_deep",
 }
 
+KINDS = {
+    **dict.fromkeys((json_values.STRING, json_values.ESCAPED), "text"),
+    **dict.fromkeys((json_values.INTEGER, json_values.FLOAT), "numbers"),
+    **dict.fromkeys((json_values.TRUE, json_values.FALSE), "truth values"),
+    ARRAY: "lists",
+    OBJECT: "objects",
+}
+"""What values are called that are not null."""
+
 
 class JsonRecords:
     r"""Records of JSON as spans of one buffer; immutable.
@@ -191,10 +200,11 @@ class JsonRecords:
                 return name
         return None
 
-    def kinds(self, name: str) -> set[int]:
-        """The kinds of values that the key has, as `gristmill.kernels.json_values` numbers them."""
+    def kinds(self, name: str) -> set[str]:
+        """What the values of the key are called, as `KINDS` has it; null is nothing."""
         self._find([name])
-        return set(self._fields[name].kinds.tolist())
+        found = set(self._fields[name].kinds.tolist()).intersection(KINDS)
+        return set(map(KINDS.__getitem__, found))
 
     def column(self, name: str) -> pa.Array:
         """The values under a top-level key as an Arrow array; missing and null are both null.

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import selectors
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from gristmill.backends.local import worker as worker_process
-from gristmill.backends.local.driver_support import Committer, Interrupts, MemoryMonitor
+from gristmill.backends.local.driver_support import Committer, Interrupts, MemoryMonitor, compile_first_kernels
 from gristmill.backends.local.fork_server import LOST, server_pid, start_worker, stop_server
 from gristmill.backends.local.jobs import AssignedWork, Jobs
 from gristmill.backends.local.limits import MemoryGuard, TimeLimits, WorkerLimits, took_too_much, why_stopped
@@ -311,6 +312,9 @@ class Engine:
         elif isinstance(message, Done):
             self._done(number, worker, assigned, message)
         elif isinstance(message, Ready):
+            if not message.has_kernels and "numba" not in sys.modules:
+                with self._interrupts.may_cut(True):
+                    compile_first_kernels(self.plan, self.events)
             self.state.is_ready(number)
             self._failed_starts[worker.segment] = 0
             self._lost_starts = 0

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from gristmill.backends.base import UNKNOWN_GPU_GB, BaseExecutor, Capacity, gpu_names, parse_config
-from gristmill.backends.local.config import SMALL_INPUT, LocalConfig
+from gristmill.backends.local import SMALL_INPUT
+from gristmill.backends.local.config import LocalConfig
 from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.errors import PlanningError
@@ -69,6 +70,7 @@ class LocalExecutor(BaseExecutor):
             with self.profile.in_process([stage_names(plan, one, self.profile) for one in plan.segments]) as steps:
                 run_in_process(plan, work, time_limit_s=self.settings.time_limit_s, step_logs=steps)
             return
+        from gristmill.backends.local.driver_support import compile_missing_kernels
         from gristmill.backends.local.engine import Engine
         from gristmill.backends.local.fork_server import start_server
         from gristmill.backends.local.limits import WorkerLimits
@@ -77,7 +79,8 @@ class LocalExecutor(BaseExecutor):
         sweep()
         modules, packages = _modules_of(plan)
         start_server(modules, packages=packages)
-        _compile_missing_kernels(plan)
+        if "numba" in sys.modules:  # else a worker tells whether there are kernels, and the engine sees to it
+            compile_missing_kernels(plan)
         # Without a budget, a worker is stopped only when it alone takes all that there is, not most of it.
         memory = available_memory() if self.settings.budget_bytes is None else self.settings.budget_bytes
         limits = WorkerLimits(self.settings.time_limit_s, memory, self.settings.on_memory)
@@ -206,18 +209,6 @@ def _is_fork_safe(stage: ProcessingStage[Any, Any]) -> bool:
             if is_user_module(getattr(held, "__module__", None) if callable(held) else type(held).__module__):
                 return False
     return True
-
-
-def _compile_missing_kernels(plan: ExecutionPlan) -> None:
-    """Compile here, once, what workers would otherwise compile each for itself."""
-    from gristmill.kernels.warm import all_cached
-
-    cached = all_cached()
-    for segment in plan.segments:
-        for stage in segment.stages:
-            members = stage.members if isinstance(stage, FusedStage) else (stage,)
-            if not (cached and all(member.fork_safe for member in members)):
-                stage.warm_up()
 
 
 def _modules_of(plan: ExecutionPlan) -> tuple[list[str], list[str]]:

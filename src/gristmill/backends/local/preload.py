@@ -31,12 +31,15 @@ from gristmill.observe.memory import forget_code, process_start_time
 # Heavy packages first; what does not exist in this installation is skipped.
 EVERY_WORKER: tuple[str, ...] = (
     "numpy",
+    "numpy.ma",  # which numba looks into when it first meets an array of Arrow's
     "pyarrow",
     "pyarrow.ipc",
     "pyarrow.parquet:ParquetFile",
     "numba",
     "orjson",
     "cloudpickle",
+    "gristmill.storage.json_records",
+    "gristmill.kernels.hashing",
     "gristmill.backends.local.worker",
 )
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.errors import MissingColumnError
-from gristmill.kernels.hashing import Hashes, hash_column
 from gristmill.ledger.record.trail import QUARANTINED, Decisions, Identity, Rows, Trail
 from gristmill.storage.arrow_functions import call_function
 
 if TYPE_CHECKING:
+    from gristmill.kernels.hashing import Hashes
     from gristmill.tasks.document import DocumentBatch
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
@@ -223,6 +223,8 @@ def make_identity(batch: DocumentBatch, *, id_field: str | None, url_field: str 
             found = None
         texts.append(None if found is None or found.null_count == len(found) else found)
     ids, urls = texts
+    if ids is not None or urls is not None:
+        from gristmill.kernels.hashing import hash_column
     return Identity(
         rows=batch.rows,
         id_hashes=None if ids is None else hash_column(ids),

@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.kernels.hashing import content_hashes
-from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.key_ranges import RangeReader
@@ -52,6 +50,10 @@ class ContentHashes(DocumentStage):
         return ["data"], ["hash", "hash_2", "document", "rank", "id"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
+        # The driver has the stage too, and need not load kernels.
+        from gristmill.kernels.hashing import content_hashes
+        from gristmill.kernels.text_column import text_column
+
         text = texts_of(task, self.text_field)
         data, offsets, valid = text_column(text)
         if not self.merge_empty:

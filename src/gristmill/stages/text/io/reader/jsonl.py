@@ -17,7 +17,6 @@ from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
 from gristmill.storage.formats import EXTENSIONS, codec_of
-from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
 from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, find_damage, make_partitions
 from gristmill.storage.selection import Selection
@@ -97,6 +96,8 @@ class JsonlReaderStage(ReaderStage):
 
             fixed = repair_records(buffer, starts, ends)
             buffer, starts, ends = fixed.buffer, fixed.starts, fixed.ends
+        from gristmill.storage.json_records import JsonRecords
+
         records, wrong, causes = JsonRecords.scan(buffer, starts, ends, fields=known, most_causes=room)
         rows = block.rows
         if len(wrong):
