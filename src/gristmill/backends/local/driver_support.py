@@ -43,7 +43,7 @@ def compile_first_kernels(plan: ExecutionPlan, events: EventStream) -> None:
     from gristmill.pipeline.run import announced_compilation
     from gristmill.storage.json_records import JsonRecords
 
-    with announced_compilation(events):
+    with announced_compilation(events, plan):
         line = np.frombuffer(b'{"text": ""}', np.uint8)
         JsonRecords.scan(line, np.zeros(1, np.int64), np.full(1, len(line)))  # what every reader of JSON needs
         compile_missing_kernels(plan)
