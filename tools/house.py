@@ -357,15 +357,16 @@ def count(place: Path, number: str) -> None:
         chosen = {record["id"]: line for line in lines if (record := json.loads(line))["id"] in DOCUMENTS}
     source.write_text("".join(chosen[name] for name in DOCUMENTS), encoding="utf-8")
 
-    from gristmill.cli.main import main
+    from gristmill.cli import entry
 
     output = place / f"output-{number}"
     sys.argv = ["gristmill", "run", "english", str(source), str(output), "--workers", "0"]
+    entry.leave = sys.exit  # this process goes on
     counted = Count()
     threading.setprofile(counted)
     sys.setprofile(counted)
     try:
-        main()
+        entry.main()
     except SystemExit as ended:
         if ended.code:
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gristmill.cli.main import main
+from gristmill.cli.entry import main
 
 if __name__ == "__main__":
     main()

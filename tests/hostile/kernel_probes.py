@@ -17,6 +17,7 @@ import numpy as np
 
 import gristmill.kernels
 from gristmill.kernels import (
+    distance_bias,
     hashing,
     int8_rows,
     json_array,
@@ -355,6 +356,16 @@ def _vectors(given: Given) -> None:
         vector_search.update_nearest(products, 0, 0, squares, places, 0.5, *near)
 
 
+def _distances(given: Given) -> None:
+    lengths = given.rng.integers(1, 70, 3)
+    tokens, longest, positions = int(lengths.sum()), int(lengths.max()), 5
+    scores = np.zeros((3, longest, longest), np.float32)
+    products = given.rng.random((2, tokens, positions), np.float32)
+    places = given.rng.integers(0, positions, 2 * longest).astype(np.uint32)
+    arrays = (scores, *products, places, lengths)
+    distance_bias.add_distances(*(guarded(array, writeable=True) for array in arrays))
+
+
 PROBES: dict[str, Callable[[Given], Any]] = {
     "utf8": _utf8,
     "characters": lambda given: text_characters.character_counts(given.column, given.valid),
@@ -380,6 +391,7 @@ PROBES: dict[str, Callable[[Given], Any]] = {
     "hashes": _hash,
     "groups": _groups,
     "vectors": _vectors,
+    "distances": _distances,
     "8 bits": lambda given: int8_rows.compile_all(),
 }
 

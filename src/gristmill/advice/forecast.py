@@ -14,7 +14,7 @@ from typing import Any
 
 from gristmill.advice.sampling import Measured, draw, measure, on_sample, reader_entry, size_of
 from gristmill.backends.base import BaseExecutor
-from gristmill.backends.local.config import SMALL_INPUT
+from gristmill.backends.local import SMALL_INPUT
 from gristmill.backends.registry import get_executor
 from gristmill.errors import InputError, UsageError
 from gristmill.figures import share as percent

@@ -16,6 +16,7 @@ from gristmill.errors import UnknownNameError, UsageError, did_you_mean
 if TYPE_CHECKING:
     from gristmill.backends.plan import ExecutionPlan
     from gristmill.execution.driver import Work
+    from gristmill.observe.profile.session import ProfileSession
 
 C = TypeVar("C")
 
@@ -69,6 +70,12 @@ class BaseExecutor(ABC):
 
     shares_environment = True
     """Whether workers have the packages and files that this process has, so that planning can look for them here."""
+
+    can_profile = False
+    """Whether it can tell where the time of its workers went."""
+
+    profile: ProfileSession | None = None
+    """Where it does so for the run at hand; set on a copy of the executor, for one run."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
         self.config = dict(config or {})

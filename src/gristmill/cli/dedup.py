@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gristmill.cli.early_start import start_for_files
+from gristmill.cli.early_start import DEDUP_STEPS, start_for_files
 from gristmill.cli.main import (
     DONE,
     QUARANTINED,
@@ -19,22 +19,11 @@ from gristmill.cli.main import (
     print_json,
     record_option,
 )
-from gristmill.cli.run import error_budget_option, executor_options, metrics_options, salvage_option
+from gristmill.cli.run import error_budget_option, executor_options, metrics_options, profile_option, salvage_option
 from gristmill.errors import UsageError
 from gristmill.execution.late_imports import defer_imports
 
 KINDS = ("exact", "fuzzy", "semantic")
-
-_SHARED_STEPS = (
-    "gristmill.stages.text.io.reader:JsonlReader",
-    "gristmill.stages.deduplication.sorted_runs",
-    "gristmill.stages.deduplication.removal",
-)
-STEPS = {
-    "exact": (*_SHARED_STEPS, "gristmill.stages.deduplication.exact.steps"),
-    "fuzzy": (*_SHARED_STEPS, "gristmill.stages.deduplication.fuzzy.signatures"),
-}
-"""What workers import for the kinds that need no model."""
 
 
 @click.command("dedup")
@@ -101,6 +90,7 @@ STEPS = {
 @click.option(
     "--embedding-field", metavar="COLUMN", help="semantic: take embeddings from this column instead of a model."
 )
+@profile_option
 @metrics_options
 @common_options
 @click.pass_context
@@ -122,6 +112,7 @@ def command(
     list_only: bool,
     metrics_port: int | None,
     metrics_file: str | None,
+    profile: bool,
     **options: Any,
 ) -> None:
     """Remove duplicate documents.
@@ -139,9 +130,9 @@ def command(
     gristmill dedup fuzzy unique/ clean/ --threshold 0.75 --keep longest
     gristmill dedup semantic clean/ distinct/ --eps 0.05
     """
-    if (executor or "local") == "local" and workers != 0 and kind in STEPS:
-        start_for_files(inputs, STEPS[kind])
-        defer_imports()
+    if (executor or "local") == "local" and workers != 0 and kind in DEDUP_STEPS:
+        has_workers = start_for_files(inputs, DEDUP_STEPS[kind])
+        defer_imports(kernels=not has_workers)
     engine = make_engine(executor, workers, memory_budget)
     with before_the_run():
         input_path = inputs[0] if len(inputs) == 1 else list(inputs)
@@ -157,7 +148,7 @@ def command(
 
     marks_resumable()
     with closing(make_listener("off" if quiet else "auto")) as display:
-        facts: dict[str, Any] = workflow.run(
+        result = workflow.run(
             executor=engine,
             fresh=fresh,
             error_budget=error_budget,
@@ -166,11 +157,19 @@ def command(
             progress=False,
             metrics_port=metrics_port,
             metrics_file=metrics_file,
-        ).metadata
+            profile=profile,
+        )
+    facts: dict[str, Any] = result.metadata
     if as_json:
-        print_json({"status": "done", **facts})
+        figures = {} if result.profile is None else {"profile": result.profile.figures()}
+        print_json({"status": "done", **facts, **figures})
     elif not quiet:
         echo("\n".join(summary(facts)))
+        if result.profile is not None:
+            from gristmill.cli.profile_view import print_profile
+            from gristmill.cli.report_view import make_console
+
+            print_profile(result.profile, workflow.folder.record, make_console())
     ctx.exit(QUARANTINED if facts["quarantined"] else DONE)
 
 

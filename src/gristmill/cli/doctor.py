@@ -63,8 +63,11 @@ def _after(output: str, record_path: str | None, *, as_json: bool) -> None:
     plan = read_plan(folder)
     segments, advice = segment_states(run), suggestion(run, plan)
     notes = _notes(run, segments)
+    profile = folder.record_path("profile_page")
+    has_profile = folder.exists(profile)
     if as_json:
         shown = {"status": run.get("status"), "wall_seconds": run.get("wall_seconds"), "notes": notes}
+        shown["profile"] = profile if has_profile else None
         shown["segments"] = [dataclasses.asdict(one) for one in segments]
         print_json({**shown, "suggestion": dataclasses.asdict(advice)})
         return
@@ -72,6 +75,7 @@ def _after(output: str, record_path: str | None, *, as_json: bool) -> None:
         echo(note)
     _print_segments(run, segments)
     echo(f"\nSuggestion: {advice}")
+    echo(f"Profile: {profile}" if has_profile else "Run with --profile to see where the time of each stage goes.")
 
 
 def _notes(run: Mapping[str, Any], segments: list[SegmentState]) -> list[str]:

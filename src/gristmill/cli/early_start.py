@@ -6,12 +6,11 @@ local files: whether the run uses workers is decided by the executor, which take
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gristmill.backends.local.config import SMALL_INPUT
+from gristmill.backends.local import SMALL_INPUT
 
 if TYPE_CHECKING:
     from gristmill.recipes import Recipe
@@ -37,6 +36,34 @@ def start_for_files(paths: object, modules: Sequence[str]) -> bool:
     return True
 
 
+_SHARED_STEPS = (
+    "gristmill.stages.text.io.reader:JsonlReader",
+    "gristmill.stages.deduplication.sorted_runs",
+    "gristmill.stages.deduplication.removal",
+)
+DEDUP_STEPS = {
+    "exact": (*_SHARED_STEPS, "gristmill.stages.deduplication.exact.steps"),
+    "fuzzy": (*_SHARED_STEPS, "gristmill.stages.deduplication.fuzzy.signatures"),
+}
+"""What workers import for the kinds of deduplication that need no model."""
+
+
+def start_for_dedup(arguments: Sequence[str]) -> bool:
+    """Start it for a command of `gristmill dedup` that has not been looked at yet.
+
+    A command that says where or with how many workers to run, or that only asks, is left alone.
+    """
+    kind = arguments[0] if arguments else ""
+    if kind not in DEDUP_STEPS or not {"-h", "--help", "--plan"}.isdisjoint(arguments):
+        return False
+    for argument in arguments:
+        if argument.startswith(("--workers", "--executor")):
+            return False
+    # Without the last one, which is the output. Values of options are mostly no files.
+    paths = [argument for argument in arguments[1:] if not argument.startswith("-")]
+    return start_for_files(paths[:-1], DEDUP_STEPS[kind])
+
+
 def _modules(recipe: Recipe) -> list[str]:
     """Where the recipe's stages come from, as far as they are ours; others are loaded when the pipeline is built."""
     from gristmill.recipes.names import NAMES
@@ -59,7 +86,12 @@ def _sizes(paths: object) -> Iterator[int]:
         for path in paths:
             yield from _sizes(path)
     elif isinstance(paths, str) and "://" not in paths:
-        for path in [paths] if os.path.exists(paths) else glob.iglob(paths, recursive=True):
+        found: Iterable[str] = [paths]
+        if not os.path.exists(paths):
+            import glob
+
+            found = glob.iglob(paths, recursive=True)
+        for path in found:
             try:
                 if os.path.isdir(path):
                     with os.scandir(path) as entries:

@@ -6,9 +6,7 @@ A command is found by its name, and only its module is imported, so that help an
 from __future__ import annotations
 
 import errno
-import gc
 import importlib
-import io
 import json
 import os
 import shlex
@@ -230,18 +228,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The entry point of the installed command."""
-    # Imports make no garbage worth looking for, and looking takes a tenth of a small job.
-    gc.disable()
-    # A closed standard stream would be the next file that is opened, and that file get what is printed.
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 (for the life of the process, as the two below)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever the locale, nothing that is shown ends the command
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """Run the command line in a process that is ready for it (see `entry`)."""
     cli(prog_name="gristmill")
 
 

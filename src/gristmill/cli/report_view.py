@@ -15,6 +15,7 @@ from gristmill.ledger.record.layout import RECORD_FILES
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gristmill.observe.profile.profile import Profile
     from gristmill.pipeline.run import RunReport, StageReport
 
 WIDE = 100
@@ -46,6 +47,7 @@ def print_report(
     show_all: bool = False,
     record: str | None = None,
     has_page: bool = True,
+    profile: Profile | None = None,
     console: Console | None = None,
 ) -> None:
     """As JSON, or unless `quiet` as a table of the stages that did something to a document, and the totals.
@@ -57,10 +59,11 @@ def print_report(
         show_all: Also show the stages that dropped and changed nothing, which one line counts otherwise.
         record: Where the record is, if not beside the output; the commands that it prints need it.
         has_page: Whether the record holds a page about the run.
+        profile: Where the time went, if the run was sampled.
         console: Where to; stdout by default.
     """
     if as_json:
-        print_json(dataclasses.asdict(report))
+        print_json(dataclasses.asdict(report) | ({} if profile is None else {"profile": profile.figures()}))
     if as_json or quiet:
         return
     from rich.table import Table
@@ -106,6 +109,10 @@ def print_report(
         console.print(printable(f"Files: {report.output}"), soft_wrap=True)
     if report.record and has_page:
         console.print(printable(f"Report: {report.record}/{RECORD_FILES['report']}"), soft_wrap=True)
+    if profile is not None:
+        from gristmill.cli.profile_view import print_profile
+
+        print_profile(profile, report.record, console)
 
 
 def reasons(stage: StageReport) -> str:

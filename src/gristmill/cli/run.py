@@ -190,6 +190,12 @@ metrics_options = options(
         "node exporter (FILE.prom).",
     ),
 )
+profile_option = click.option(
+    "--profile",
+    is_flag=True,
+    help="Sample where the time of each stage goes: a table at the end, and in the record profile.html, a flame graph, "
+    "and profile.json for other tools. For the local executor.",
+)
 run_options = options(
     click.option("--fresh", is_flag=True, help="Start over: do not take up what an earlier run left."),
     click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the summary at the end."),
@@ -219,6 +225,7 @@ run_options = options(
     help="Raise an alarm for a stage that drops more than this share; 1 for none.",
 )
 @click.option("--report/--no-report", default=True, show_default=True, help="Write report.html into the record.")
+@profile_option
 @click.option("--keep-steps", is_flag=True, help="Keep the intermediate files of a recipe with deduplications.")
 @record_option
 @metrics_options
@@ -272,14 +279,15 @@ def command(
         allow_code=allow_code,
     )
     with closing(display):
-        report = pipeline.run(
+        result = pipeline.run(
             executor=engine,
             listeners=[display],
             progress=False,
             # None leaves the choice to the executor's own setting.
             ignore_failures=True if ignore_failures else None,
             **run_with,
-        ).report
+        )
+    report = result.report
     from gristmill.cli.report_view import exit_code, print_report
 
     print_report(
@@ -289,6 +297,7 @@ def command(
         show_all=show_all,
         record=run_with.get("record_path"),
         has_page=run_with["report"],
+        profile=result.profile,
     )
     ctx.exit(exit_code(report))
 

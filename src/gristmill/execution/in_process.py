@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from gristmill.backends.base import NodeInfo, WorkerMetadata
@@ -16,7 +17,7 @@ from gristmill.backends.plan import ExecutionPlan
 from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.runner import SegmentRunner, set_up_node
-from gristmill.execution.stage_call import LimitedCalls
+from gristmill.execution.stage_call import LimitedCalls, StepLog
 from gristmill.observe.events import Sample, TaskFinished
 from gristmill.observe.memory import measure_tree
 from gristmill.tasks.base import Task
@@ -27,18 +28,32 @@ _SAMPLE_S = 5.0
 """Seconds between two samples, at least; they are taken when a task has ended. A short run has one, at its end."""
 
 
-def run_in_process(plan: ExecutionPlan, work: Work, *, time_limit_s: float | None = None) -> None:
+def run_in_process(
+    plan: ExecutionPlan,
+    work: Work,
+    *,
+    time_limit_s: float | None = None,
+    step_logs: Sequence[StepLog] | None = None,
+) -> None:
     """Push one task after the other through all segments; a task's results go on before the next one is taken.
 
     Args:
         plan: What to run.
         work: Where tasks come from and results go.
         time_limit_s: How long a document may take in a stage, as far as it can be interrupted here (`LimitedCalls`).
+        step_logs: For each segment who is told about every step, if anybody is.
     """
     calls = LimitedCalls()
     whole = plan.whole_partitions
     runners = [
-        SegmentRunner(segment, plan.settings, first=segment.index == 0, whole_partitions=whole, calls=calls)
+        SegmentRunner(
+            segment,
+            plan.settings,
+            first=segment.index == 0,
+            whole_partitions=whole,
+            calls=calls,
+            step_log=step_logs[segment.index] if step_logs else None,
+        )
         for segment in plan.segments
     ]
     # In another thread there is no way, and a program that uses the signal itself is left alone.

@@ -1,42 +1,117 @@
-"""Keeps a process from loading pandas and SciPy when nothing needs them.
+"""Keeps a process from loading packages that nothing in it needs, or not yet.
 
 PyArrow imports pandas, where it is installed, the moment the first value is converted, which takes longer than a small
-job; numba imports SciPy to look at its version. Only processes that run no code of the user's own defer the two: there
-frames come and go by the pandas door alone, which introduces pandas when it opens. A worker that is to run other code
-gets pandas before it starts.
+job; numba imports SciPy to look at its version, and others for settings that nobody made. Only processes that run no
+code of the user's own defer them: there frames come and go by the pandas door alone, which introduces pandas when it
+opens. A worker that is to run other code gets pandas before it starts.
+
+Some modules are imported by many that mostly do without them. Their own code runs when the first of their names is
+asked for.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+import threading
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
-_LATER = ("pandas", "scipy")
+_HIDDEN = ("pandas", "scipy", "yaml", "coverage")
+"""What PyArrow and numba look for when they are imported, and do without."""
+_ON_USE = ("pyarrow.compute", "pyarrow.parquet")
+"""What runs when it is used."""
+_lock = threading.RLock()
+_running: list[ModuleType] = []
 
 
-class _NotYet:
-    """A finder that has packages look as if they were not installed.
+class _Finder:
+    """Has packages look as if they were not installed while it is `hiding`, and numba be imported in such a moment.
 
     None in `sys.modules` would not do: compiled modules such as PyArrow's take it for the package.
     """
 
+    hiding = True
+
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Refuse what can wait and leave everything else to the other finders."""
-        if name in _LATER:
+        """Refuse what is hidden, and leave everything else to the other finders."""
+        if self.hiding and name in _HIDDEN:
             raise ModuleNotFoundError(f"{name} is loaded when it is needed", name=name)
-        return None
+        if self.hiding or name != "numba":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _HidingLoader(spec.loader, self)
+        return spec
 
 
-def defer_imports() -> None:
-    """Let PyArrow and numba look for the packages now and not find them; both look again when they need them."""
-    if not sys.modules.keys().isdisjoint((*_LATER, "pyarrow", "numba")):
+class _HidingLoader(Loader):
+    """Runs a package while the finder is hiding others."""
+
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
+        self._loader = loader
+        self._finder: Any = finder
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._finder.hiding = True
+        sys.meta_path.insert(0, self._finder)
+        try:
+            self._loader.exec_module(module)
+        finally:
+            sys.meta_path.remove(self._finder)
+
+
+class _OnUse(ModuleType):
+    """A module whose code runs when a name is asked for that it does not have yet.
+
+    The standard library's `LazyLoader` does the same, but two threads that come at once can meet a module that is half
+    there.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        with _lock:
+            if type(self) is _OnUse:
+                if self in _running:  # its own code asks
+                    raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+                assert self.__spec__ is not None
+                assert self.__spec__.loader is not None
+                _running.append(self)
+                try:
+                    self.__spec__.loader.exec_module(self)
+                finally:
+                    _running.remove(self)
+                object.__setattr__(self, "__class__", ModuleType)
+        return getattr(self, name)
+
+
+def defer_imports(*, kernels: bool = True) -> None:
+    """Import PyArrow and numba without what can wait.
+
+    Args:
+        kernels: Without, numba is imported when the first kernel is.
+    """
+    if not sys.modules.keys().isdisjoint(("pandas", "scipy", "pyarrow", "numba")):
         return
-    finder = _NotYet()
+    finder: Any = _Finder()
     sys.meta_path.insert(0, finder)
-    try:
-        import numba  # noqa: F401
-        import pyarrow as pa
+    import pyarrow as pa
 
-        pa.scalar(1)
-    finally:
+    pa.scalar(1)
+    if kernels:
+        import numba  # noqa: F401
+
         sys.meta_path.remove(finder)
+    finder.hiding = False
+    for name in _ON_USE:
+        spec = importlib.util.find_spec(name)
+        if spec is None or name in sys.modules:
+            continue
+        module = importlib.util.module_from_spec(spec)
+        module.__class__ = _OnUse
+        sys.modules[name] = module
+        setattr(pa, name.rpartition(".")[2], module)

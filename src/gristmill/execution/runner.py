@@ -143,6 +143,7 @@ class SegmentRunner:
                 for task in live:
                     yield self._arrived(task)
             group = []
+            del task, live  # so that what has gone on can be forgotten while more is made
             while results and not group:
                 group = list(itertools.islice(results[-1], self.segment.batch_size))
                 if not group:
@@ -203,6 +204,7 @@ class SegmentRunner:
                     size = output.append(item)
                     self._wrote(item, size, time.perf_counter() - start)
                 output.note(lineage_of(item))
+                del item
             self.step_log.at(self._caller.calls_made, at_writer, 0, 0)
             return output.commit(partition)
         except BaseException as error:
@@ -260,30 +262,28 @@ class SegmentRunner:
         call = self._caller.calls_made
         self._caller.calls_made += 1
         clock = self._calls.clock
-        start = clock()
-        self.step_log.at(call, place, 0, 0)
         self._caller.score_dropped(stage, lineage)
         first_documents = lineage.source is None
-        try:
-            given = self._calls.call(stage.process, task)
-            single = isinstance(given, Task)
-            items = given_tasks(stage, given)
-            current = next(items, None)
-        except Exception as error:
-            raise failed_stage(stage, task, error) from error
-        seconds, index, row = clock() - start, 0, 0
-        if current is None:
-            self._caller.record(stage, account(stage, enter(task), []), lineage.trail, seconds, 0)
-            yield with_lineage(NoneTask(task.dataset_name), lineage)
-            return
-        while current is not None:
+        index, row = 0, 0
+        items: Iterator[Task[Any]] | None = None
+        ready: list[Task[Any]] = []
+        # One more than is handed on, by which the last one is known as such; whoever writes whole partitions need not.
+        ahead = 1 if self.whole_partitions else 2
+        while True:
             start = clock()
             # Said again for every batch: since the last one, later stages have said where they are.
             self.step_log.at(call, place, 0, 0)
             try:
-                following = None if single else next(items, None)
+                if items is None:
+                    given = self._calls.call(stage.process, task)
+                    items, single = given_tasks(stage, given), isinstance(given, Task)
+                    del given
+                ready += itertools.islice(items, ahead - len(ready))
             except Exception as error:
                 raise failed_stage(stage, task, error) from error
+            if not ready:
+                break
+            current = ready.pop(0)
             if isinstance(current, FailedTask) and self.first and place == 0:
                 raise UsageError(
                     f"Stage {stage.name!r} is the source and gave a FailedTask, but there is nothing that could be "
@@ -301,15 +301,19 @@ class SegmentRunner:
             counts = account(stage, entry, [one])
             if first_documents and isinstance(one.task, DocumentBatch):
                 self._note_identity(one.task, counts)
-            seconds += clock() - start
+            seconds = clock() - start
             own = lineage.trail if index == 0 else Trail()
             self._caller.record(stage, counts, own, seconds, one.task.num_items)
-            child = lineage if single else lineage.child(index, last=following is None, trail=own)
+            child = lineage if single else lineage.child(index, last=not ready, trail=own)
             self._caller.record_perf(stage, one.task, seconds)
             one.task._metadata = {**task._metadata, **one.task._metadata}
             one.task._metadata.pop("partition", None)
             yield with_lineage(one.task, child)
-            current, seconds, index = following, 0.0, index + 1
+            index += 1
+            del current, entry, one  # its memory is what the next one needs
+        if not index:
+            self._caller.record(stage, account(stage, enter(task), []), lineage.trail, clock() - start, 0)
+            yield with_lineage(NoneTask(task.dataset_name), lineage)
 
     def _note_identity(self, batch: DocumentBatch, trail: Trail) -> None:
         """Record the ids of documents of the source."""

@@ -1,13 +1,15 @@
 """The decorators of compiled kernels and of their helpers.
 
-Kernels release the GIL and are cached on disk, so that a second process starts at once. The cache lies beside the
-source file or, where that folder is read-only, in the user's cache folder, or else in a private folder of the temporary
-one; numba keys it by processor and version. Where nothing can be written, every process compiles for itself.
+Kernels release the GIL and their machine code is kept on disk (`store`), so that a second process starts at once. What
+no wheel brought lies beside the source file or, where that folder is read-only, in the user's cache folder, or else in
+a private folder of the temporary one. Where nothing can be written, every process compiles for itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
 import stat
 import sys
@@ -16,18 +18,29 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from gristmill.kernels.numba_internals import INLINE, UNCOUNTED, Intrinsic, load_lightly, stamp_files
+from gristmill.kernels.numba_internals import INLINE, UNCOUNTED, Intrinsic, use_store
+from gristmill.kernels.store import CodeStore
 
 F = TypeVar("F", bound=Callable[..., object])
 
 all_kernels: list[Any] = []
 """Those that this process has imported."""
+stores: dict[Any, CodeStore] = {}
+"""Where the machine code of each is kept."""
 compile_listeners: list[Callable[[str], None]] = []
 """Called with the name of a kernel that is not in the cache, just before it is compiled."""
 
 
 def kernel(function: F, **options: Any) -> F:
-    """Compile `function` on its first call, without the GIL, and keep the result on disk."""
+    """Compile `function` on its first call, without the GIL, and keep the result on disk.
+
+    It can be called from Python only; what kernels have in common is a helper.
+
+    Raises:
+        TypeError: It uses variables of a function around it, which nothing on disk could tell apart.
+    """
+    if function.__closure__:
+        raise TypeError(f"The kernel {function.__qualname__} uses variables of a function around it: pass them to it.")
     options |= {"nogil": True, "error_model": "numpy"}
     try:
         dispatcher = numba.njit(function, cache=True, **options)
@@ -36,11 +49,10 @@ def kernel(function: F, **options: Any) -> F:
             numba.config.CACHE_DIR = _private_folder()
             dispatcher = numba.njit(function, cache=True, **options)
         except (OSError, RuntimeError):
-            return cast(F, numba.njit(function, **options))
-    files = _helper_files(function, set()) - {function.__code__.co_filename}
-    if files:
-        stamp_files(dispatcher, files)
-    load_lightly(dispatcher, _tell)
+            dispatcher = numba.njit(function, **options)
+    sources = _digest_of(_helper_files(function, set()) | {function.__code__.co_filename})
+    stores[dispatcher] = CodeStore(dispatcher, sources, _tell)
+    use_store(dispatcher, stores[dispatcher].load)
     all_kernels.append(dispatcher)
     return cast(F, dispatcher)
 
@@ -98,6 +110,23 @@ def routine(function: F) -> F:
 def _tell(name: str) -> None:
     for listener in compile_listeners:
         listener(name)
+
+
+def _digest_of(files: set[str]) -> str:
+    """One for all that a kernel is compiled from: numba watches only the file with the kernel itself."""
+    digest = hashlib.sha256()
+    for file in sorted(files, key=os.path.basename):
+        digest.update(_digest_of_file(file))
+    return digest.hexdigest()
+
+
+@functools.cache
+def _digest_of_file(file: str) -> bytes:
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.sha256(opened.read()).digest()
+    except OSError:  # in an archive: nothing on disk is known to be made from it
+        return os.urandom(32)
 
 
 def _helper_files(function: Callable[..., object], seen: set[int]) -> set[str]:

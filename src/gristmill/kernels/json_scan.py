@@ -25,7 +25,16 @@ from gristmill.kernels.json_values import (
     skip_space,
     unescape,
 )
-from gristmill.kernels.machine import WIDTH, address_of, copy_bytes, load_byte, load_word, store_byte
+from gristmill.kernels.machine import (
+    BLOCK,
+    address_of,
+    copy_bytes,
+    load_byte,
+    load_word,
+    newline_mask,
+    store_byte,
+    trailing_zeros,
+)
 
 # Entries of the state that `_scan` leaves behind: names known, names seen, room that a name needs, 1 when out of room.
 _KNOWN, _SEEN, _NEEDED, _FULL = range(4)
@@ -116,11 +125,22 @@ def _scan(
                 error = 0
                 i = end
         while i < end and load_byte(base + i) == 34:
-            quote = read_string(base, i + 1, end, size)
-            if quote < 0:
-                break
             key = i + 1
-            length = (quote >> 1) - key
+            # Records of a file mostly repeat their keys in the same order: that one is tried before looking any closer.
+            number = predicted[position] if position < len(predicted) else -1
+            length = offsets[number + 1] - offsets[number] if number >= 0 else 0
+            quote = 2 * (key + length)
+            if (
+                number < 0
+                or key + length >= end
+                or load_byte(base + key + length) != 34
+                or not _same(arena_base + offsets[number], base + key, length)
+            ):
+                number = -1
+                quote = read_string(base, key, end, size)
+                if quote < 0:
+                    break
+                length = (quote >> 1) - key
             i = skip_space(base, (quote >> 1) + 1, end)
             if i >= end or load_byte(base + i) != 58:
                 break
@@ -132,17 +152,10 @@ def _scan(
                 error = packed
                 break
 
-            # Records of a file mostly repeat their keys in the same order: try that one before hashing.
-            number = predicted[position] if position < len(predicted) else -1
-            if (
-                quote & 1 != 0
-                or number < 0
-                or offsets[number + 1] - offsets[number] != length
-                or not _same(arena_base + offsets[number], base + key, length)
-            ):
+            if number < 0:
                 used = offsets[known]
-                if used + length + WIDTH > len(arena) or known + 2 > len(offsets) or 2 * known + 2 > len(slots):
-                    state[_NEEDED] = length + WIDTH
+                if used + length + BLOCK > len(arena) or known + 2 > len(offsets) or 2 * known + 2 > len(slots):
+                    state[_NEEDED] = length + BLOCK
                     state[_FULL] = 1
                     break
                 name = arena_base + used
@@ -158,8 +171,9 @@ def _scan(
                     known += 1
                     offsets[known] = used + length
                     seen[number] = 0
+                # A name that was written with escapes may hold what ends a string.
                 if position < len(predicted):
-                    predicted[position] = number
+                    predicted[position] = -1 if quote & 1 != 0 else number
             if seen[number] == 0:
                 seen[number] = 1
                 order[ordered] = number
@@ -243,6 +257,33 @@ def scan_records(
 
 
 @kernel
+def find_newlines(base: int, begin: int, end: int, out: Integers) -> int:
+    """Write down where newlines lie from `begin` to `end`; gives how many.
+
+    Args:
+        base: Address of the buffer.
+        begin: Where to begin in it.
+        end: Where to end.
+        out: Where their positions go; where it may be too small, see that it has as many places as there are bytes.
+    """
+    found = 0
+    i = begin
+    while i + BLOCK <= end:
+        mask = newline_mask(base + i)
+        while mask != 0:
+            out[found] = i + trailing_zeros(mask)
+            found += 1
+            mask &= mask - 1
+        i += BLOCK
+    while i < end:
+        if load_byte(base + i) == 10:
+            out[found] = i
+            found += 1
+        i += 1
+    return found
+
+
+@kernel
 def decode_strings(
     base: int, size: int, starts: Integers, ends: Integers, kinds: Bytes, out: Bytes, offsets: Integers
 ) -> int:
@@ -254,7 +295,7 @@ def decode_strings(
         starts: Where each string starts, its quote included.
         ends: Where each string ends, its quote included.
         kinds: What each value is.
-        out: As long as all spans together and `WIDTH` bytes more.
+        out: As long as all spans together and `BLOCK` bytes more.
         offsets: Filled with where each decoded string starts in `out`, and the end of the last.
 
     Returns:
@@ -294,7 +335,7 @@ def drop_members(
         ends: Where each record ends, after its brace.
         names: UTF-8 of the names, one after the other.
         name_offsets: Where each name starts in `names`, and the end of the last.
-        out: As long as all records together and `WIDTH` bytes more.
+        out: As long as all records together and `BLOCK` bytes more.
         out_offsets: Filled with where each shortened record starts in `out`, and the end of the last.
 
     Returns:
@@ -303,7 +344,7 @@ def drop_members(
     longest = 0
     for record in range(len(starts)):
         longest = max(longest, ends[record] - starts[record])
-    scratch = np.empty(longest + WIDTH, np.uint8)
+    scratch = np.empty(longest + BLOCK, np.uint8)
     stack = np.empty(MAX_DEPTH, np.uint8)
     first: int = address_of(out)
     target = first

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from gristmill.kernels.compiler import inlined
 from gristmill.kernels.machine import (
-    WIDTH,
-    copy_backslash,
+    BLOCK,
+    copy_block,
     load_byte,
-    special_mask,
     store_byte,
+    string_masks,
     trailing_zeros,
 )
 
@@ -32,6 +32,9 @@ BAD_VALUE = -MALFORMED
 BAD_RECORD = -NOT_AN_OBJECT
 BAD_DEPTH = -TOO_DEEP
 KIND_BITS = 4
+# What the letter after a backslash stands for; 0 where it is no escape of one letter.
+_ESCAPES = np.zeros(256, np.uint8)
+_ESCAPES[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 # Where a container is being read; a closing bracket may come in the first two places.
 _AFTER_VALUE, _OPENED, _BEFORE_MEMBER, _BEFORE_VALUE = range(4)
 
@@ -67,25 +70,29 @@ def _hex4(base: int, i: int) -> int:
 
 
 @inlined
-def _is_short_escape(byte: int) -> bool:
-    if byte == 110 or byte == 34 or byte == 92 or byte == 116:
-        return True
-    return byte == 114 or byte == 47 or byte == 98 or byte == 102
-
-
-@inlined
 def read_string(base: int, i: int, end: int, size: int) -> int:
     """Twice the position of the quote that closes the string whose text starts at `i`, plus one if it has escapes."""
-    escaped = 0
-    while i < end:
-        if i + WIDTH <= size:
-            mask = special_mask(base + i)
-            if mask == 0:
-                i += WIDTH
-                continue
-            i += trailing_zeros(mask)
-            if i >= end:
+    escapes = 0
+    carried = 0
+    while i < end and i + BLOCK <= size:
+        quotes, wrong, unicode, backslashes, carried = string_masks(base + i, carried)
+        stops = quotes | wrong | unicode
+        while stops != 0:
+            lowest = stops & -stops
+            at = i + trailing_zeros(stops)
+            if at >= end or wrong & lowest != 0:
                 return BAD_VALUE
+            if quotes & lowest != 0:
+                escapes |= backslashes & (lowest - 1)
+                return int(2 * at + (1 if escapes != 0 else 0))
+            if at + 5 > end or _hex4(base, at + 1) < 0:
+                return BAD_VALUE
+            stops ^= lowest
+        escapes |= backslashes
+        i += BLOCK
+    escaped = 1 if escapes != 0 else 0
+    i -= carried
+    while i < end:
         byte = load_byte(base + i)
         if byte == 34:
             return 2 * i + escaped
@@ -102,7 +109,7 @@ def read_string(base: int, i: int, end: int, size: int) -> int:
             if i + 6 > end or _hex4(base, i + 2) < 0:
                 return BAD_VALUE
             i += 6
-        elif _is_short_escape(byte):
+        elif _ESCAPES[byte] != 0:
             i += 2
         else:
             return BAD_VALUE
@@ -261,15 +268,33 @@ def _utf8(target: int, code: int) -> int:
 def unescape(base: int, i: int, end: int, size: int, target: int) -> int:
     """Decode the valid string text from `i` to `end`; the address after it. Half of a surrogate pair becomes U+FFFD.
 
-    Writes up to `WIDTH` bytes past the end. The result is never longer than the text.
+    Writes up to `BLOCK` bytes past the end. The result is never longer than the text.
     """
     while i < end:
-        if i + WIDTH <= size:
-            mask = copy_backslash(target, base + i)
-            step = trailing_zeros(mask) if mask != 0 else WIDTH
-            step = min(step, end - i)
-            i += step
-            target += step
+        if i + 2 * BLOCK + 2 <= size:
+            # Each escape moves the rest of the block one byte back: it is written again, a byte earlier.
+            mask = copy_block(target, base + i)
+            stop = min(BLOCK, end - i)
+            done = 0
+            while mask != 0:
+                at = trailing_zeros(mask)
+                if at >= stop:
+                    break
+                byte = load_byte(base + i + at + 1)
+                if byte == 117:
+                    stop = at
+                    break
+                target += at - done
+                store_byte(target, _ESCAPES[byte])
+                target += 1
+                done = at + 2
+                copy_block(target, base + i + done)
+                lowest = mask & -mask
+                mask &= ~(lowest | (lowest << 1))
+            if done < stop:
+                target += stop - done
+                done = stop
+            i += done
             if mask == 0 or i >= end:
                 continue
         byte = load_byte(base + i)
@@ -280,17 +305,7 @@ def unescape(base: int, i: int, end: int, size: int, target: int) -> int:
             continue
         byte = load_byte(base + i + 1)
         if byte != 117:
-            if byte == 110:
-                byte = 10
-            elif byte == 116:
-                byte = 9
-            elif byte == 114:
-                byte = 13
-            elif byte == 98:
-                byte = 8
-            elif byte == 102:
-                byte = 12
-            store_byte(target, byte)
+            store_byte(target, _ESCAPES[byte])
             i += 2
             target += 1
             continue

@@ -1,4 +1,4 @@
-"""Machine operations that numba does not offer: unaligned loads, bit counts, copies and 32-byte comparisons.
+"""Machine operations that numba does not offer: unaligned loads, bit counts, copies and comparisons of many bytes.
 
 Addresses are integers, so that kernels need one specialisation whether the bytes lie in a read-only Arrow buffer or in
 a NumPy array. What is loaded from an address is a signed 64-bit integer, because numba makes floats of mixed signed and
@@ -17,10 +17,14 @@ from numba.extending import intrinsic
 from gristmill.kernels.numba_internals import raw_memcpy
 
 WIDTH = 32
+BLOCK = 64
 
 _BYTE = ir.IntType(8)
 _WORD = ir.IntType(64)
 _VECTOR = ir.VectorType(_BYTE, WIDTH)
+_LANE = ir.Constant(ir.IntType(32), 0)
+_FIRST_LANE = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+_LONG_VECTOR = ir.VectorType(_BYTE, BLOCK)
 
 
 def _splat(value: int) -> ir.Constant:
@@ -94,6 +98,17 @@ def store_byte(typing: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def store_word(typing: Any, address: Any, value: Any) -> Any:
+    """Write an integer as the eight bytes at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(builder, args[1], args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
 def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     """Copy `count` bytes; the two ranges do not overlap."""
 
@@ -136,18 +151,6 @@ def copy_special(typing: Any, target: Any, source: Any) -> Any:
 
 
 @intrinsic
-def copy_backslash(typing: Any, target: Any, source: Any) -> Any:
-    """Copy `WIDTH` bytes and tell, one bit per byte, which of them are backslashes."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        block = _load(builder, args[1], _VECTOR)
-        _store(builder, block, args[0])
-        return _mask(builder, builder.icmp_unsigned("==", block, _splat(0x5C)))
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
 def trailing_zeros(typing: Any, value: Any) -> Any:
     """How many zero bits lie below the lowest set bit (64 for zero)."""
 
@@ -178,6 +181,29 @@ def high_mask(typing: Any, address: Any) -> Any:
 
 
 @intrinsic
+def pair_mask(typing: Any, address: Any, distance: Any, one: Any, other: Any, fold: Any) -> Any:
+    """One bit per byte from `address` on that is `one` and has `other` at a distance behind it.
+
+    The bits of `fold` are set in all bytes before they are compared. `WIDTH` bytes are read at either place.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        nothing = ir.Constant(_VECTOR, ir.Undefined)
+
+        def spread(value: Any) -> Any:
+            single = builder.insert_element(nothing, builder.trunc(value, _BYTE), _LANE)
+            return builder.shuffle_vector(single, nothing, _FIRST_LANE)
+
+        def equal(place: Any, value: Any) -> Any:
+            return builder.icmp_unsigned("==", builder.or_(_load(builder, place, _VECTOR), spread(fold)), spread(value))
+
+        address, distance, one, other, fold = args
+        return _mask(builder, builder.and_(equal(address, one), equal(builder.add(address, distance), other)))
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def utf8_error_mask(typing: Any, address: Any) -> Any:
     """One bit per byte from `address` on that cannot follow the three bytes before it in UTF-8 (those are read too).
 
@@ -201,5 +227,79 @@ def utf8_error_mask(typing: Any, address: Any) -> Any:
         for lead, operator, bound in ((0xE0, "<", 0xA0), (0xED, ">=", 0xA0), (0xF0, "<", 0x90), (0xF4, ">=", 0x90)):
             errors = builder.or_(errors, builder.and_(holds("==", one, lead), holds(operator, here, bound)))
         return _mask(builder, errors)
+
+    return types.int64(types.int64), generate
+
+
+# Blocks of `BLOCK` bytes, whose masks fill a word.
+
+
+def _wide(value: int) -> ir.Constant:
+    return ir.Constant(_LONG_VECTOR, [value & 255] * BLOCK)
+
+
+def _holds(builder: Any, operator: str, block: Any, value: int) -> Any:
+    return builder.bitcast(builder.icmp_unsigned(operator, block, _wide(value)), _WORD)
+
+
+@intrinsic
+def string_masks(typing: Any, address: Any, carried: Any) -> Any:
+    """What the `BLOCK` bytes from `address` on are in the text of a JSON string: four masks of a bit per byte, a flag.
+
+    The masks: quotes that no backslash escapes; what cannot be there (controls, and letters that are no escape); the
+    `u` of escapes; backslashes. The flag is 1 where the last byte escapes the first of the next block, which is what
+    `carried` says of this one.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        block = _load(builder, args[0], _LONG_VECTOR)
+
+        def equal(value: int, ignored: int = 0) -> Any:
+            compared = builder.and_(block, _wide(~ignored)) if ignored else block
+            return _holds(builder, "==", compared, value)
+
+        def number(value: int) -> ir.Constant:
+            return ir.Constant(_WORD, value)
+
+        quotes, backslashes, letters_u = equal(0x22), equal(0x5C), equal(0x75)
+        controls = _holds(builder, "<", block, 0x20)
+        # Runs of backslashes that begin at an odd place are added to the mask, which carries beyond their ends: so the
+        # parity of a run's length is told for all of them at once.
+        open_ones = builder.and_(backslashes, builder.not_(args[1]))
+        follows = builder.or_(builder.shl(open_ones, number(1)), args[1])
+        odd = number(0xAAAAAAAAAAAAAAAA)
+        odd_starts = builder.and_(builder.and_(open_ones, odd), builder.not_(follows))
+        added = builder.add(odd_starts, open_ones)
+        carry = builder.zext(builder.icmp_unsigned("<", added, open_ones), _WORD)
+        even = number(0x5555555555555555)
+        escaped = builder.and_(builder.xor(even, builder.shl(added, number(1))), follows)
+        known = builder.or_(builder.or_(quotes, backslashes), builder.or_(equal(0x2F), equal(0x62, 4)))  # " \ / b f
+        known = builder.or_(known, builder.or_(builder.or_(equal(0x6E), equal(0x72)), equal(0x74, 1)))  # n r t u
+        wrong = builder.or_(controls, builder.and_(escaped, builder.not_(known)))
+        found = [builder.and_(quotes, builder.not_(escaped)), wrong, builder.and_(escaped, letters_u), backslashes]
+        return context.make_tuple(builder, signature.return_type, [*found, carry])
+
+    return types.UniTuple(types.int64, 5)(types.int64, types.int64), generate
+
+
+@intrinsic
+def copy_block(typing: Any, target: Any, source: Any) -> Any:
+    """Copy `BLOCK` bytes and tell, one bit per byte, which of them are backslashes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        block = _load(builder, args[1], _LONG_VECTOR)
+        _store(builder, block, args[0])
+        return _holds(builder, "==", block, 0x5C)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def newline_mask(typing: Any, address: Any) -> Any:
+    """One bit per byte of the `BLOCK` from `address` on that is a newline."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        block = _load(builder, args[0], _LONG_VECTOR)
+        return _holds(builder, "==", block, 10)
 
     return types.int64(types.int64), generate

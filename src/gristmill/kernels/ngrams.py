@@ -1,16 +1,17 @@
 """Repeated word n-grams of each document: the most frequent one, and the text that earlier n-grams already gave.
 
-Words get numbers, and an n-gram is the pair of the two (n-1)-grams it consists of, so equality is exact and needs no
-comparison of bytes. Only what is repeated can be part of something longer that is repeated: each length looks at the
-survivors of the length before, which in ordinary text become few very soon.
+Only what is repeated can be part of something longer that is repeated. A table with a byte per place tells which pairs
+of words may be: in ordinary text about a third. Those get numbers, equal pairs the same one, by comparing their words.
+A longer n-gram is the pair of the two (n-1)-grams it consists of, so equality is exact at every length, and each length
+looks at the survivors of the length before, which become few very soon.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.machine import load8
+from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.machine import WIDTH, address_of, load8, pair_mask, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.text_words import split_words
 from gristmill.kernels.utf8 import ONE, ZERO, count_points, load_part, same_bytes
@@ -19,195 +20,261 @@ from gristmill.kernels.utf8 import ONE, ZERO, count_points, load_part, same_byte
 TOO_SHORT = -1
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+_OTHER_MIX = np.uint64(0xC2B2AE3D27D4EB4F)
 _SHIFT = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
-_TAGS = np.uint64(0xFFFFFFFF00000000)
+# The lowest bytes of a number, by how many.
+_MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
+
+# How common a byte is: letters of English by their order, then spaces and what all wide characters of a text share.
+_COMMON = np.zeros(256, dtype=np.int64)
+_COMMON[list(b"zqxjkvbpygfwmucldrhsnioate ")] = range(1, 28)
+_COMMON[0x80:0xC0] = 12
+_COMMON[0xC0:] = 30
 
 
 @routine
-def _word_key(data, begin, length):
-    """A number that is the word itself up to eight bytes, and a hash of its bytes beyond."""
-    if length <= 8:
-        return load_part(data, begin, length)
-    mixed = load8(data, begin) * _MIX
-    at = begin + 8
-    end = begin + length
-    while at + 8 <= end:
+def _odd_hash(data, begin, length):
+    """What `_word_hash` gives for an empty word, a long one, or one at an edge of the data."""
+    if length == 0:
+        return ZERO
+    if length < 8:
+        part = load_part(data, begin, length)
+        return (part << np.uint64(64 - 8 * length)) * _MIX + part * _OTHER_MIX
+    mixed = load8(data, begin) * _MIX + load8(data, begin + length - 8) * _OTHER_MIX
+    for at in range(begin + 8, begin + length - 8, 8):
         mixed = (mixed ^ (mixed >> _SHIFT) ^ load8(data, at)) * _MIX
-        at += 8
-    if at < end:
-        # The last eight bytes overlap the chunk before them, which saves a partial load.
-        mixed = (mixed ^ (mixed >> _SHIFT) ^ load8(data, end - 8)) * _MIX
     return mixed
 
 
-@routine
-def _grow(slots, size, keys, lengths, distinct):
-    """Double the table and put the known words into their new places."""
-    size *= 2
-    slots[:size] = ZERO
-    for known in range(distinct):
-        mixed = (keys[known] ^ np.uint64(lengths[known])) * _MIX
-        mixed ^= mixed >> _SHIFT
-        slot = np.int64(mixed & np.uint64(size - 1))
-        while slots[slot]:
-            slot = (slot + 1) & (size - 1)
-        slots[slot] = (mixed & _TAGS) | np.uint64(known + 1)
-    return size
+@leaf
+def _word_hash(data, begin, length):
+    """A hash of a word, without a branch for nearly all: lengths come in no order that could be guessed."""
+    if np.uint64(length - 1) >= np.uint64(16) or begin + length < 8 or begin + 8 > len(data):
+        return _odd_hash(data, begin, length)
+    # Eight bytes that begin with the word, and eight that end with it, in both of which a short word is all that stays.
+    surplus = np.uint64(max(64 - 8 * length, 0))
+    return (load8(data, begin) << surplus) * _MIX + (load8(data, begin + length - 8) >> surplus) * _OTHER_MIX
 
 
-@routine
-def _number_words(data, starts, ends, words, slots, keys, lengths, grams, counts, firsts):
-    """Give equal words equal numbers, in the order in which they first occur; returns how many are distinct."""
-    size = 256
-    slots[:size] = ZERO
-    distinct = 0
-    for word in range(words):
-        begin = starts[word]
-        length = ends[word] - begin
-        key = _word_key(data, begin, length)
-        mixed = (key ^ np.uint64(length)) * _MIX
-        mixed ^= mixed >> _SHIFT
-        tag = mixed & _TAGS
-        slot = np.int64(mixed & np.uint64(size - 1))
-        number = -1
-        while slots[slot]:
-            if slots[slot] & _TAGS == tag:
-                seen = np.int64(slots[slot] & _LOW) - 1
-                if (
-                    keys[seen] == key
-                    and lengths[seen] == length
-                    and (length <= 8 or same_bytes(data, starts[firsts[seen]], begin, length))
-                ):
-                    number = int(seen)
-                    break
-            slot = (slot + 1) & (size - 1)
-        if number < 0:
-            number = distinct
-            distinct += 1
-            slots[slot] = tag | np.uint64(distinct)
-            keys[number] = key
-            lengths[number] = length
-            counts[number] = 1
-            firsts[number] = word
-            if 2 * distinct > size:
-                size = _grow(slots, size, keys, lengths, distinct)
-        else:
-            counts[number] += 1
-        grams[word] = number
-    return distinct
+@leaf
+def _same_words(data, starts, ends, one, other, count):
+    for step in range(count):
+        begin = starts[one + step]
+        again = starts[other + step]
+        length = ends[one + step] - begin
+        if ends[other + step] - again != length:
+            return False
+        if length <= 16 and max(begin, again) + 8 <= len(data):
+            mask = _MASKS[min(length, 8)]
+            rest = max(length - 8, 0)
+            different = (load8(data, begin) ^ load8(data, again)) | (
+                load8(data, begin + rest) ^ load8(data, again + rest)
+            )
+            if different & mask:
+                return False
+        elif not same_bytes(data, begin, again, length):
+            return False
+    return True
 
 
-@routine
-def _lengthen(n, places, grams, counts, found, slots, keys, new_counts, new_firsts, prefix, wants_duplicates):
-    """Number the n-grams made of two repeated (n-1)-grams, in place.
+@leaf
+def _chars(data, starts, ends, first, last, ascii_only):
+    """The characters of a row of words."""
+    total = 0
+    for word in range(first, last):
+        total += ends[word] - starts[word] if ascii_only else count_points(data, starts[word], ends[word])
+    return total
 
-    Returns how many such n-grams there are, how many distinct, and the characters of those that occurred before.
-    """
-    # The pairs worth a number are first gathered, which also tells how large the table must be.
-    pairs = 0
-    for at in range(found - 1):
-        one = grams[at]
-        other = grams[at + 1]
-        if places[at + 1] == places[at] + 1 and counts[one] > 1 and counts[other] > 1:
-            keys[pairs] = (np.uint64(one) << _SHIFT) | np.uint64(other)
-            places[pairs] = places[at]
-            pairs += 1
+
+@leaf
+def _table(slots, entries):
+    """Clear a table for so many entries; returns by how much a hash is shifted to be a place in it."""
     size = 16
-    while size < pairs + pairs // 2:
+    shift = 60
+    while size < entries:
         size *= 2
-    slots[:size] = ZERO
-    distinct = 0
-    duplicate_chars = 0
-    last = -n
-    for at in range(pairs):
-        key = keys[at]
-        mixed = key * _MIX
-        mixed ^= mixed >> _SHIFT
-        mixed *= _MIX
-        mixed ^= mixed >> _SHIFT
-        tag = mixed & _TAGS
-        slot = np.int64(mixed & np.uint64(size - 1))
-        number = -1
-        while slots[slot]:
-            if slots[slot] & _TAGS == tag:
-                seen = np.int64(slots[slot] & _LOW) - 1
-                # Distinct n-grams are numbered as they come, so the key of number `seen` was moved to that place.
-                if keys[seen] == key:
-                    number = int(seen)
-                    break
-            slot = (slot + 1) & (size - 1)
-        if number < 0:
-            number = distinct
-            distinct += 1
-            slots[slot] = tag | np.uint64(distinct)
-            keys[number] = key
-            new_counts[number] = 1
-            new_firsts[number] = places[at]
-        else:
-            new_counts[number] += 1
-            if wants_duplicates:
-                place = np.int64(places[at])
-                overlap = max(n - (place - last), 0)
-                duplicate_chars += prefix[place + n] - prefix[place + overlap] + min(n - overlap, n - 1)
-                last = place
-        grams[at] = number
-    return pairs, distinct, duplicate_chars
+        shift -= 1
+    slots[:size] = 0
+    return np.uint64(shift), size - 1
 
 
 @routine
-def _most_frequent(counts, firsts, distinct):
-    """Where the most frequent n-gram first occurs, and how often it does; the earliest of those that tie."""
-    best = 0
-    for number in range(1, distinct):
-        if counts[number] > counts[best]:
-            best = number
-    if distinct == 0 or counts[best] == 1:
-        return 0, 1
-    return np.int64(firsts[best]), np.int64(counts[best])
+def _chain_units(data, starts, ends, words, unit, slots, links, places):
+    """Chain the units (one or two words from each word on) whose hashes share a slot; returns how many follow another.
 
-
-@routine
-def _occurrences(data, starts, ends, words, numbers, first, n):
-    """How often the n-gram from word `first` on, joined by single spaces, occurs in the text without overlap.
-
-    It may begin inside a word and end inside another: its first word is the end of a word, its last the beginning.
+    A link is one more than the place of the unit before in the chain, or 0, below half of the hash. Nearly no branches
+    here: which units follow another could not be guessed.
     """
-    head_length = ends[first] - starts[first]
-    tail = starts[first + n - 1]
-    tail_length = ends[first + n - 1] - tail
-    head_last = data[ends[first] - 1]
-    tail_first = data[tail]
-    free = 0
+    shift, _ = _table(slots, 4 * words)
+    before = ZERO
     found = 0
-    for word in range(words - n + 1):
-        final = word + n - 1
-        if data[ends[word] - 1] != head_last or data[starts[final]] != tail_first:
+    for word in range(words):
+        own = _word_hash(data, starts[word], ends[word] - starts[word])
+        key = own if unit == 1 else (before ^ (before >> _SHIFT)) * _MIX + own
+        before = own
+        at = word + 1 - unit
+        if at < 0:
             continue
-        matches = True
-        for step in range(n - 1):
-            stop = ends[word + step]
-            if starts[word + step + 1] != stop + 1 or data[stop] != 32:
-                matches = False
-                break
-            if step > 0 and numbers[word + step] != numbers[first + step]:
-                matches = False
-                break
-        if not matches:
-            continue
-        begin = ends[word] - head_length
-        if begin < starts[word] or begin < free or ends[final] - starts[final] < tail_length:
-            continue
-        if same_bytes(data, begin, starts[first], head_length) and same_bytes(data, starts[final], tail, tail_length):
-            found += 1
-            free = starts[final] + tail_length
+        slot = key >> shift
+        link = slots[slot]
+        slots[slot] = at + 1
+        links[at] = (key << _SHIFT) | np.uint64(link)
+        places[found] = at
+        found += link > 0
     return found
 
 
 @routine
-def _occurrences_of_bytes(data, begin, end, pattern, length):
+def _repeated_units(data, starts, ends, unit, links, origins, places, candidates):
+    """Of the units that follow another in a chain keep those that occurred before, with their origin; how many."""
+    found = 0
+    for candidate in range(candidates):
+        place = np.int64(places[candidate])
+        half = links[place] & ~_LOW
+        newer = place
+        while links[newer] & _LOW:
+            seen = np.int64(links[newer] & _LOW) - 1
+            if links[seen] & ~_LOW == half and _same_words(data, starts, ends, seen, place, unit):
+                origins[place] = origins[seen]
+                places[found] = place
+                found += 1
+                # Only the latest of equal units stays in a chain, which is then as short as it can be.
+                links[newer] = (links[newer] & ~_LOW) | (links[seen] & _LOW)
+                break
+            newer = seen
+    return found
+
+
+@routine
+def _lengthen(n, words, places, found, slots, origins, longer, longer_origins):
+    """Turn what is known of (n-1)-grams into what is known of n-grams; returns how many of them occurred before.
+
+    An n-gram that occurred before begins with an (n-1)-gram that did. It is the n-gram at the origin of that one if the
+    next (n-1)-grams are the same; only those that go on in another way than at the origin need a table.
+    """
+    shift, last = _table(slots, 2 * found)
+    kept = 0
+    for at in range(found):
+        place = np.int64(places[at])
+        if place + n > words:
+            break
+        origin = np.int64(origins[place])
+        following = origins[place + 1]
+        if origins[origin + 1] != following:
+            slot = np.int64(((np.uint64(origin) << _SHIFT | np.uint64(following)) * _MIX) >> shift)
+            while slots[slot]:
+                seen = np.int64(slots[slot]) - 1
+                if origins[seen] == origin and origins[seen + 1] == following:
+                    break
+                slot = (slot + 1) & last
+            if not slots[slot]:
+                slots[slot] = place + 1
+                continue
+            origin = np.int64(slots[slot]) - 1
+        longer[kept] = place
+        longer_origins[kept] = origin
+        kept += 1
+    for at in range(found):
+        origins[places[at]] = places[at]
+    for at in range(kept):
+        origins[longer[at]] = longer_origins[at]
+    return kept
+
+
+@routine
+def _duplicate_chars(n, data, starts, ends, ascii_only, places, found):
+    """The characters of n-grams that occurred before and of the spaces in them, once where they overlap."""
+    chars = 0
+    last = -n
+    for at in range(found):
+        place = np.int64(places[at])
+        overlap = max(n - (place - last), 0)
+        chars += _chars(data, starts, ends, place + overlap, place + n, ascii_only) + min(n - overlap, n - 1)
+        last = place
+    return chars
+
+
+@routine
+def _most_frequent(places, found, origins, counts):
+    """Where the most frequent n-gram first occurs, and how often it does; the earliest of those that tie."""
+    for at in range(found):
+        counts[origins[places[at]]] = 1
+    first = np.int64(0)
+    most = np.int64(1)
+    for at in range(found):
+        origin = np.int64(origins[places[at]])
+        times = np.int64(counts[origin]) + 1
+        counts[origin] = times
+        if times > most or (times == most and origin < first):
+            most = times
+            first = origin
+    return first, most
+
+
+@leaf
+def _rare_places(pattern, length):
+    """Where the two least common of the first bytes of a pattern are, the earlier place first."""
+    # Rank and place in one number, so that the two least are found without a branch.
+    rarest = _COMMON[pattern[0]] << 8
+    second = np.int64(1 << 30)
+    for at in range(1, min(length, 16)):
+        here = _COMMON[pattern[at]] << 8 | at
+        second = min(second, max(rarest, here))
+        rarest = min(rarest, here)
+    near = rarest & 255
+    far = second & 255 if length > 1 else near
+    return min(near, far), max(near, far)
+
+
+@leaf
+def _stands_at(data, at, pattern, length):
+    """Whether the bytes from a place on are the pattern, and how many were looked at."""
+    position = 0
+    while position + 8 <= length:
+        if load8(data, at + position) != load8(pattern, position):
+            return False, position + 8
+        position += 8
+    while position < length:
+        if data[at + position] != pattern[position]:
+            return False, position + 1
+        position += 1
+    return True, length
+
+
+@routine
+def _occurrences(data, begin, end, pattern, length):
     """How often a byte string occurs between two places of the text without overlap, in linear time."""
     if length == 0 or length > end - begin:
+        return 0
+    near, far = _rare_places(pattern, length)
+    one = np.int64(pattern[near])
+    other = np.int64(pattern[far])
+    base = address_of(data)
+    found = 0
+    free = begin
+    at = begin
+    # A text made for it could have nearly the whole pattern compared at every place.
+    patience = 4 * (end - begin) + 1024
+    while at + length <= end and at + far + WIDTH <= len(data) and patience > 0:
+        hits = np.uint64(pair_mask(base + at + near, far - near, one, other, 0))
+        while hits:
+            place = at + trailing_zeros(hits)
+            hits &= hits - ONE
+            if place >= free and place + length <= end:
+                equal, looked_at = _stands_at(data, place, pattern, length)
+                patience -= looked_at
+                if equal:
+                    found += 1
+                    free = place + length
+        at += WIDTH
+    return found + _rolling_occurrences(data, max(at, free), end, pattern, length)
+
+
+@routine
+def _rolling_occurrences(data, begin, end, pattern, length):
+    """The same, by a hash that moves along byte by byte."""
+    if length > end - begin:
         return 0
     wanted = ZERO
     rolling = ZERO
@@ -255,24 +322,23 @@ def _ngrams(
 ):
     """Fill one column per wanted length; `given` tells that the words of `data` were found by another splitter."""
     longest = 1
+    unit = 2
     for position in range(len(top)):
         longest = max(longest, top[position])
+        unit = min(unit, top[position])
     for position in range(len(duplicate)):
         longest = max(longest, duplicate[position])
+        unit = min(unit, duplicate[position])
     room = 0
     span = 0
     starts = np.empty(0, dtype=np.int64)
     ends = np.empty(0, dtype=np.int64)
-    prefix = np.empty(0, dtype=np.int64)
-    slots = np.empty(0, dtype=np.uint64)
-    keys = np.empty(0, dtype=np.uint64)
-    lengths = np.empty(0, dtype=np.int32)
-    numbers = np.empty(0, dtype=np.int32)
-    grams = np.empty(0, dtype=np.int32)
+    links = np.empty(0, dtype=np.uint64)
+    slots = np.empty(0, dtype=np.int32)
+    origins = np.empty(0, dtype=np.int32)
     places = np.empty(0, dtype=np.int32)
-    counts = np.empty(0, dtype=np.int32)
-    firsts = np.empty(0, dtype=np.int32)
-    new_counts = np.empty(0, dtype=np.int32)
+    longer = np.empty(0, dtype=np.int32)
+    scratch = np.empty(0, dtype=np.int32)
     needle = np.empty(0, dtype=np.uint8)
     for row in range(len(alive)):
         if not alive[row]:
@@ -296,76 +362,44 @@ def _ngrams(
             words, ascii_only, _ = split_words(data, offsets[row], offsets[row + 1], starts, ends)
         if words + 1 > room:
             room = words + words // 4 + 1024
-            prefix = np.empty(room, dtype=np.int64)
-            keys = np.empty(room, dtype=np.uint64)
-            lengths = np.empty(room, dtype=np.int32)
-            numbers = np.empty(room, dtype=np.int32)
-            grams = np.empty(room, dtype=np.int32)
+            links = np.empty(room, dtype=np.uint64)
+            # Between documents every place is its own origin.
+            origins = np.arange(room, dtype=np.int32)
             places = np.empty(room, dtype=np.int32)
-            counts = np.empty(room, dtype=np.int32)
-            firsts = np.empty(room, dtype=np.int32)
-            new_counts = np.empty(room, dtype=np.int32)
+            longer = np.empty(room, dtype=np.int32)
+            scratch = np.empty(room, dtype=np.int32)
             size = 512
-            while size < 2 * room:
+            while size < 4 * room:
                 size *= 2
-            slots = np.empty(size, dtype=np.uint64)
-        total = 0
-        for word in range(words):
-            prefix[word] = total
-            total += ends[word] - starts[word] if ascii_only else count_points(data, starts[word], ends[word])
-            places[word] = word
-        prefix[words] = total
-        distinct = _number_words(data, starts, ends, words, slots, keys, lengths, numbers, counts, firsts)
-        grams[:words] = numbers[:words]
-        found = words
-        for n in range(1, longest + 1):
-            duplicate_chars = 0
-            wants_duplicates = False
-            for position in range(len(duplicate)):
-                wants_duplicates |= duplicate[position] == n
-            if n > 1:
-                # Both count arrays are needed while one is read and the other written; then they change places.
-                found, distinct, duplicate_chars = _lengthen(
-                    n, places, grams, counts, found, slots, keys, new_counts, firsts, prefix, wants_duplicates
-                )
-                counts, new_counts = new_counts, counts
-            elif wants_duplicates:
-                duplicate_chars = _repeated_words(prefix, numbers, words, new_counts, distinct)
+            slots = np.empty(size, dtype=np.int32)
+        found = _chain_units(data, starts, ends, words, unit, slots, links, places)
+        found = _repeated_units(data, starts, ends, unit, links, origins, places, found)
+        for n in range(unit, longest + 1):
+            if n > unit and found:
+                found = _lengthen(n, words, places, found, slots, origins, longer, scratch)
+                places, longer = longer, places
             for position in range(len(duplicate)):
                 if duplicate[position] == n:
-                    out_duplicate[row, position] = duplicate_chars if words >= n else TOO_SHORT
+                    chars = _duplicate_chars(n, data, starts, ends, ascii_only, places, found)
+                    out_duplicate[row, position] = chars if words >= n else TOO_SHORT
             for position in range(len(top)):
                 if top[position] != n:
                     continue
                 if words < n:
                     out_top[row, position] = TOO_SHORT
                     continue
-                first, times = _most_frequent(counts, firsts, distinct)
-                joined = prefix[first + n] - prefix[first] + n - 1
-                if weigh:
-                    pass
-                elif n > 1 and not given:
-                    times = _occurrences(data, starts, ends, words, numbers, first, n)
-                else:
-                    size_needed = n - 1
+                first, times = _most_frequent(places, found, origins, scratch)
+                if not weigh:
+                    length = n - 1
                     for word in range(first, first + n):
-                        size_needed += ends[word] - starts[word]
-                    if size_needed > len(needle):
-                        needle = np.empty(2 * size_needed, dtype=np.uint8)
+                        length += ends[word] - starts[word]
+                    if length > len(needle):
+                        needle = np.empty(2 * length, dtype=np.uint8)
                     _join(data, starts, ends, first, n, needle)
-                    times = _occurrences_of_bytes(text, text_offsets[row], text_offsets[row + 1], needle, size_needed)
-                out_top[row, position] = times * joined
-
-
-@routine
-def _repeated_words(prefix, numbers, words, seen, distinct):
-    seen[:distinct] = 0
-    chars = 0
-    for word in range(words):
-        if seen[numbers[word]]:
-            chars += prefix[word + 1] - prefix[word]
-        seen[numbers[word]] = 1
-    return chars
+                    times = _occurrences(text, text_offsets[row], text_offsets[row + 1], needle, length)
+                out_top[row, position] = times * (_chars(data, starts, ends, first, first + n, ascii_only) + n - 1)
+        for at in range(found):
+            origins[places[at]] = places[at]
 
 
 @routine

@@ -6,18 +6,46 @@ learned to do without.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
+import llvmlite.binding as llvm
+import numpy as np
+from numba._dynfunc import make_function
 from numba.core.cgutils import raw_memcpy
+from numba.core.compiler import compile_result
+from numba.core.environment import _rebuild_env as environment_of
 from numba.core.extending import _Intrinsic as Intrinsic
-from numba.core.runtime import rtsys
+from numba.core.registry import cpu_target
+from numba.core.runtime import _nrt_python, rtsys
+from numba.core.typing import signature as typed_signature
 
-__all__ = ["INLINE", "UNCOUNTED", "Intrinsic", "cached_signatures", "load_lightly", "raw_memcpy", "stamp_files"]
+__all__ = [
+    "INLINE",
+    "UNCOUNTED",
+    "Intrinsic",
+    "cache_folder",
+    "code_of",
+    "compile_now",
+    "compile_result",
+    "engine_of",
+    "environment_of",
+    "is_target_chosen",
+    "make_function",
+    "raw_memcpy",
+    "typed_signature",
+    "use_runtime",
+    "use_store",
+]
 
 # `raw_memcpy`: numba has no public way to copy bytes between plain addresses.
 # `Intrinsic`: the class of what `numba.extending.intrinsic` makes, by which such helpers are known, has no public name.
+# `environment_of`, `make_function`, `typed_signature`, `compile_result`: numba's own steps from machine code to a
+# callable, which it offers only together with its cache, whose files are pickles.
+
+engine_of = attrgetter("_codegen._engine")
+"""LLVM's engine behind a library of machine code. numba's own way to an address knows only what it can also inline."""
 
 UNCOUNTED = {"_nrt": False}
 """Options for a helper that does not count references to its arrays.
@@ -30,38 +58,55 @@ INLINE = {"forceinline": True}
 makes compiling much slower and the result no faster."""
 
 
-def load_lightly(dispatcher: Any, on_miss: Callable[[str], None]) -> None:
-    """Have a compiled kernel loaded from the cache without the library that only compiling needs.
+def is_target_chosen() -> bool:
+    """Whether numba has already settled for which processor it compiles in this process."""
+    return "_toplevel_target_context" in vars(cpu_target)
 
-    Before it looks into its cache numba imports everything it could ever compile, which takes longer than a small job.
-    Machine code needs none of it, only the runtime that counts references. When nothing is found in the cache,
-    `on_miss` is told the kernel's name and the compiler imports the rest itself.
+
+def cache_folder(dispatcher: Any) -> str | None:
+    """The first folder of numba's own search that can be written to; None where there is none."""
+    return getattr(dispatcher._cache, "cache_path", None)
+
+
+def use_runtime() -> None:
+    """Tell LLVM the addresses of numba's runtime, which allocates and counts references.
+
+    numba's own way compiles two functions besides, in every process; kernels on disk have them in themselves.
     """
-    cache = dispatcher._cache
-
-    def load_overload(signature: Any, target_context: Any) -> Any:
-        rtsys.initialize(target_context)
-        found = None
-        with cache._guard_against_spurious_io_errors():
-            found = cache._load_overload(signature, target_context)
-        if found is None:
-            on_miss(dispatcher.py_func.__name__)
-        return found
-
-    cache.load_overload = load_overload
+    for name, address in _nrt_python.c_helpers.items():
+        llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
-def stamp_files(dispatcher: Any, files: Collection[str]) -> None:
-    """Make a kernel's cache stale when one of the files changes; numba watches only the one with the kernel."""
-    cache_file = dispatcher._cache._cache_file
-    stamps = [(os.path.basename(file), os.stat(file).st_mtime, os.stat(file).st_size) for file in sorted(files)]
-    cache_file._source_stamp = (cache_file._source_stamp, tuple(stamps))
+def use_store(dispatcher: Any, load: Callable[[Any, Any], Any]) -> None:
+    """Have a kernel's machine code given by `load`, which gets a signature and the context to make it in.
 
-
-def cached_signatures(dispatcher: Any) -> list[Any] | None:
-    """The signatures for which the cache on disk has machine code, None for a helper, which is not kept there.
-
-    numba tells only by loading them.
+    Before numba looks into its own cache it imports everything it could ever compile, which takes longer than a small
+    job, and it reads pickles there.
     """
-    cache_file = getattr(dispatcher._cache, "_cache_file", None)
-    return None if cache_file is None else [key[0] for key in cache_file._load_index()]
+    dispatcher._cache.load_overload = load
+
+
+def compile_now(dispatcher: Any, signature: Any, context: Any) -> Any:
+    """Compile a kernel for a signature; numba's public method would look for it in the cache once more."""
+    rtsys.initialize(context)
+    context.refresh()
+    return dispatcher._compiler.compile(signature, None)
+
+
+def code_of(result: Any) -> tuple[dict[str, Any], bytes]:
+    """What has to be kept of a compiled kernel: names and constants, and its machine code.
+
+    The constants are the types of the arrays that it returns. Of the helpers in it only those matter that have some.
+
+    Raises:
+        TypeError: It has constants of another kind, which cannot be kept.
+    """
+    name, _, (code, _) = result.library.serialize_using_object_code()
+    own, constants = result.fndesc.env_name, {}
+    for one in result._find_referenced_environments():
+        if one.consts or one.env_name == own:
+            if not all(isinstance(value, np.dtype) for value in one.consts):
+                raise TypeError(f"{result.fndesc.qualname} has constants that are no types: {one.consts}")
+            constants[one.env_name] = [one.globals["__name__"], *(value.str for value in one.consts)]
+    wrapper = result.fndesc.llvm_cpython_wrapper_name
+    return {"library": name, "wrapper": wrapper, "environment": own, "constants": constants}, code

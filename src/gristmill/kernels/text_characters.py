@@ -6,11 +6,12 @@ import string
 
 import numpy as np
 
+from gristmill.kernels.byte_masks import BLOCK, CONTINUATIONS, DIGITS, LEADS, LETTERS, byte_masks
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.machine import load8
+from gristmill.kernels.machine import bit_count, trailing_zeros
 from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
-from gristmill.kernels.utf8 import HIGH_BITS, byte_table, decode, flags_of
+from gristmill.kernels.utf8 import ONE, byte_table, decode, flags_of
 
 # Columns of the result.
 N_CHARS = 0
@@ -27,31 +28,8 @@ WIDTH = 9
 # Columns of the result of `count_sets`.
 CHARS, FIRST_SET, SECOND_SET, LINES, LONGEST_LINE = range(5)
 
-_COLON_FIELD = 7
-_BYTE = np.uint64(255)
-_ALPHANUMERIC = (string.ascii_letters + string.digits).encode()
-
-
-def _packed_counters() -> np.ndarray:
-    """For every byte, what it adds to eight counters of eight bits each that live in one number."""
-    table = np.zeros(256, dtype=np.uint64)
-    classes: list[set[int]] = [
-        {byte for byte in range(256) if byte & 0xC0 != 0x80},
-        set(_ALPHANUMERIC + b"\n?!,."),
-        set(b"0123456789"),
-        set(b"\t\n\r\b "),
-        set(b"()[]{}"),
-        set(b"#"),
-        set(string.ascii_letters.encode()),
-        set(b":"),
-    ]
-    for field, members in enumerate(classes):
-        for byte in members:
-            table[byte] |= np.uint64(1 << (8 * field))
-    return table
-
-
-_PACKED = _packed_counters()
+_ALPHANUMERIC = LETTERS + DIGITS
+_masks = byte_masks(CONTINUATIONS, LETTERS, DIGITS, b"\n?!,.", b"\t\n\r\b ", b"()[]{}", b"#", b":", LEADS)
 # Which bytes continue a URL: 1 for those allowed as they are, 2 for the sign of a percent escape, 4 for hex.
 _URL = byte_table({1: _ALPHANUMERIC + b"$-_@.&+/:=?#~!*(),", 2: b"%", 4: string.hexdigits.encode()})
 
@@ -87,40 +65,41 @@ def _url_at(data, colon, floor, end):
 
 
 @routine
-def _count_urls(data, begin, end, out):
-    """The characters in URLs and whether a URL names adult content."""
-    free = begin
-    for position in range(begin, end):
-        if data[position] != 58 or position < free:
+def _count_urls(data, at, colons, free, end, out):
+    """Count the characters in URLs and whether a URL names adult content; returns where the next may begin.
+
+    Args:
+        data: The bytes of the column.
+        at: Where the block begins
+        colons: that has colons at these places.
+        free: Where the last URL ended.
+        end: Where the text ends.
+        out: The counts of the document.
+    """
+    while colons:
+        colon = at + trailing_zeros(colons)
+        colons &= colons - ONE
+        if colon < free:
             continue
-        start, stop = _url_at(data, position, free, end)
+        start, stop = _url_at(data, colon, free, end)
         if stop:
             out[URL_CHARS] += stop - start
             free = stop
-            for at in range(start, stop - 3):
-                if data[at] == 112 and data[at + 1] == 111 and data[at + 2] == 114 and data[at + 3] == 110:
+            for place in range(start, stop - 3):
+                if data[place] == 112 and data[place + 1] == 111 and data[place + 2] == 114 and data[place + 3] == 110:
                     out[ADULT_URLS] = 1
                     break
+    return free
 
 
 @routine
-def _count_wide(data, begin, end, pages, flags, out):
-    """What characters beyond ASCII add: the angle brackets and the alphabetic ones."""
-    brackets = 0
-    alphabetic = 0
-    size = len(data)
-    at = begin
-    while at < end:
-        if at + 8 <= size and load8(data, at) & HIGH_BITS == 0:
-            at += 8
-            continue
-        point, width = decode(data, at)
-        at += width
-        if width > 1:
-            brackets += point == 0x27E8 or point == 0x27E9
-            alphabetic += flags_of(point, pages, flags) & ALPHABETIC != 0
-    out[BRACKET_CHARS] += brackets
-    out[ALPHABETIC_CHARS] += alphabetic
+def _count_wide(data, at, leads, pages, flags, out):
+    """What the characters beyond ASCII of a block add: the angle brackets and the alphabetic ones."""
+    while leads:
+        point, _ = decode(data, at + trailing_zeros(leads))
+        leads &= leads - ONE
+        out[BRACKET_CHARS] += point == 0x27E8 or point == 0x27E9
+        out[ALPHABETIC_CHARS] += flags_of(point, pages, flags) & ALPHABETIC != 0
 
 
 @kernel
@@ -128,25 +107,32 @@ def _characters(data, offsets, alive, pages, flags, out):
     for row in range(len(alive)):
         if not alive[row]:
             continue
-        begin = offsets[row]
+        at = free = offsets[row]
         end = offsets[row + 1]
         counts = out[row]
-        colons = np.int64(0)
-        at = begin
+        chars = end - at
+        letters = digits = marks = white = brackets = hashes = 0
         while at < end:
-            # Eight counters of eight bits hold 255 bytes before one could run over.
-            stop = min(at + 252, end)
-            packed = np.uint64(0)
-            for position in range(at, stop):
-                packed += _PACKED[data[position]]
-            at = stop
-            for field in range(_COLON_FIELD):
-                counts[field] += np.int64((packed >> np.uint64(8 * field)) & _BYTE)
-            colons += np.int64((packed >> np.uint64(8 * _COLON_FIELD)) & _BYTE)
-        if colons:
-            _count_urls(data, begin, end, counts)
-        if counts[N_CHARS] != end - begin:
-            _count_wide(data, begin, end, pages, flags, counts)
+            continuing, letter, digit, mark, space, bracket, sign, colons, leads = _masks(data, at, end)
+            chars -= bit_count(continuing)
+            letters += bit_count(letter)
+            digits += bit_count(digit)
+            marks += bit_count(mark)
+            white += bit_count(space)
+            brackets += bit_count(bracket)
+            hashes += bit_count(sign)
+            if colons:
+                free = _count_urls(data, at, colons, free, end, counts)
+            if leads:
+                _count_wide(data, at, leads, pages, flags, counts)
+            at += BLOCK
+        counts[N_CHARS] = chars
+        counts[PLAIN_CHARS] = letters + digits + marks
+        counts[DIGIT_CHARS] = digits
+        counts[WHITE_CHARS] = white
+        counts[BRACKET_CHARS] += brackets
+        counts[HASH_CHARS] = hashes
+        counts[ALPHABETIC_CHARS] += letters
 
 
 def character_counts(column: TextColumn, alive: Mask) -> Integers:

@@ -6,12 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gristmill.kernels.byte_masks import BLOCK, byte_masks
 from gristmill.kernels.compiler import kernel, routine
+from gristmill.kernels.machine import address_of, copy_bytes, trailing_zeros
 from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
 from gristmill.kernels.text_phrases import compile_phrases, kelvin_folded, phrase_kinds
 from gristmill.kernels.text_tokens import sentences, tokenize
 from gristmill.kernels.unicode_classes import DECIMAL, class_tables
 from gristmill.kernels.utf8 import (
+    ALL,
+    ONE,
+    ZERO,
     decode,
     flags_of,
     line_break_width,
@@ -42,6 +47,13 @@ POLICY = 1
 PLACEHOLDER = 2
 SCRIPT = 4
 
+# Marks that a line has, as bits.
+_BRACKET = 1
+_CURLY = 2
+_KELVIN = 4  # or another character that begins as the Kelvin sign does
+
+# What can begin a line break, and those marks.
+_masks = byte_masks(b"\n\x0b\x0c\r\x1c\x1d\x1e\xc2\xe2", b"[", b"{", b"\xe2")
 _EDIT = np.frombuffer(b"[edit]", dtype=np.uint8)
 _CITATION = np.frombuffer(b"[citation needed]", dtype=np.uint8)
 
@@ -53,7 +65,7 @@ class Cleaned(NamedTuple):
         data: The bytes of all texts; those of dropped documents are empty.
         offsets: Where each text begins in `data`, and the end.
         outcome: What became of each document.
-        sentences: How many sentences each kept text has.
+        sentences: How many sentences each text has, counted line by line until there are enough.
         lines: Per document, the counts of lines.
     """
 
@@ -65,10 +77,33 @@ class Cleaned(NamedTuple):
 
 
 @routine
-def _words_of_line(data, begin, end):
-    """How many words a line has, and the characters of the longest."""
-    words = 0
-    longest = 0
+def _next_line(data, at, end):
+    """Where the line at `at` ends, the bytes of its line break, and as bits which marks it has."""
+    found = 0
+    while at < end:
+        breaks, brackets, curly, kelvin = _masks(data, at, end)
+        inside = ALL
+        width = 0
+        stop = at + BLOCK
+        while breaks:
+            bit = trailing_zeros(breaks)
+            breaks &= breaks - ONE
+            width = line_break_width(data, at + bit, end)
+            if width:
+                inside = (ONE << np.uint64(bit)) - ONE
+                stop = at + bit
+                break
+        found |= _BRACKET * (brackets & inside != ZERO) | _CURLY * (curly & inside != ZERO)
+        found |= _KELVIN * (kelvin & inside != ZERO)
+        if width:
+            return stop, width, found
+        at = stop
+    return end, 0, found
+
+
+@routine
+def _has_longer_word(data, begin, end, most):
+    """Whether a word of a line has more than `most` characters."""
     chars = 0
     at = begin
     while at < end:
@@ -77,12 +112,29 @@ def _words_of_line(data, begin, end):
             chars = 0
             at += width
             continue
-        if chars == 0:
-            words += 1
         chars += 1
-        longest = max(longest, chars)
+        if chars > most:
+            return True
         at = next_character(data, at, end)
-    return words, longest
+    return False
+
+
+@routine
+def _has_words(data, begin, end, least):
+    """Whether a line has at least so many words."""
+    words = 0
+    inside = False
+    at = begin
+    while at < end and words < least:
+        width = space_width(data, at, end)
+        if width:
+            inside = False
+            at += width
+            continue
+        words += not inside
+        inside = True
+        at += 1
+    return words >= least
 
 
 @routine
@@ -114,11 +166,11 @@ def _citation_end(data, at, end, pages, flags):
 
 
 @routine
-def _copy_line(data, begin, end, remove_citations, pages, flags, out, size):
+def _copy_line(data, begin, end, pages, flags, out, size):
     """Copy a line without its citations; returns where the copy ends."""
     at = begin
     while at < end:
-        if remove_citations and data[at] == 91:
+        if data[at] == 91:
             stop = _citation_end(data, at, end, pages, flags)
             if stop:
                 at = stop
@@ -130,12 +182,9 @@ def _copy_line(data, begin, end, remove_citations, pages, flags, out, size):
 
 
 @routine
-def _kinds_of_line(out, begin, end, scratch, pairs, bounds, members, text, offsets, anchors, kinds):
+def _kinds_of_line(out, begin, end, kelvin, scratch, pairs, bounds, members, text, offsets, anchors, kinds):
     """The kinds of phrases in a line, in which a Kelvin sign counts as the k that it is in lower case."""
-    wide = False
-    for at in range(begin, end):
-        wide |= out[at] == 0xE2
-    if wide:
+    if kelvin:
         size = kelvin_folded(out, begin, end, scratch)
         return phrase_kinds(scratch, 0, size, pairs, bounds, members, text, offsets, anchors, kinds)
     return phrase_kinds(out, begin, end, pairs, bounds, members, text, offsets, anchors, kinds)
@@ -199,47 +248,43 @@ def _clean(
         result = KEPT
         at = rows[row]
         while at < end and result == KEPT:
-            stop = at
-            width = 0
-            while stop < end:
-                width = line_break_width(data, stop, end)
-                if width:
-                    break
-                stop += 1
+            stop, width, marks = _next_line(data, at, end)
             left = strip_left(data, at, stop)
             right = strip_right(data, left, stop)
             at = stop + width
             lines[row, LINES] += 1
-            words, widest = _words_of_line(data, left, right)
-            if max_word_chars >= 0 and widest > max_word_chars:
+            # A word has at most as many characters as its line has bytes.
+            if 0 <= max_word_chars < right - left and _has_longer_word(data, left, right, max_word_chars):
                 lines[row, LONG_WORD_LINES] += 1
                 continue
             begin = size
-            stop = _copy_line(data, left, right, remove_citations, pages, flags, out, size)
+            if remove_citations and marks & _BRACKET:
+                stop = _copy_line(data, left, right, pages, flags, out, size)
+            else:
+                stop = size + right - left
+                copy_bytes(address_of(out) + size, address_of(data) + left, right - left)
             if needs_end_mark and _ends_open(out, begin, stop):
                 lines[row, OPEN_LINES] += 1
                 continue
-            if words < min_words:
+            if not _has_words(data, left, right, min_words):
                 lines[row, SHORT_LINES] += 1
                 continue
-            kind = _kinds_of_line(out, begin, stop, scratch, pairs, bounds, members, text, offsets, anchors, kinds)
+            kind = _kinds_of_line(
+                out, begin, stop, marks & _KELVIN, scratch, pairs, bounds, members, text, offsets, anchors, kinds
+            )
             if drop_placeholder and kind & PLACEHOLDER:
                 result = PLACEHOLDER_TEXT
                 break
             if drop_script and kind & SCRIPT:
                 lines[row, SCRIPT_LINES] += 1
                 continue
-            if drop_curly:
-                for position in range(begin, stop):
-                    if out[position] == 123:
-                        result = CURLY_BRACKET
-                        break
-                if result != KEPT:
-                    break
+            if drop_curly and marks & _CURLY:
+                result = CURLY_BRACKET
+                break
             if drop_policy and kind & POLICY:
                 lines[row, POLICY_LINES] += 1
                 continue
-            if min_sentences >= 0:
+            if total < min_sentences:
                 count = tokenize(out, begin, stop, pages, flags, starts, ends, 0)
                 total += max(1, sentences(out, starts, ends, count, pages, flags))
             lines[row, KEPT_LINES] += 1

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import kernel, routine
+from gristmill.kernels.byte_masks import BLOCK, byte_masks
+from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.machine import trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
-from gristmill.kernels.text_lines import hash_and_count, unique_pieces
+from gristmill.kernels.text_lines import count_newlines, unique_pieces
 from gristmill.kernels.unicode_classes import TERMINAL, class_tables
 from gristmill.kernels.utf8 import (
+    ONE,
     character_start,
     count_points,
     decode,
     flags_of,
     line_break_width,
-    next_newline,
     strip_left,
     strip_right,
 )
@@ -39,17 +41,22 @@ SHORT_LINES = 11  # lines between newlines, not blank, of at most a given number
 WIDTH = 12
 
 
-# The bytes that can begin a line break or an ellipsis.
-_SPECIAL = np.array([byte < 32 or byte in (46, 0xC2, 0xE2) for byte in range(256)], dtype=np.bool_)
+# What can begin a line break or an ellipsis character, and full stops.
+_masks = byte_masks(b"\n\x0b\x0c\r\x1c\x1d\x1e\xc2\xe2", b".")
+_newline_mask = byte_masks(b"\n")
 
 
-@routine
+@leaf
 def _count_line(data, begin, end, counts):
     counts[BROKEN_LINES] += 1
-    left = strip_left(data, begin, end)
+    left = begin
+    if left < end and not 33 <= data[left] < 0x80:
+        left = strip_left(data, begin, end)
     if left == end:
         return
-    right = strip_right(data, left, end)
+    right = end
+    if not 33 <= data[right - 1] < 0x80:
+        right = strip_right(data, left, end)
     if data[left] == 45 or (
         left + 2 < right and data[left] == 0xE2 and data[left + 1] == 0x80 and data[left + 2] == 0xA2
     ):
@@ -62,84 +69,102 @@ def _count_line(data, begin, end, counts):
 
 
 @routine
-def _broken_lines(data, begin, end, counts):
-    at = begin
-    line = begin
-    dots = 0
-    while at < end:
-        byte = data[at]
-        if not _SPECIAL[byte]:
-            dots = 0
-            at += 1
-            continue
-        if byte == 46:
-            dots += 1
-            if dots == 3:
-                counts[ELLIPSES] += 1
-                dots = 0
-        else:
-            dots = 0
-            if byte == 0xE2 and at + 2 < end and data[at + 1] == 0x80 and data[at + 2] == 0xA6:
-                counts[ELLIPSES] += 1
-            width = line_break_width(data, at, end)
-            if width:
-                _count_line(data, line, at, counts)
-                at += width
-                line = at
-                continue
-        at += 1
-    if line < end:
-        _count_line(data, line, end, counts)
+def _add_dots(dots, run, counts):
+    """Count the ellipses among the full stops of a block, after a run of `run`; returns the run at its end."""
+    while dots:
+        first = trailing_zeros(dots)
+        length = trailing_zeros(~(dots >> np.uint64(first)))
+        if first:
+            counts[ELLIPSES] += run // 3
+            run = 0
+        run += length
+        if first + length == BLOCK:
+            return run
+        counts[ELLIPSES] += run // 3
+        run = 0
+        dots &= ~(((ONE << np.uint64(length)) - ONE) << np.uint64(first))
+    return 0
+
+
+@leaf
+def _count_finished(data, begin, end, short, pages, flags, counts):
+    """Count a line between newlines that is not blank."""
+    if begin == end or (not 33 <= data[begin] < 0x80 and strip_left(data, begin, end) == end):
+        return
+    point, _ = decode(data, character_start(data, end - 1, begin))
+    if flags_of(point, pages, flags) & TERMINAL:
+        counts[FINISHED_LINES] += 1
+    # Characters are counted only where the bytes leave it open.
+    if end - begin <= short or (end - begin <= 4 * short and count_points(data, begin, end) <= short):
+        counts[SHORT_LINES] += 1
 
 
 @routine
-def _cut_at_runs(data, begin, end, least, starts, lengths):
-    """Write the pieces between runs of at least `least` newlines; returns how many."""
+def _scan(data, begin, end, short, pages, flags, starts, lengths, counts):
+    """Count lines and ellipses, and write the pieces between runs of newlines; returns how many of those there are."""
+    broken = line = piece = begin
     pieces = 0
-    piece = begin
+    run = 0
     at = begin
-    while True:
-        at = next_newline(data, at, end)
-        if at >= end:
-            break
-        stop = at
-        while stop < end and data[stop] == 10:
-            stop += 1
-        if stop - at >= least:
-            starts[pieces] = piece
-            lengths[pieces] = at - piece
-            pieces += 1
-            piece = stop
-        at = stop
+    while at < end:
+        special, dots = _masks(data, at, end)
+        if dots & (dots << ONE) or (run and dots & ONE):
+            run = _add_dots(dots, run, counts)
+        else:
+            counts[ELLIPSES] += run // 3
+            run = int(dots >> np.uint64(63))
+        while special:
+            stop = at + trailing_zeros(special)
+            byte = data[stop]
+            special &= special - ONE
+            if byte == 10:
+                _count_finished(data, line, stop, short, pages, flags, counts)
+                if piece < stop or stop == begin:
+                    starts[pieces] = piece
+                    lengths[pieces] = stop - piece
+                    pieces += 1
+                piece = line = stop + 1
+            elif byte == 0xE2 and stop + 2 < end and data[stop + 1] == 0x80 and data[stop + 2] == 0xA6:
+                counts[ELLIPSES] += 1
+            if stop >= broken:
+                width = line_break_width(data, stop, end)
+                if width:
+                    _count_line(data, broken, stop, counts)
+                    broken = stop + width
+        at += BLOCK
+    counts[ELLIPSES] += run // 3
+    if broken < end:
+        _count_line(data, broken, end, counts)
+    _count_finished(data, line, end, short, pages, flags, counts)
     starts[pieces] = piece
     lengths[pieces] = end - piece
     return pieces + 1
 
 
 @routine
-def _finished_lines(data, begin, end, short, pages, flags, counts):
+def _paragraphs(data, begin, end, starts, lengths):
+    """Write the pieces between runs of two or more newlines; returns how many."""
+    pieces = 0
+    piece = begin
+    line = begin
     at = begin
     while at < end:
-        stop = next_newline(data, at, end)
-        if strip_left(data, at, stop) < stop:
-            point, _ = decode(data, character_start(data, stop - 1, at))
-            if flags_of(point, pages, flags) & TERMINAL:
-                counts[FINISHED_LINES] += 1
-            # Characters are counted only where the bytes leave it open.
-            if stop - at <= short or (stop - at <= 4 * short and count_points(data, at, stop) <= short):
-                counts[SHORT_LINES] += 1
-        at = stop + 1
-
-
-@routine
-def _repeats(data, starts, lengths, hashes, chars, pieces, slots):
-    """How many pieces occurred before, and their characters."""
-    total = 0
-    for piece in range(pieces):
-        hashes[piece], chars[piece] = hash_and_count(data, starts[piece], starts[piece] + lengths[piece])
-        total += chars[piece]
-    distinct, distinct_chars = unique_pieces(data, starts, lengths, hashes, chars, pieces, slots)
-    return pieces - distinct, total - distinct_chars
+        (newlines,) = _newline_mask(data, at, end)
+        while newlines:
+            stop = at + trailing_zeros(newlines)
+            newlines &= newlines - ONE
+            if line == stop and stop > begin:
+                # The second newline of a run ends a paragraph, those behind it only move the next one.
+                if piece < stop:
+                    starts[pieces] = piece
+                    lengths[pieces] = stop - 1 - piece
+                    pieces += 1
+                piece = stop + 1
+            line = stop + 1
+        at += BLOCK
+    starts[pieces] = piece
+    lengths[pieces] = end - piece
+    return pieces + 1
 
 
 @kernel
@@ -147,7 +172,6 @@ def _layout(data, offsets, alive, short, pages, flags, out):
     room = 1024
     starts = np.empty(room, dtype=np.int64)
     lengths = np.empty(room, dtype=np.int64)
-    chars = np.empty(room, dtype=np.int64)
     hashes = np.empty(room, dtype=np.uint64)
     slots = np.empty(4 * room, dtype=np.int64)
     for row in range(len(alive)):
@@ -156,31 +180,33 @@ def _layout(data, offsets, alive, short, pages, flags, out):
         begin = offsets[row]
         end = offsets[row + 1]
         counts = out[row]
-        newlines = 0
-        for at in range(begin, end):
-            newlines += data[at] == 10
+        newlines, continuing = count_newlines(data, begin, end)
         if newlines + 1 > room:
             while newlines + 1 > room:
                 room *= 2
             starts = np.empty(room, dtype=np.int64)
             lengths = np.empty(room, dtype=np.int64)
-            chars = np.empty(room, dtype=np.int64)
             hashes = np.empty(room, dtype=np.uint64)
             slots = np.empty(4 * room, dtype=np.int64)
-        _broken_lines(data, begin, end, counts)
-        _finished_lines(data, begin, end, short, pages, flags, counts)
-        pieces = _cut_at_runs(data, begin, end, 1, starts, lengths)
-        counts[RUN_LINES] = pieces
-        counts[REPEATED_RUN_LINES], counts[REPEATED_RUN_LINE_CHARS] = _repeats(
-            data, starts, lengths, hashes, chars, pieces, slots
-        )
+        lines = _scan(data, begin, end, short, pages, flags, starts, lengths, counts)
+        distinct, chars = unique_pieces(data, starts, lengths, hashes, lines, slots, continuing == 0)
+        counts[RUN_LINES] = lines
+        counts[REPEATED_RUN_LINES] = lines - distinct
+        counts[REPEATED_RUN_LINE_CHARS] = end - begin - continuing - newlines - chars
         left = strip_left(data, begin, end)
         right = strip_right(data, left, end)
-        pieces = _cut_at_runs(data, left, right, 2, starts, lengths)
-        counts[RUN_PARAGRAPHS] = pieces
-        counts[REPEATED_RUN_PARAGRAPHS], counts[REPEATED_RUN_PARAGRAPH_CHARS] = _repeats(
-            data, starts, lengths, hashes, chars, pieces, slots
-        )
+        paragraphs = _paragraphs(data, left, right, starts, lengths)
+        distinct, chars = unique_pieces(data, starts, lengths, hashes, paragraphs, slots, continuing == 0)
+        total = 0
+        for piece in range(paragraphs):
+            total += lengths[piece]
+        if continuing:
+            total = 0
+            for piece in range(paragraphs):
+                total += count_points(data, starts[piece], starts[piece] + lengths[piece])
+        counts[RUN_PARAGRAPHS] = paragraphs
+        counts[REPEATED_RUN_PARAGRAPHS] = paragraphs - distinct
+        counts[REPEATED_RUN_PARAGRAPH_CHARS] = total - chars
 
 
 def layout_counts(column: TextColumn, alive: Mask, *, short_line_chars: int = 30) -> Integers:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.machine import bit_count, load8
+from gristmill.kernels.byte_masks import BLOCK, CONTINUATIONS, byte_masks
+from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.machine import bit_count, load8, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
 from gristmill.kernels.utf8 import (
     HIGH_BITS,
-    LOW_SEVEN,
-    NEWLINE_BYTES,
     ONE,
+    byte_table,
+    count_points,
     decode,
     load_part,
-    next_newline,
     same_bytes,
     strip_left,
     strip_right,
@@ -41,6 +41,9 @@ WIDTH = 12
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(29)
 
+_ENDLESS = np.iinfo(np.int64).max
+_newline_masks = byte_masks(b"\n", CONTINUATIONS)
+_ENDINGS = byte_table({1: b".])\xa6\xbbeE"})  # the last bytes of what counts as an ellipsis
 _BULLETS = np.array(sorted(map(ord, "•‣⁃⁌⁍∙○●◘◦⦾⦿")), dtype=np.int64)
 _READ_MORE = np.frombuffer(b"read more", dtype=np.uint8)
 
@@ -65,11 +68,24 @@ def hash_and_count(data, begin, end):
     return mixed, end - begin - continuations
 
 
+@leaf
+def _sampled_hash(data, begin, length):
+    """A hash of the length and of up to 24 bytes, from both ends and the middle."""
+    mixed = np.uint64(length) * _MIX
+    if length >= 8:
+        mixed = (mixed ^ load8(data, begin)) * _MIX
+        mixed ^= mixed >> _HALF
+        mixed = (mixed ^ load8(data, begin + (length >> 1) - 4)) * _MIX
+        mixed ^= mixed >> _HALF
+        mixed = (mixed ^ load8(data, begin + length - 8)) * _MIX
+    elif length:
+        mixed = (mixed ^ load_part(data, begin, length)) * _MIX
+    return mixed ^ (mixed >> _HALF)
+
+
 @routine
-def unique_pieces(data, starts, lengths, hashes, chars, count, slots):
-    """How many of the first `count` pieces are distinct, and their characters."""
-    if count == 1:
-        return 1, chars[0]
+def _distinct(data, starts, lengths, hashes, count, slots, all_ascii, patience):
+    """As `unique_pieces`, by given hashes; -1 after more than `patience` comparisons of different pieces."""
     size = 4
     while size < 2 * count:
         size *= 2
@@ -81,19 +97,49 @@ def unique_pieces(data, starts, lengths, hashes, chars, count, slots):
         fresh = True
         while slots[slot] >= 0:
             seen = slots[slot]
-            if (
-                hashes[seen] == hashes[piece]
-                and lengths[seen] == lengths[piece]
-                and same_bytes(data, starts[seen], starts[piece], lengths[piece])
-            ):
-                fresh = False
-                break
+            if hashes[seen] == hashes[piece] and lengths[seen] == lengths[piece]:
+                if same_bytes(data, starts[seen], starts[piece], lengths[piece]):
+                    fresh = False
+                    break
+                patience -= 1
+                if patience < 0:
+                    return -1, 0
             slot = (slot + 1) & (size - 1)
         if fresh:
             slots[slot] = piece
             distinct += 1
-            total += chars[piece]
+            if all_ascii:
+                total += lengths[piece]
+            else:
+                total += count_points(data, starts[piece], starts[piece] + lengths[piece])
     return distinct, total
+
+
+@routine
+def unique_pieces(data, starts, lengths, hashes, count, slots, all_ascii):
+    """How many of the first `count` pieces are distinct, and their characters."""
+    for piece in range(count):
+        hashes[piece] = _sampled_hash(data, starts[piece], lengths[piece])
+    distinct, total = _distinct(data, starts, lengths, hashes, count, slots, all_ascii, count)
+    if distinct < 0:
+        # Too many pieces differ only where the samples do not look.
+        for piece in range(count):
+            hashes[piece], _ = hash_and_count(data, starts[piece], starts[piece] + lengths[piece])
+        distinct, total = _distinct(data, starts, lengths, hashes, count, slots, all_ascii, _ENDLESS)
+    return distinct, total
+
+
+@leaf
+def count_newlines(data, at, end):
+    """How many newlines a text has, and how many bytes that continue a character."""
+    newlines = 0
+    continuing = 0
+    while at < end:
+        new, more = _newline_masks(data, at, end)
+        newlines += bit_count(new)
+        continuing += bit_count(more)
+        at += BLOCK
+    return newlines, continuing
 
 
 @routine
@@ -152,18 +198,25 @@ def _starts_with_bullet(data, begin, end):
     return False
 
 
-@routine
-def _count_newlines(data, at, end):
-    count = 0
-    while at + 8 <= end:
-        chunk = load8(data, at) ^ NEWLINE_BYTES
-        count += 8 - bit_count((((chunk & LOW_SEVEN) + LOW_SEVEN) | chunk) & HIGH_BITS)
-        at += 8
-    while at < end:
-        if data[at] == 10:
-            count += 1
-        at += 1
-    return count
+@leaf
+def _count_line(data, begin, end, counts):
+    """Count what a line is; returns whether it is more than white space."""
+    left = begin
+    if left < end and not 33 <= data[left] < 0x80:
+        left = strip_left(data, begin, end)
+    if left == end:
+        return False
+    right = end
+    if not 33 <= data[right - 1] < 0x80:
+        right = strip_right(data, left, end)
+    last = data[right - 1]
+    if not (last == 46 or last == 63 or last == 33 or last == 34 or last == 39):
+        counts[OPEN_LINES] += 1
+    if _ENDINGS[last] and _ends_with_ellipsis(data, left, right):
+        counts[ELLIPSIS_LINES] += 1
+    if data[left] == 0xE2 and _starts_with_bullet(data, left, right):
+        counts[BULLET_LINES] += 1
+    return True
 
 
 @kernel
@@ -171,7 +224,8 @@ def _lines(data, offsets, alive, out):
     room = 1024
     starts = np.empty(room, dtype=np.int64)
     lengths = np.empty(room, dtype=np.int64)
-    chars = np.empty(room, dtype=np.int64)
+    paragraph_starts = np.empty(room, dtype=np.int64)
+    paragraph_lengths = np.empty(room, dtype=np.int64)
     hashes = np.empty(room, dtype=np.uint64)
     slots = np.empty(4 * room, dtype=np.int64)
     for row in range(len(alive)):
@@ -180,72 +234,61 @@ def _lines(data, offsets, alive, out):
         begin = offsets[row]
         end = offsets[row + 1]
         counts = out[row]
-        newlines = _count_newlines(data, begin, end)
-        counts[NEWLINES] = newlines
+        newlines, continuing = count_newlines(data, begin, end)
         if newlines + 1 > room:
             while newlines + 1 > room:
                 room *= 2
             starts = np.empty(room, dtype=np.int64)
             lengths = np.empty(room, dtype=np.int64)
-            chars = np.empty(room, dtype=np.int64)
+            paragraph_starts = np.empty(room, dtype=np.int64)
+            paragraph_lengths = np.empty(room, dtype=np.int64)
             hashes = np.empty(room, dtype=np.uint64)
             slots = np.empty(4 * room, dtype=np.int64)
-        # Paragraphs: the bounds are found among the newlines, then the pieces are compared.
-        pieces = 0
-        paragraph = begin
-        at = begin
-        while True:
-            stop = next_newline(data, at, end)
-            if stop + 1 < end and data[stop + 1] == 10:
-                starts[pieces] = paragraph
-                lengths[pieces] = stop - paragraph
-                pieces += 1
-                paragraph = stop + 2
-                at = paragraph
-            elif stop >= end:
-                break
-            else:
-                at = stop + 1
-        starts[pieces] = paragraph
-        lengths[pieces] = end - paragraph
-        pieces += 1
-        total = 0
-        for piece in range(pieces):
-            hashes[piece], chars[piece] = hash_and_count(data, starts[piece], starts[piece] + lengths[piece])
-            total += chars[piece]
-        counts[N_PARAGRAPHS] = pieces
-        counts[PARAGRAPH_CHARS] = total
-        counts[UNIQUE_PARAGRAPHS], counts[UNIQUE_PARAGRAPH_CHARS] = unique_pieces(
-            data, starts, lengths, hashes, chars, pieces, slots
-        )
-        # Lines, in the same scratch space.
-        pieces = 0
-        total = 0
+        lines = 0
+        paragraphs = 0
+        blank_chars = 0
+        line = paragraph = begin
         at = begin
         while at < end:
-            stop = next_newline(data, at, end)
-            left = strip_left(data, at, stop)
-            if left < stop:
-                right = strip_right(data, left, stop)
-                last = data[right - 1]
-                if not (last == 46 or last == 63 or last == 33 or last == 34 or last == 39):
-                    counts[OPEN_LINES] += 1
-                if _ends_with_ellipsis(data, left, right):
-                    counts[ELLIPSIS_LINES] += 1
-                if _starts_with_bullet(data, left, right):
-                    counts[BULLET_LINES] += 1
-                starts[pieces] = at
-                lengths[pieces] = stop - at
-                hashes[pieces], chars[pieces] = hash_and_count(data, at, stop)
-                total += chars[pieces]
-                pieces += 1
-            at = stop + 1
-        counts[N_LINES] = pieces
-        counts[LINE_CHARS] = total
-        if pieces:
-            counts[UNIQUE_LINES], counts[UNIQUE_LINE_CHARS] = unique_pieces(
-                data, starts, lengths, hashes, chars, pieces, slots
-            )
+            new, _ = _newline_masks(data, at, end)
+            while new:
+                stop = at + trailing_zeros(new)
+                new &= new - ONE
+                if _count_line(data, line, stop, counts):
+                    starts[lines] = line
+                    lengths[lines] = stop - line
+                    lines += 1
+                else:
+                    blank_chars += count_points(data, line, stop)
+                    if line == stop and paragraph < stop:
+                        # The second of two newlines ends a paragraph, unless the first one ended it already.
+                        paragraph_starts[paragraphs] = paragraph
+                        paragraph_lengths[paragraphs] = stop - 1 - paragraph
+                        paragraphs += 1
+                        paragraph = stop + 1
+                line = stop + 1
+            at += BLOCK
+        if _count_line(data, line, end, counts):
+            starts[lines] = line
+            lengths[lines] = end - line
+            lines += 1
+        else:
+            blank_chars += count_points(data, line, end)
+        paragraph_starts[paragraphs] = paragraph
+        paragraph_lengths[paragraphs] = end - paragraph
+        paragraphs += 1
+        chars = end - begin - continuing
+        counts[NEWLINES] = newlines
+        counts[N_LINES] = lines
+        counts[LINE_CHARS] = chars - newlines - blank_chars
+        counts[UNIQUE_LINES], counts[UNIQUE_LINE_CHARS] = unique_pieces(
+            data, starts, lengths, hashes, lines, slots, continuing == 0
+        )
+        counts[N_PARAGRAPHS] = paragraphs
+        counts[PARAGRAPH_CHARS] = chars - 2 * (paragraphs - 1)
+        counts[UNIQUE_PARAGRAPHS], counts[UNIQUE_PARAGRAPH_CHARS] = unique_pieces(
+            data, paragraph_starts, paragraph_lengths, hashes, paragraphs, slots, continuing == 0
+        )
 
 
 def line_counts(column: TextColumn, alive: Mask) -> Integers:

@@ -1,19 +1,22 @@
 """Fixed phrases, found whatever their case, and the paragraphs that hold one.
 
-Each phrase is looked for at its rarest pair of neighbouring characters: one table lookup per byte, and a comparison
-only where that pair stands.
+Each phrase is looked for at three rare letters in it, which phrases share where they can: many bytes at once are
+compared with those letters, and with whole phrases only where they stand.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.machine import WIDTH as BLOCK
+from gristmill.kernels.machine import address_of, pair_mask, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
-from gristmill.kernels.utf8 import byte_table
+from gristmill.kernels.utf8 import ALL, ONE, ZERO
 
 # Columns of the result.
 N_PARAGRAPHS = 0
@@ -21,21 +24,18 @@ MARKED_PARAGRAPHS = 1  # that hold a phrase of the first kind
 SECOND_KIND = 2  # whether the document holds a phrase of the second kind
 WIDTH = 3
 
-_CLASSES = 32
-_OTHER = 0
-_SPACE = 27
-_NEWLINE = 28
-_WIDE = 29  # first byte of the Kelvin sign, which is a k in lower case
-_BREAK = 255
+_GROUPS = 5
+_CASE = 0x20  # the bit by which the cases of a letter differ
+_CASES = 0x202020
 
 # How often letters and the space stand in English text, per thousand characters; only their order matters here.
-_FREQUENCY = dict(zip(" etaoinshrdlcumwfgypbvkjxqz", range(27, 0, -1), strict=True))
+_FREQUENCY = {" ": 100, **dict(zip("etaoinshrdlcumwfgypbvkjxqz", range(26, 0, -1), strict=True))}
 
 
 class Phrases(NamedTuple):
     """Phrases compiled for the kernel; make one with `compile_phrases`."""
 
-    pairs: np.ndarray
+    letters: np.ndarray
     bounds: np.ndarray
     members: np.ndarray
     text: np.ndarray
@@ -44,47 +44,41 @@ class Phrases(NamedTuple):
     kinds: np.ndarray
 
 
-_BYTE_CLASSES = byte_table(
-    {
-        **{number: bytes([64 + number, 96 + number]) for number in range(1, 27)},  # letters, whatever their case
-        _SPACE: b" ",
-        _NEWLINE: b"\n",
-        _WIDE: b"\xe2",
-    }
-)
-
-
 def compile_phrases(*kinds: tuple[str, ...]) -> Phrases:
     """Prepare up to eight kinds of lower-case ASCII phrases; kind `k` is reported as the bit `1 << k`.
 
     Phrases hold no newline and do not end in i: "İ" becomes an i with a dot above in lower case, not taken for one.
     """
     phrases = [phrase for kind in kinds for phrase in kind]
+    groups: dict[str, list[int]] = {}
     anchors = []
-    for phrase in phrases:
-        costs = [_FREQUENCY.get(one, 1000) * _FREQUENCY.get(other, 1000) for one, other in pairwise(phrase)]
-        anchors.append(costs.index(min(costs)))
-    by_pair: dict[int, list[int]] = {}
-    for number, (phrase, anchor) in enumerate(zip(phrases, anchors, strict=True)):
-        one, other = (int(_BYTE_CLASSES[ord(character)]) for character in phrase[anchor : anchor + 2])
-        by_pair.setdefault(one * _CLASSES + other, []).append(number)
-    pairs = np.zeros(_CLASSES * _CLASSES, dtype=np.uint8)
-    bounds = [0, 0]
-    members: list[int] = []
-    for group, (pair, numbers) in enumerate(by_pair.items(), start=1):
-        pairs[pair] = group
-        members += numbers
-        bounds.append(len(members))
-    pairs[_NEWLINE * _CLASSES + _NEWLINE] = _BREAK
+    for number, phrase in enumerate(phrases):
+        triples = [phrase[at : at + 3] for at in range(len(phrase) - 2)]
+        known = [triple for triple in triples if triple in groups]
+        chosen = known[0] if known else min(triples, key=_commonness)
+        groups.setdefault(chosen, []).append(number)
+        anchors.append(triples.index(chosen))
+    if len(groups) > _GROUPS:
+        raise ValueError(f"{len(phrases)} phrases share {len(groups)} groups of three letters; at most {_GROUPS} fit.")
+    searched = (list(groups) * _GROUPS)[:_GROUPS]  # again where there are fewer
     return Phrases(
-        pairs,
-        np.array(bounds, dtype=np.int64),
-        np.array(members, dtype=np.int64),
+        np.array([_folded(triple) for triple in searched], dtype=np.int64),
+        np.cumsum([0, *map(len, groups.values())], dtype=np.int64),
+        np.array(list(chain.from_iterable(groups.values())), dtype=np.int64),
         np.frombuffer("".join(phrases).encode("ascii"), dtype=np.uint8).copy(),
-        np.concatenate([[0], np.cumsum([len(phrase) for phrase in phrases])]).astype(np.int64),
+        np.cumsum([0, *map(len, phrases)], dtype=np.int64),
         np.array(anchors, dtype=np.int64),
         np.array([1 << number for number, kind in enumerate(kinds) for _ in kind], dtype=np.int64),
     )
+
+
+def _commonness(triple: str) -> int:
+    return math.prod(_FREQUENCY.get(character, 1000) for character in triple)
+
+
+def _folded(triple: str) -> int:
+    """Three letters as one number, in the case that is compared."""
+    return int.from_bytes(bytes(ord(character) | _CASE for character in triple), "little")
 
 
 @leaf
@@ -94,37 +88,85 @@ def _lower(byte):
     return byte
 
 
-@routine
-def _phrase_at(data, at, begin, end, group, bounds, members, text, offsets, anchors, kinds):
-    """The kinds of the phrases whose rare pair is the one at `at`, as bits."""
+@leaf
+def _triples(address, letters):
+    one, two, three = letters & 255, (letters >> 8) & 255, letters >> 16
+    return pair_mask(address, 1, one, two, _CASE) & pair_mask(address + 1, 1, two, three, _CASE)
+
+
+@leaf
+def _letters_at(data, at):
+    return (np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16) | _CASES
+
+
+@leaf
+def _letter_hits(data, at, end, a, b, c, d, e):
+    """One bit for each of the next `BLOCK` bytes with which the letters of a group begin, whatever their case."""
+    if at + 2 + BLOCK <= len(data):
+        base = address_of(data) + at
+        return np.uint64(
+            _triples(base, a) | _triples(base, b) | _triples(base, c) | _triples(base, d) | _triples(base, e)
+        )
     found = 0
-    for member in range(bounds[group], bounds[group + 1]):
-        phrase = members[member]
-        start = at - anchors[phrase]
-        length = offsets[phrase + 1] - offsets[phrase]
-        if start < begin or start + length > end:
+    for step in range(min(end - at - 2, BLOCK)):
+        here = _letters_at(data, at + step)
+        if here in (a, b, c, d, e):
+            found |= 1 << step
+    return np.uint64(found)
+
+
+@leaf
+def _exact_hits(data, at, end, distance, one, other):
+    """One bit for each of the next `BLOCK` bytes at which two bytes stand at a distance."""
+    if at + distance + BLOCK <= len(data):
+        return np.uint64(pair_mask(address_of(data) + at, distance, one, other, 0))
+    found = 0
+    for step in range(min(end - at - distance, BLOCK)):
+        if data[at + step] == one and data[at + step + distance] == other:
+            found |= 1 << step
+    return np.uint64(found)
+
+
+@leaf
+def _before(at, end):
+    """One bit for each of the next `BLOCK` places before `end`."""
+    return ALL >> np.uint64(64 - min(BLOCK, end - at)) if end > at else ZERO
+
+
+@routine
+def _phrases_at(data, at, begin, end, letters, bounds, members, text, offsets, anchors, kinds):
+    """The kinds of the phrases whose letters are those at `at`, as bits."""
+    found = 0
+    for group in range(len(bounds) - 1):
+        if _letters_at(data, at) != letters[group]:
             continue
-        equal = True
-        for position in range(length):
-            if _lower(data[start + position]) != text[offsets[phrase] + position]:
-                equal = False
-                break
-        if equal:
-            found |= kinds[phrase]
+        for member in range(bounds[group], bounds[group + 1]):
+            phrase = members[member]
+            start = at - anchors[phrase]
+            length = offsets[phrase + 1] - offsets[phrase]
+            if start < begin or start + length > end:
+                continue
+            equal = True
+            for position in range(length):
+                if _lower(data[start + position]) != text[offsets[phrase] + position]:
+                    equal = False
+                    break
+            if equal:
+                found |= kinds[phrase]
     return found
 
 
 @routine
-def phrase_kinds(data, begin, end, pairs, bounds, members, text, offsets, anchors, kinds):
+def phrase_kinds(data, begin, end, letters, bounds, members, text, offsets, anchors, kinds):
     """The kinds of all phrases between two places, as bits."""
     found = 0
-    before = np.int64(_OTHER)
-    for at in range(begin, end):
-        now = np.int64(_BYTE_CLASSES[data[at]])
-        group = np.int64(pairs[before * _CLASSES + now])
-        before = now
-        if group != 0 and group != _BREAK:
-            found |= _phrase_at(data, at - 1, begin, end, group, bounds, members, text, offsets, anchors, kinds)
+    a, b, c, d, e = letters[0], letters[1], letters[2], letters[3], letters[4]
+    for at in range(begin, end, BLOCK):
+        hits = _letter_hits(data, at, end, a, b, c, d, e) & _before(at, end - 2)
+        while hits:
+            place = at + trailing_zeros(hits)
+            hits &= hits - ONE
+            found |= _phrases_at(data, place, begin, end, letters, bounds, members, text, offsets, anchors, kinds)
     return found
 
 
@@ -145,33 +187,35 @@ def kelvin_folded(data, begin, end, out):
 
 
 @routine
-def _scan(data, begin, end, pairs, bounds, members, text, offsets, anchors, kinds, counts):
+def _scan(data, begin, end, letters, bounds, members, text, offsets, anchors, kinds, counts):
     """Count paragraphs and phrases between two places; returns whether a Kelvin sign stands there."""
     paragraphs = 1
     marked = 0
     here = 0
     everywhere = 0
     free = begin
-    before = np.int64(_OTHER)
     kelvin = False
-    for at in range(begin, end):
-        now = np.int64(_BYTE_CLASSES[data[at]])
-        group = np.int64(pairs[before * _CLASSES + now])
-        before = now
-        if now == _WIDE and at + 2 < end and data[at + 1] == 0x84 and data[at + 2] == 0xAA:
-            kelvin = True
-        if group == 0:
-            continue
-        if group == _BREAK:
-            if at - 1 >= free:
-                marked += here & 1
-                paragraphs += 1
-                here = 0
-                free = at + 1
-            continue
-        kind = _phrase_at(data, at - 1, begin, end, group, bounds, members, text, offsets, anchors, kinds)
-        here |= kind
-        everywhere |= kind
+    a, b, c, d, e = letters[0], letters[1], letters[2], letters[3], letters[4]
+    for at in range(begin, end, BLOCK):
+        breaks = _exact_hits(data, at, end, 1, 10, 10) & _before(at, end - 1)
+        hits = _letter_hits(data, at, end, a, b, c, d, e) & _before(at, end - 2) | breaks
+        signs = _exact_hits(data, at, end, 2, 0xE2, 0xAA) & _before(at, end - 2)
+        while signs:
+            kelvin |= data[at + trailing_zeros(signs) + 1] == 0x84
+            signs &= signs - ONE
+        while hits:
+            place = at + trailing_zeros(hits)
+            if breaks & hits & (~hits + ONE):
+                if place >= free:
+                    marked += here & 1
+                    paragraphs += 1
+                    here = 0
+                    free = place + 2
+            else:
+                kind = _phrases_at(data, place, begin, end, letters, bounds, members, text, offsets, anchors, kinds)
+                here |= kind
+                everywhere |= kind
+            hits &= hits - ONE
     counts[N_PARAGRAPHS] = paragraphs
     counts[MARKED_PARAGRAPHS] = marked + (here & 1)
     counts[SECOND_KIND] = (everywhere >> 1) & 1
@@ -179,18 +223,18 @@ def _scan(data, begin, end, pairs, bounds, members, text, offsets, anchors, kind
 
 
 @kernel
-def _phrases(data, rows, alive, pairs, bounds, members, text, offsets, anchors, kinds, out):
+def _phrases(data, rows, alive, letters, bounds, members, text, offsets, anchors, kinds, out):
     for row in range(len(alive)):
         if not alive[row]:
             continue
         begin = rows[row]
         end = rows[row + 1]
-        kelvin = _scan(data, begin, end, pairs, bounds, members, text, offsets, anchors, kinds, out[row])
+        kelvin = _scan(data, begin, end, letters, bounds, members, text, offsets, anchors, kinds, out[row])
         if kelvin:
             # So rare that a copy costs nothing over a corpus.
             copy = np.empty(end - begin, dtype=np.uint8)
             size = kelvin_folded(data, begin, end, copy)
-            _scan(copy, 0, size, pairs, bounds, members, text, offsets, anchors, kinds, out[row])
+            _scan(copy, 0, size, letters, bounds, members, text, offsets, anchors, kinds, out[row])
 
 
 def phrase_counts(column: TextColumn, alive: Mask, phrases: Phrases) -> Integers:

@@ -6,12 +6,41 @@ together), and so does a dash, slash or colon between two letters.
 
 from __future__ import annotations
 
-import numpy as np
+from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.kernels.byte_masks import (
+    CONTINUATIONS,
+    DIGITS,
+    LEADS,
+    LETTERS,
+    MAYBE_WHITE,
+    WHITE,
+    byte_masks,
+    first_bits,
+    long_word_end,
+    reversed_bits,
+    whole_words,
+    with_wide_spaces,
+    write_places,
+)
 from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.machine import trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
 from gristmill.kernels.unicode_classes import ALPHA, PUNCTUATION, TERMINAL, class_tables
-from gristmill.kernels.utf8 import SPACE, byte_table, count_points, decode, flags_of, load_part, space_width
+from gristmill.kernels.utf8 import (
+    ONE,
+    SPACE,
+    ZERO,
+    byte_table,
+    count_points,
+    decode,
+    flags_of,
+    load_part,
+    space_width,
+)
 
 # Columns of the result of `token_counts`.
 N_TOKENS = 0
@@ -22,6 +51,7 @@ STOP_WORDS = 4  # how many different stop words occur
 WIDTH = 5
 
 
+_masks = byte_masks(WHITE, MAYBE_WHITE, LETTERS + DIGITS, LETTERS, b"-/:", b".", CONTINUATIONS, LEADS)
 # What each byte is by itself, beside SPACE; those beyond ASCII must be looked at as characters.
 _MARK = 2
 _JOIN = 4
@@ -35,7 +65,8 @@ _KINDS = byte_table(
         _WIDE: bytes(range(128, 256)),
     }
 )
-_LETTERS = np.array([character.isascii() and character.isalpha() for character in map(chr, range(256))])
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(40)
 
 
 @leaf
@@ -67,8 +98,104 @@ def _marks(data, begin, end, starts, ends, count):
 
 
 @routine
+def _add_wide(data, at, leads, core, letters, pages, flags):
+    """Add the characters beyond ASCII of a block to the masks of its cores and letters.
+
+    Returns also where dashes are: those that are punctuation, and others.
+    """
+    dashes = ZERO
+    weak = ZERO
+    while leads:
+        bit = trailing_zeros(leads)
+        leads &= leads - ONE
+        point, width = decode(data, at + bit)
+        kind = flags_of(point, pages, flags)
+        places = ((ONE << np.uint64(width)) - ONE) << np.uint64(bit)
+        if kind & PUNCTUATION:
+            dashes |= np.uint64(_joins(point)) << np.uint64(bit)
+        else:
+            core |= places
+            weak |= np.uint64(_joins(point)) << np.uint64(bit)
+        if kind & ALPHA:
+            letters |= places
+    return core, letters, dashes, weak
+
+
+@routine
+def _beside(weak, joins, words, openings):
+    """Which of the dashes `weak` stand in a word that also has one of `joins`."""
+    found = ZERO
+    while openings:
+        bit = trailing_zeros(openings)
+        openings &= openings - ONE
+        word = words & ~(words + (ONE << np.uint64(bit)))
+        if word & joins:
+            found |= word & weak
+    return found
+
+
+@leaf
+def _reached(mask, first):
+    """The bits of the mask that are connected with its bits `first` by set bits below them."""
+    return mask & ~(mask + (first & mask))
+
+
+@leaf
+def block_tokens(data, at, end, pages, flags):
+    """The tokens of the next block: where they begin, where their last bytes are, and how many bytes it takes.
+
+    The bytes are 0 when the word at `at` is longer than a block.
+    """
+    spaces, maybe, core, letters, joins, dots, continuing, leads = _masks(data, at, end)
+    if maybe:
+        spaces = with_wide_spaces(data, at, end, spaces, maybe)
+    size = whole_words(at, end, spaces)
+    if size == 0:
+        return ZERO, ZERO, 0
+    words = ~spaces & first_bits(size)
+    openings = words & ~(words << ONE)
+    closings = words & ~(words >> ONE)
+    dashes = ZERO
+    if leads & words:
+        core, letters, dashes, weak = _add_wide(data, at, leads & words, core, letters, pages, flags)
+        if weak:
+            # A dash that is no punctuation separates words only beside a mark that does.
+            dashes |= _beside(weak, joins & words | dashes, words, openings)
+    marks = words & ~core
+    outer = _reached(marks, openings) | reversed_bits(_reached(reversed_bits(marks), reversed_bits(closings)))
+    # Each mark outside of a core is a token, but full stops in a row are one.
+    starts = outer & ~continuing & ~(dots & (dots << ONE))
+    inner = words & ~outer
+    starts |= inner & ~(inner << ONE)
+    # A mark between two letters is a token, and so is what comes after it. The dashes have three bytes.
+    joins &= (letters << ONE) & (letters >> ONE) & words
+    starts |= joins | (joins << ONE)
+    if dashes:
+        dashes &= (letters << ONE) & (letters >> np.uint64(3))
+        starts |= dashes | (dashes << np.uint64(3))
+    return starts, ((starts & ~openings) >> ONE) | closings, size
+
+
+@routine
 def tokenize(data, begin, end, pages, flags, starts, ends, count):
     """Append the tokens of a range; the arrays must have room for one per byte. Returns the new count."""
+    at = begin
+    while at < end:
+        first, last, size = block_tokens(data, at, end, pages, flags)
+        if size:
+            write_places(starts, count, at, first)
+            count = write_places(ends, count, at + 1, last)
+            at += size
+        else:
+            stop = long_word_end(data, at, end)
+            count = _tokenize_word(data, at, stop, pages, flags, starts, ends, count)
+            at = stop
+    return count
+
+
+@routine
+def _tokenize_word(data, begin, end, pages, flags, starts, ends, count):
+    """Append the tokens of a range character by character."""
     at = begin
     while at < end:
         width = space_width(data, at, end)
@@ -150,64 +277,111 @@ def sentences(data, starts, ends, count, pages, flags):
 
 
 @kernel
-def _spans(data, offsets, alive, pages, flags, bounds):
-    total = 0
-    for row in range(len(alive)):
-        if alive[row]:
-            total += offsets[row + 1] - offsets[row]
-    # One token per byte is the most there can be; pages that are not written to cost nothing.
-    starts = np.empty(total, dtype=np.int64)
-    ends = np.empty(total, dtype=np.int64)
+def _spans(data, offsets, alive, pages, flags, starts, ends, bounds):
     count = 0
     for row in range(len(alive)):
         if alive[row]:
             count = tokenize(data, offsets[row], offsets[row + 1], pages, flags, starts, ends, count)
         bounds[row + 1] = count
-    return starts[:count].copy(), ends[:count].copy()
+    return count
+
+
+@routine
+def _classes(data, begin, end, pages, flags):
+    """Whether a token has a character that is not punctuation, and whether it has a letter."""
+    proper = False
+    alpha = False
+    at = begin
+    while at < end and not (proper and alpha):
+        point, width = decode(data, at)
+        kind = flags_of(point, pages, flags)
+        proper = proper or not kind & PUNCTUATION
+        alpha = alpha or kind & ALPHA != 0
+        at += width
+    return proper, alpha
+
+
+@routine
+def _place_of(key, length, slot, stop_keys, stop_lengths):
+    """The place of a stop word in the table, or an empty one."""
+    while stop_lengths[slot] and not (stop_keys[slot] == key and stop_lengths[slot] == length):
+        slot = (slot + 1) & (len(stop_keys) - 1)
+    return slot
 
 
 @kernel
-def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, stop_lengths, out):
-    seen = np.zeros(len(stop_keys), dtype=np.bool_)
+def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, stop_lengths, wanted, crowded, out):
+    places = len(stop_keys) - 1
+    seen = np.empty(len(stop_keys), dtype=np.bool_)
     for row in range(len(alive)):
-        if not alive[row]:
+        if not alive[row] or bounds[row] == bounds[row + 1]:
             continue
-        counts = out[row]
-        counts[N_TOKENS] = bounds[row + 1] - bounds[row]
         seen[:] = False
+        proper_words = proper_chars = alpha_words = stop_words = 0
+        whole = ends[bounds[row + 1] - 1] - starts[bounds[row]]
+        all_ascii = count_points(data, starts[bounds[row]], ends[bounds[row + 1] - 1]) == whole
         for token in range(bounds[row], bounds[row + 1]):
             begin = starts[token]
-            end = ends[token]
-            proper = False
-            alpha = False
-            at = begin
-            if begin < end and _LETTERS[data[begin]]:
-                proper = alpha = True
-            while at < end and not (proper and alpha):
-                point, width = decode(data, at)
-                kind = flags_of(point, pages, flags)
-                proper = proper or not kind & PUNCTUATION
-                alpha = alpha or kind & ALPHA != 0
-                at += width
-            if proper:
-                counts[PROPER_WORDS] += 1
-                counts[PROPER_CHARS] += count_points(data, begin, end)
-            if alpha:
-                counts[ALPHA_WORDS] += 1
-            if end > begin:
-                key = load_part(data, begin, min(8, end - begin))
-                for word in range(len(stop_keys)):
-                    if stop_keys[word] == key and stop_lengths[word] == end - begin and not seen[word]:
-                        seen[word] = True
-                        counts[STOP_WORDS] += 1
+            length = ends[token] - begin
+            if length == 0:
+                continue
+            key = load_part(data, begin, min(8, length))
+            first = data[begin]
+            kind = flags_of(np.int64(first & 127), pages, flags)
+            proper = not kind & PUNCTUATION
+            alpha = kind & ALPHA != 0
+            if first >= 0x80 or not (alpha or length == 1):
+                proper, alpha = _classes(data, begin, begin + length, pages, flags)
+            alpha_words += alpha
+            proper_words += proper
+            proper_chars += proper * (length if all_ascii else count_points(data, begin, begin + length))
+            if stop_words < wanted:
+                slot = np.int64((key * _MIX) >> _SHIFT) & places
+                found = (stop_keys[slot] == key) & (stop_lengths[slot] == length)
+                stop_words += found & ~seen[slot]
+                seen[slot] |= found
+                if crowded and not found:
+                    slot = _place_of(key, length, slot, stop_keys, stop_lengths)
+                    stop_words += stop_lengths[slot] != 0 and not seen[slot]
+                    seen[slot] = True
+        counts = out[row]
+        counts[N_TOKENS] = bounds[row + 1] - bounds[row]
+        counts[PROPER_WORDS] = proper_words
+        counts[PROPER_CHARS] = proper_chars
+        counts[ALPHA_WORDS] = alpha_words
+        counts[STOP_WORDS] = stop_words
+
+
+@lru_cache(maxsize=8)
+def _stop_table(stop_words: tuple[str, ...]) -> tuple[npt.NDArray[np.uint64], Integers, int, bool]:
+    """A hash table of the words as numbers and their lengths, how many there are, and if two want the same place.
+
+    The table is enlarged until none do, within reason: then a token needs only one look, which cannot be guessed wrong.
+    """
+    encoded = sorted({word.encode() for word in stop_words} - {b""})
+    numbers = np.array([int.from_bytes(word, "little") for word in encoded], dtype=np.uint64)
+    mixed = [int(number) * int(_MIX) % 2**64 >> int(_SHIFT) for number in numbers]
+    size = 64
+    while size < 4 * len(mixed) or (size < 4096 and len({value % size for value in mixed}) < len(mixed)):
+        size *= 2
+    keys, lengths = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+    for number, word, value in zip(numbers, encoded, mixed, strict=True):
+        slot = value % size
+        while lengths[slot]:
+            slot = (slot + 1) % size
+        keys[slot], lengths[slot] = number, len(word)
+    return keys, lengths, len(encoded), len({value % size for value in mixed}) < len(mixed)
 
 
 def token_spans(column: TextColumn, alive: Mask) -> WordSpans:
     """The tokens of the documents that `alive` marks; others have none."""
     pages, flags = class_tables()
     bounds = np.zeros(len(column) + 1, dtype=np.int64)
-    starts, ends = _spans(column.data, column.offsets, alive, pages, flags, bounds)
-    return word_spans(column.data, starts, ends, bounds)
+    # One token per byte is the most there can be; pages that are not written to cost nothing.
+    room = int(column.lengths[alive].sum())
+    starts, ends = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+    count = _spans(column.data, column.offsets, alive, pages, flags, starts, ends, bounds)
+    return word_spans(column.data, starts[:count], ends[:count], bounds)
 
 
 def token_counts(words: WordSpans, alive: Mask, stop_words: tuple[str, ...]) -> Integers:
@@ -218,10 +392,7 @@ def token_counts(words: WordSpans, alive: Mask, stop_words: tuple[str, ...]) -> 
         alive: The documents to look at.
         stop_words: Words to look for, of at most eight bytes each.
     """
-    encoded = sorted({word.encode() for word in stop_words})
-    keys = np.array([int.from_bytes(word, "little") for word in encoded], dtype=np.uint64)
-    lengths = np.array([len(word) for word in encoded], dtype=np.int64)
     out = np.zeros((len(words.bounds) - 1, WIDTH), dtype=np.int64)
     pages, flags = class_tables()
-    _token_counts(*words, alive, pages, flags, keys, lengths, out)
+    _token_counts(*words, alive, pages, flags, *_stop_table(stop_words), out)
     return out

@@ -9,17 +9,27 @@ import string
 
 import numpy as np
 
+from gristmill.kernels.byte_masks import (
+    BLOCK,
+    CONTINUATIONS,
+    LETTERS,
+    MAYBE_WHITE,
+    WHITE,
+    WIDE,
+    byte_masks,
+    first_bits,
+    long_word_end,
+    whole_words,
+    with_wide_spaces,
+    write_places,
+)
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.machine import load8, trailing_zeros
+from gristmill.kernels.machine import bit_count, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
 from gristmill.kernels.utf8 import (
     ALL,
-    HIGH_BITS,
-    LOW_SEVEN,
-    MAYBE_SPACE,
     ONE,
-    SPACES,
     ZERO,
     byte_table,
     count_points,
@@ -39,29 +49,19 @@ COMMON_WORDS = 5  # the, be, to, of, and, that, have, with
 FIRST_WORD_COMMON = 6
 WIDTH = 7
 
-_PIECE = 1 << 16
-
-# Added to seven-bit bytes these set the high bit of those from 0x09, 0x0E, 0x1C and 0x21 on: the bounds of the two
-# ranges of ASCII white space.
-_FROM_TAB = np.uint64(0x7777777777777777)
-_FROM_SHIFT_OUT = np.uint64(0x7272727272727272)
-_FROM_SEPARATOR = np.uint64(0x6464646464646464)
-_FROM_EXCLAMATION = np.uint64(0x5F5F5F5F5F5F5F5F)
-# Moves the lowest bit of each byte into one byte, in order.
-_GATHER = np.uint64(0x0102040810204080)
-_SEVEN = np.uint64(7)
-_TOP = np.uint64(56)
-
-# What a byte may be, by bits.
 _LETTER = 4
 _MARK = 8  # first byte of a word that could be an ellipsis or hash signs
+_MARKS = b"#.[(-\xe2"
+_space_masks = byte_masks(WHITE, MAYBE_WHITE, WIDE)
+_word_masks = byte_masks(WHITE, MAYBE_WHITE, LETTERS, CONTINUATIONS, _MARKS, WIDE)
+_common_masks = byte_masks(b"a", b"b", b"d", b"e", b"f", b"h", b"i", b"n", b"o", b"t", b"v", b"w")
 
 
 def _key(word: str) -> np.uint64:
     return np.uint64(int.from_bytes(word.encode(), "little"))
 
 
-_KINDS = byte_table({_LETTER: string.ascii_letters.encode(), _MARK: b"#.[(-\xe2"})
+_KINDS = byte_table({_LETTER: string.ascii_letters.encode(), _MARK: _MARKS})
 _DOTS, _DOTS_IN_BRACKETS, _DOTS_IN_PARENTHESES = _key("..."), _key("[...]"), _key("(...)")
 _ELLIPSIS, _ELLIPSIS_IN_BRACKETS, _ARROW = _key("…"), _key("[…]"), _key("-»")
 _COMMON_MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -82,52 +82,23 @@ def _common_words() -> tuple[np.ndarray, np.ndarray]:
 _COMMON_KEYS, _COMMON_LENGTHS = _common_words()
 
 
-@leaf
-def block_masks(data, at, end):
-    """For the 64 bytes from `at` on: which are ASCII white space (or lie past `end`), and which are not ASCII."""
-    spaces = ZERO
-    wide = ZERO
-    if at + 64 <= end:
-        for part in range(8):
-            chunk = load8(data, at + 8 * part)
-            low = chunk & LOW_SEVEN
-            found = ((low + _FROM_TAB) & ~(low + _FROM_SHIFT_OUT)) | (
-                (low + _FROM_SEPARATOR) & ~(low + _FROM_EXCLAMATION)
-            )
-            shift = np.uint64(8 * part)
-            spaces |= ((((found & ~chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
-            wide |= ((((chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
-        return spaces, wide
-    left = end - at
-    for part in range((left + 7) // 8):
-        chunk = load_part(data, at + 8 * part, min(8, left - 8 * part))
-        low = chunk & LOW_SEVEN
-        found = ((low + _FROM_TAB) & ~(low + _FROM_SHIFT_OUT)) | ((low + _FROM_SEPARATOR) & ~(low + _FROM_EXCLAMATION))
-        shift = np.uint64(8 * part)
-        spaces |= ((((found & ~chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
-        wide |= ((((chunk & HIGH_BITS) >> _SEVEN) * _GATHER) >> _TOP) << shift
-    return spaces | (ALL << np.uint64(left)), wide
-
-
 @routine
-def add_wide_spaces(data, at, end, spaces, wide, carried):
+def _add_wide_spaces(data, at, end, spaces, maybe, carried):
     """The space mask with white space beyond ASCII added.
 
     Returns also the bytes of it that reach into the next block, and how many more bytes than characters it has.
     """
-    if carried:
-        spaces |= (ONE << np.uint64(carried)) - ONE
+    spaces |= (ONE << np.uint64(carried)) - ONE
     carried = 0
     surplus = 0
-    while wide:
-        bit = trailing_zeros(wide)
-        wide &= wide - ONE
-        if SPACES[data[at + bit]] & MAYBE_SPACE:
-            width = space_width(data, at + bit, end)
-            if width:
-                spaces |= ((ONE << np.uint64(width)) - ONE) << np.uint64(bit)
-                carried = max(0, bit + width - 64)
-                surplus += width - 1
+    while maybe:
+        bit = trailing_zeros(maybe)
+        maybe &= maybe - ONE
+        width = space_width(data, at + bit, end)
+        if width:
+            spaces |= ((ONE << np.uint64(width)) - ONE) << np.uint64(bit)
+            carried = max(0, bit + width - BLOCK)
+            surplus += width - 1
     return spaces, carried, surplus
 
 
@@ -146,23 +117,18 @@ def split_words(data, begin, end, starts, ends):
     surplus = 0
     at = begin
     while at < end:
-        spaces, wide = block_masks(data, at, end)
-        if wide or carried:
-            high |= wide
-            spaces, carried, more = add_wide_spaces(data, at, end, spaces, wide, carried)
+        spaces, maybe, wide = _space_masks(data, at, end)
+        if at + BLOCK > end:
+            spaces |= ALL << np.uint64(end - at)
+        if maybe or carried:
+            spaces, carried, more = _add_wide_spaces(data, at, end, spaces, maybe, carried)
             surplus += more
-        opening = ~spaces & ((spaces << ONE) | before)
-        closing = spaces & ~((spaces << ONE) | before)
-        while opening:
-            starts[opened] = at + trailing_zeros(opening)
-            opened += 1
-            opening &= opening - ONE
-        while closing:
-            ends[closed] = at + trailing_zeros(closing)
-            closed += 1
-            closing &= closing - ONE
+        high |= wide
+        shifted = (spaces << ONE) | before
+        opened = write_places(starts, opened, at, ~spaces & shifted)
+        closed = write_places(ends, closed, at, spaces & ~shifted)
         before = spaces >> np.uint64(63)
-        at += 64
+        at += BLOCK
     if closed < opened:
         ends[closed] = end
     return opened, high == ZERO, surplus
@@ -205,14 +171,19 @@ def _is_symbol(data, begin, end):
 
 
 @leaf
+def _is_common(data, begin, length):
+    key = load_part(data, begin, min(length, 8))
+    slot = np.int64((key * _COMMON_MIX) >> _COMMON_SHIFT)
+    # Without a branch: about every fifth word is common, in no order that could be guessed.
+    return np.int64(_COMMON_KEYS[slot] == key) & np.int64(_COMMON_LENGTHS[slot] == length)
+
+
+@leaf
 def _describe(data, begin, length, pages, flags):
     """What the word is, as bits: alphabetic, symbol, common."""
     kind = _KINDS[data[begin]]
     if kind & _LETTER:
-        key = load_part(data, begin, min(length, 8))
-        slot = np.int64((key * _COMMON_MIX) >> _COMMON_SHIFT)
-        # Without a branch: about every fifth word is common, in no order that could be guessed.
-        return 1 + 4 * (np.int64(_COMMON_KEYS[slot] == key) & np.int64(_COMMON_LENGTHS[slot] == length))
+        return 1 + 4 * _is_common(data, begin, length)
     bits = 0
     if kind & _MARK and _is_symbol(data, begin, begin + length):
         bits = 2
@@ -232,40 +203,111 @@ def _store(counts, words, total, longest, symbols, alphabetic, common, first_com
     counts[FIRST_WORD_COMMON] = first_common
 
 
+@leaf
+def _length_at(words, bit):
+    """How long the run of set bits from `bit` on is."""
+    return trailing_zeros(~(words >> np.uint64(bit)))
+
+
+@leaf
+def _has_longer(words, longest):
+    """Whether a run of more than `longest` (1 to 63) set bits is in the mask."""
+    length = 1
+    while 2 * length <= longest:
+        words &= words >> np.uint64(length)
+        length *= 2
+    return words & (words >> np.uint64(longest + 1 - length)) != ZERO
+
+
+@routine
+def _longest(data, at, words, openings, longest):
+    """The characters of the longest word, among them those of a block."""
+    while openings:
+        bit = trailing_zeros(openings)
+        openings &= openings - ONE
+        length = _length_at(words, bit)
+        if length > longest:
+            longest = max(longest, count_points(data, at + bit, at + bit + length))
+    return longest
+
+
+@routine
+def _count_alphabetic(data, at, openings, words, past, last, pages, flags):
+    """How many words without an ASCII letter are alphabetic: those that end before places of `past`, and the `last`."""
+    found = 0
+    while openings:
+        bit = trailing_zeros(openings)
+        openings &= openings - ONE
+        stop = bit + _length_at(words, bit)
+        if last if stop == BLOCK else (past >> np.uint64(stop)) & ONE:
+            found += _has_alphabetic(data, at + bit, at + stop, pages, flags)
+    return found
+
+
+@leaf
+def _common_openings(data, at, end, openings, closings):
+    """Where in a block the common words begin, given where its words begin and where their last bytes are."""
+    a, b, d, e, f, h, i, n, o, t, v, w = _common_masks(data, at, end)
+    one, two, three = ONE, np.uint64(2), np.uint64(3)
+    of_two = (b & (e >> one)) | (t & (o >> one)) | (o & (f >> one))
+    of_three = (t & (h >> one) & (e >> two)) | (a & (n >> one) & (d >> two))
+    of_four = (t & (h >> one) & (a >> two) & (t >> three)) | (h & (a >> one) & (v >> two) & (e >> three))
+    of_four |= w & (i >> one) & (t >> two) & (h >> three)
+    return openings & ((of_two & (closings >> one)) | (of_three & (closings >> two)) | (of_four & (closings >> three)))
+
+
 @kernel
 def _words(data, offsets, alive, pages, flags, out):
-    # Long documents are split piece by piece, each piece ending before a space, so that the bounds stay in the cache.
-    starts = np.empty(_PIECE // 2 + 2, dtype=np.int64)
-    ends = np.empty(_PIECE // 2 + 2, dtype=np.int64)
     for row in range(len(alive)):
         if not alive[row]:
             continue
         at = offsets[row]
         end = offsets[row + 1]
-        words = total = longest = symbols = alphabetic = common = first_common = 0
+        count = total = longest = symbols = alphabetic = common = first_common = 0
         while at < end:
-            stop = min(at + _PIECE, end)
-            while stop < end and not space_width(data, stop, end):
-                stop += 1
-            found, ascii_only, surplus = split_words(data, at, stop, starts, ends)
-            in_words = 0
-            for word in range(found):
-                begin = starts[word]
-                length = ends[word] - begin
-                in_words += length
-                if length > longest:
-                    longest = max(longest, length if ascii_only else count_points(data, begin, begin + length))
-                bits = _describe(data, begin, length, pages, flags)
+            spaces, maybe, letters, continuing, marks, wide = _word_masks(data, at, end)
+            if maybe:
+                spaces = with_wide_spaces(data, at, end, spaces, maybe)
+            size = whole_words(at, end, spaces)
+            if size == 0:
+                stop = long_word_end(data, at, end)
+                length = count_points(data, at, stop)
+                bits = _describe(data, at, stop - at, pages, flags)
+                count += 1
+                total += length
+                longest = max(longest, length)
                 alphabetic += bits & 1
                 symbols += (bits >> 1) & 1
-                common += bits >> 2
-                if words + word == 0:
-                    first_common = bits >> 2
-            words += found
-            # What is not in words is white space, one character per byte but for the wide ones.
-            total += in_words if ascii_only else count_points(data, at, stop) - (stop - at - in_words - surplus)
-            at = stop
-        _store(out[row], words, total, longest, symbols, alphabetic, common, first_common)
+                at = stop
+                continue
+            words = ~spaces & first_bits(size)
+            openings = words & ~(words << ONE)
+            closings = words & ~(words >> ONE)
+            found = bit_count(openings)
+            total += bit_count(words & ~continuing)
+            if longest == 0 or (longest < BLOCK and _has_longer(words, longest)):
+                longest = _longest(data, at, words, openings, longest)
+            # A carry runs from the beginning of each word to its first letter. If it gets past the end there is none.
+            others = words & ~letters
+            carried = others + (openings & others)
+            past = carried & ~words
+            last = carried < others
+            bare = bit_count(past) + last
+            alphabetic += found - bare
+            if wide and bare:
+                alphabetic += _count_alphabetic(data, at, openings & others, words, past, last, pages, flags)
+            possible = openings & marks
+            while possible:
+                bit = trailing_zeros(possible)
+                possible &= possible - ONE
+                symbols += _is_symbol(data, at + bit, at + bit + _length_at(words, bit))
+            typical = _common_openings(data, at, end, openings, closings)
+            common += bit_count(typical)
+            if count == 0 and openings:
+                first_common = int((typical >> np.uint64(trailing_zeros(openings))) & ONE)
+            count += found
+            at += size
+        _store(out[row], count, total, longest, symbols, alphabetic, common, first_common)
 
 
 @kernel

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from gristmill.kernels.compiler import all_kernels
-from gristmill.kernels.numba_internals import cached_signatures
+from gristmill.kernels.compiler import all_kernels, stores
+from gristmill.kernels.signatures import parsed
 
 
 def load_cached() -> int:
@@ -19,15 +19,15 @@ def load_cached() -> int:
     if tables is not None:
         tables.class_tables()
     for kernel in _unloaded():
-        for signature in cached_signatures(kernel) or ():
-            kernel.compile(signature)
+        for signature in stores[kernel].signatures():
+            kernel.compile(parsed(signature))
             loaded += 1
     return loaded
 
 
 def all_cached() -> bool:
     """Whether the cache on disk has something of every kernel that this process imported."""
-    return all(cached_signatures(kernel) != [] for kernel in _unloaded())
+    return all(stores[kernel].signatures() for kernel in _unloaded())
 
 
 def _unloaded() -> list[Any]:

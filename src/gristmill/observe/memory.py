@@ -6,12 +6,14 @@ is what the machine really gave. Limits are the tightest of the machine's and of
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = [
     "GpuDevice",
@@ -20,6 +22,7 @@ __all__ = [
     "available_memory",
     "cpu_count",
     "descendants",
+    "forget_code",
     "gpu_devices",
     "gpu_memory_gb",
     "measure_tree",
@@ -35,8 +38,7 @@ _UNLIMITED = 1 << 60
 _NVML = "libnvidia-ml.so.1"
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySample:
+class MemorySample(NamedTuple):
     """Memory of several processes at one moment.
 
     Attributes:
@@ -60,6 +62,28 @@ def measure_tree(pids: Iterable[int]) -> MemorySample:
         if held is not None:
             per_pid[pid] = held
     return MemorySample(sum(per_pid.values()), per_pid)
+
+
+def forget_code(library: str) -> None:
+    """Give back the memory into which this process has mapped the code and the constants of a library.
+
+    They count as ours as long as they are mapped, although the kernel can take them back at any time. What is needed
+    again comes from its cache of files: right for a library that has done its work.
+
+    Args:
+        library: How the name of its file begins.
+    """
+    try:
+        with open("/proc/self/maps") as file:
+            mappings = [line.split(maxsplit=5) for line in file if f"/{library}" in line]
+        system = ctypes.CDLL(None)
+    except OSError:
+        return
+    for (place, rights, *_), (_, rights_behind, *_) in pairwise(mappings):
+        # What lies before writable data was written to when the library was loaded, and is nowhere but here.
+        if rights in ("r-xp", "r--p") and "w" not in rights_behind:
+            begin, end = (int(address, 16) for address in place.split("-"))
+            system.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
 
 
 def descendants(pid: int) -> list[int]:
@@ -236,8 +260,7 @@ def cpu_count(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     return max(1, count)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDevice:
+class GpuDevice(NamedTuple):
     """A GPU of this machine: its memory, and the share of the last moments in which it worked (None: not told)."""
 
     total_bytes: int

@@ -128,6 +128,7 @@ class Pipeline:
         metrics_port: int | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
         report: bool = True,
+        profile: bool = False,
     ) -> RunResult:
         """Run the pipeline.
 
@@ -158,6 +159,8 @@ class Pipeline:
                 which is told. Needs the extra `monitor`.
             metrics_file: A file for the same metrics, renewed every ten seconds and at the end.
             report: Write `report.html` into the record when the run has ended, however it ended.
+            profile: Sample where the time goes, on the local executor: `profile.html` and `profile.json` in the record,
+                and `profile` of the result.
         """
         from gristmill.backends.registry import as_executor
         from gristmill.pipeline.run import NEEDS_ALL, Options, begun_run
@@ -175,30 +178,42 @@ class Pipeline:
             record_path=record_path,
             report=report,
         )
-        metrics = None
+        metrics = session = None
         if metrics_port is not None or metrics_file is not None:
             from gristmill.metrics.export import MetricsExport
 
             metrics = MetricsExport(self.name, port=metrics_port, file=metrics_file)
             listeners = [*listeners, metrics]
         try:
+            if profile:
+                from gristmill.pipeline.profiled_run import begin_profile, end_profile
+
+                session, chosen = begin_profile(self.name, chosen)
             comparing: Any = next(filter(NEEDS_ALL, self.stages), None)
             steps = None
             with begun_run(self, chosen, initial_tasks, options, list(listeners), progress=progress) as run:
                 if metrics is not None:
                     run.work.events.emit(metrics.announce())
-                if comparing is not None:
-                    steps = comparing.steps(run, chosen, options)
-                if len(run.work):
-                    if steps is not None:
-                        steps.run_earlier(initial_tasks)
-                    chosen.execute(run.work.plan, run.work)
-                run.work.finish()
-                if run.state is not None:
-                    run.state.check_whole(run.started.partitions)
+                try:
+                    if comparing is not None:
+                        steps = comparing.steps(run, chosen, options)
+                    if len(run.work):
+                        if steps is not None:
+                            steps.run_earlier(initial_tasks)
+                        chosen.execute(run.work.plan, run.work)
+                    run.work.finish()
+                    if run.state is not None:
+                        run.state.check_whole(run.started.partitions)
+                finally:
+                    if session is not None:
+                        folder = None if run.state is None else run.state.folder
+                        found = end_profile(session, folder, run.work.events)
             if steps is not None:
                 steps.finish(keep=keep_steps)
-            return run.result()
+            result = run.result()
+            if session is not None:
+                result.profile = found
+            return result
         except StageFailedError as error:
             # Its message has the traceback of the stage; the way through the engine would only stand before it.
             shown = _advised(error) if ignore_failures is None else error
@@ -206,6 +221,8 @@ class Pipeline:
         finally:
             if metrics is not None:
                 metrics.close()
+            if session is not None:
+                session.close()
 
     def replay(self, executor: BaseExecutor | str | None = None, **options: Any) -> ReplayReport:
         """Redo the partitions of this pipeline's output that hold quarantined records, after a fix.

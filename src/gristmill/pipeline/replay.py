@@ -158,7 +158,7 @@ def replay(
     events.listeners.append(recorder)
     try:
         if partitions:
-            with announced_compilation(events):
+            with announced_compilation(events, plan):
                 chosen.execute(plan, work)
         work.finish()
     finally:

@@ -25,6 +25,7 @@ from gristmill.ledger.record.plan_record import missing_scores_note
 from gristmill.ledger.record.run_record import AlarmLimits
 from gristmill.ledger.record.trail import StageCount, StageTime
 from gristmill.observe.events import EventStream, KernelCompiling, Listener, Notice, RunFinished, RunStarted
+from gristmill.observe.memory import cpu_count
 from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, keep_recorded_names, open_output, preview_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
@@ -38,6 +39,7 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import settled
 
 if TYPE_CHECKING:
+    from gristmill.observe.profile.profile import Profile
     from gristmill.pipeline.pipeline import Pipeline
 
 NEEDS_ALL = attrgetter("needs_all_documents")
@@ -109,6 +111,8 @@ class RunResult(list[Task[Any]]):
     """
 
     _repr_html_ = notebook.of_result
+    profile: Profile | None = None
+    """Where the time went, of a run with `profile=True`."""
 
     def __init__(self, tasks: Iterable[Task[Any]], report: RunReport) -> None:
         super().__init__(tasks)
@@ -337,7 +341,8 @@ def begun_run(
         events.listeners += [state.recorder, perf]
         if "recipe" in pipeline.config:
             state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
-        partitions = [partition for partition in partitions if partition.id not in state.done]
+        if state.done:
+            partitions = [partition for partition in partitions if partition.id not in state.done]
     work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget, plan.settings.output))
     left_out = {} if files is None or not files.left_out else totals(files.left_out)
     del prepared, partitions, files  # the work lets go of each partition as it ends
@@ -362,7 +367,7 @@ def begun_run(
         events.emit(Notice(note))
     status, error = "failed", None
     try:
-        with announced_compilation(events):
+        with announced_compilation(events, plan):
             yield Run(pipeline, plan, work, state, perf, begun, left_out, started)
         status = "done"
     except KeyboardInterrupt:
@@ -401,8 +406,8 @@ def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
 
 
 @contextmanager
-def announced_compilation(events: EventStream) -> Iterator[None]:
-    """Say so when kernels have to be compiled, which takes a while and happens once."""
+def announced_compilation(events: EventStream, plan: ExecutionPlan) -> Iterator[None]:
+    """Say so when kernels have to be compiled, which takes a while and happens once, and have all cores do it."""
     if "numba" not in sys.modules:
         yield  # nothing compiled is in use yet; a stage that loads kernels later does so from the cache
         return
@@ -412,8 +417,13 @@ def announced_compilation(events: EventStream) -> Iterator[None]:
 
     def tell(name: str) -> None:
         if not told:
+            from gristmill.kernels.ahead import compile_for
+
             told.append(name)
-            events.emit(Notice("Compiling kernels on their first use on this processor; this can take half a minute."))
+            cores = cpu_count()
+            on = "" if cores == 1 else f" on {cores} cores"
+            events.emit(Notice(f"Compiling kernels{on}, once for this kind of processor; it can take half a minute."))
+            compile_for([stage for segment in plan.segments for stage in segment.stages], processes=cores - 1)
         events.emit(KernelCompiling(name))
 
     compile_listeners.append(tell)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gristmill.tasks.base import Task
+
+if TYPE_CHECKING:
+    from gristmill.observe.profile.profile import Profile
 
 
 @dataclass
@@ -24,6 +27,8 @@ class WorkflowRunResult:
     workflow_name: str
     pipeline_tasks: dict[str, list[Task[Any]]] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    profile: Profile | None = None
+    """Where the time went, of a run with `profile=True`."""
 
     def add_pipeline_tasks(self, pipeline_name: str, tasks: list[Task[Any]] | None) -> None:
         """Keep the tasks that the pipeline `pipeline_name` returned."""

@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gristmill.errors import RecipeError
 from gristmill.recipes.loader import Recipe, StageEntry
@@ -96,7 +96,7 @@ def _only(value: Any) -> Any:
 
 def _parameters(made: Any, stage: Any) -> dict[str, Any]:
     """The parameters that differ from their defaults."""
-    known = parameters_of(type(made))
+    known = parameters_of(cast("Any", type(made)))
     kept = {name: _kept(made, name) for name in known}
     found = {
         name: _plain(value, name, stage)

@@ -12,6 +12,8 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
@@ -113,7 +115,7 @@ OPTIONS: Mapping[str, Callable[..., None]] = {FILTER: filter_options, MODIFIER: 
 
 def recipe_parameters(entry: Registered) -> dict[str, Parameter]:
     """Everything that `entry` takes in a recipe: its own parameters, then those of what wraps it."""
-    made = entry.load()
+    made = entry.load() if entry.attribute else resolve_name(f"{entry.module}:{entry.name}")
     own = parameters_of(made) if isinstance(made, type) else {}
     options = parameters_of(OPTIONS[entry.kind]) if entry.kind in OPTIONS else {}
     return {**own, **options, **own}  # own ones come first, and prevail over options of the same name
@@ -138,7 +140,7 @@ def build_stage(
         report((SETTINGS_KEY, *path), f"with: {message}")
     if problems or of_settings:
         return None
-    cls = entry.load()
+    cls = entry.load() if entry.attribute else resolve_name(f"{entry.module}:{entry.name}")
     own = inspect.signature(cls).parameters if isinstance(cls, type) else {}
     options = {name: value for name, value in accepted.items() if name not in own}
     try:
@@ -188,7 +190,8 @@ class Parameter:
         return describe_type(self.annotation)
 
 
-def parameters_of(made: Callable[..., Any]) -> dict[str, Parameter]:
+@cache
+def parameters_of(made: Any) -> dict[str, Parameter]:
     """The public parameters of a class or function, in order, with their resolved types.
 
     Example:

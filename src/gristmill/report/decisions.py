@@ -16,6 +16,7 @@ from gristmill.ledger.record.plan_record import missing_scores, score_filters
 from gristmill.ledger.record.shape import open_table
 from gristmill.ledger.record.trail import DUPLICATE
 from gristmill.report.distribution import Floats, Mask, ScoreDistribution
+from gristmill.storage.arrow_functions import call_function
 
 Codes = npt.NDArray[np.int64]
 _WORDS = ("stage", "outcome", "reason")
@@ -202,7 +203,8 @@ class LedgerDigest:
         if missing > 0:
             chosen = places[np.unique(np.linspace(0, len(places) - 1, min(missing, len(places))).astype(int))]
             names = ["row", "id", "score", "threshold", "survivor", "similarity", "cluster"]
-            for values in table.select([name for name in names if name in table.column_names]).take(chosen).to_pylist():
+            shown = table.select([name for name in names if name in table.column_names])
+            for values in call_function("take", [shown, pa.array(chosen)]).to_pylist():
                 row = values.pop("row")
                 if row is not None:
                     group.examples.append(Example(entry.partition, row, stage=stage, reason=reason, **values))

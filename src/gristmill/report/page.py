@@ -8,13 +8,14 @@ import html
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from gristmill.errors import OutputError
-from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.layout import RECORD_FILES, RunFolder
 from gristmill.ledger.record.run_record import with_checksum
 from gristmill.observe.events import EventStream, Notice
 from gristmill.report.contents import AFTER_RUN, WHOLE, Extent, ReportContents
@@ -53,6 +54,8 @@ def write_report(
     folder = output if isinstance(output, RunFolder) else RunFolder(output, storage_options, record_path=record_path)
     folder.require_run()
     data = ReportContents(folder, extent).collect()
+    if to is None and folder.exists(folder.record_path("profile_page")):
+        data["profile"] = RECORD_FILES["profile_page"]  # beside the report, so that a link reaches it
     return _write(folder, make_page(data), folder.record_path("report") if to is None else os.fspath(to))
 
 
@@ -108,22 +111,26 @@ def _write(folder: RunFolder, page: bytes, place: str) -> str:
 
 def make_page(data: Mapping[str, Any]) -> bytes:
     """The page that shows these data."""
-    theme, style, script, frame = (
-        (ASSETS / name).read_text(encoding="utf-8") for name in (THEME, "report.css", "report.js", "report.html")
+    title = (
+        "Comparison of two runs" if data["kind"] == "comparison" else f"Report: {data['run'].get('pipeline') or 'run'}"
     )
+    return fill_page("report", title, _summary(data), data)
+
+
+def fill_page(kind: str, title: str, summary: str, data: Mapping[str, Any]) -> bytes:
+    """A page with the style and the script of its kind, its data, and a summary for readers without JavaScript."""
+    files = (THEME, ASSETS / f"{kind}.css", ASSETS / f"{kind}.js", ASSETS / "report.html")
+    theme, style, script, frame = map(partial(Path.read_text, encoding="utf-8"), files)
     style = theme + style
     # Only this style and this script may run, and nothing may be loaded.
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
         "base-uri 'none'; form-action 'none'"
     )
-    title = (
-        "Comparison of two runs" if data["kind"] == "comparison" else f"Report: {data['run'].get('pipeline') or 'run'}"
-    )
     parts = {
         "policy": html.escape(policy),
         "title": html.escape(title),
-        "summary": html.escape(_summary(data)),
+        "summary": html.escape(summary),
         "style": style,
         "data": _island(data),
         "script": script,

@@ -25,7 +25,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from gristmill.errors import UsageError
 from gristmill.kernels import json_scan, json_values, json_write
 from gristmill.kernels.json_values import ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, STRING, TRUE
-from gristmill.kernels.machine import WIDTH
+from gristmill.kernels.machine import BLOCK
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -105,7 +105,7 @@ def decode_column(buffer: Bytes, field: Field) -> Column:
     if not kinds:
         return Column(pa.nulls(len(field.kinds)), False)
     if kinds <= {STRING, ESCAPED}:
-        out = np.empty(int((field.ends - field.starts).sum()) + WIDTH, np.uint8)
+        out = np.empty(int((field.ends - field.starts).sum()) + BLOCK, np.uint8)
         offsets = np.empty(len(field.kinds) + 1, np.int64)
         spans = field.starts, field.ends, field.kinds
         used = json_scan.decode_strings(buffer.ctypes.data, len(buffer), *spans, out, offsets)

@@ -7,7 +7,7 @@ keys, a key that is missing rather than null) is lost on the way through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.errors import UsageError
 from gristmill.kernels import json_scan, json_values, json_write, utf8
 from gristmill.kernels.json_values import ARRAY, MISSING, NULL, OBJECT
-from gristmill.kernels.machine import WIDTH
+from gristmill.kernels.machine import BLOCK
 from gristmill.storage.json_columns import (
     NO_BYTES,
     Bytes,
@@ -39,11 +39,22 @@ from gristmill.storage.json_columns import (
     string_parts,
 )
 
+# So much stays in the processor's cache between being put together and being written.
+_PIECE_BYTES = 1 << 19
 _CAUSES = {
     json_values.MALFORMED: "malformed_json",
     json_values.NOT_AN_OBJECT: "not_an_object",
     json_values.TOO_DEEP: "malformed_json_too_deep",
 }
+
+KINDS = {
+    **dict.fromkeys((json_values.STRING, json_values.ESCAPED), "text"),
+    **dict.fromkeys((json_values.INTEGER, json_values.FLOAT), "numbers"),
+    **dict.fromkeys((json_values.TRUE, json_values.FALSE), "truth values"),
+    ARRAY: "lists",
+    OBJECT: "objects",
+}
+"""What values are called that are not null."""
 
 
 class JsonRecords:
@@ -189,10 +200,11 @@ class JsonRecords:
                 return name
         return None
 
-    def kinds(self, name: str) -> set[int]:
-        """The kinds of values that the key has, as `gristmill.kernels.json_values` numbers them."""
+    def kinds(self, name: str) -> set[str]:
+        """What the values of the key are called, as `KINDS` has it; null is nothing."""
         self._find([name])
-        return set(self._fields[name].kinds.tolist())
+        found = set(self._fields[name].kinds.tolist()).intersection(KINDS)
+        return set(map(KINDS.__getitem__, found))
 
     def column(self, name: str) -> pa.Array:
         """The values under a top-level key as an Arrow array; missing and null are both null.
@@ -391,7 +403,7 @@ class JsonRecords:
 
     def _without(self, drop: Collection[str]) -> JsonRecords:
         names, name_offsets = packed([name.encode("utf-8", "surrogatepass") for name in drop])
-        out = np.empty(self.nbytes + WIDTH, np.uint8)
+        out = np.empty(self.nbytes + BLOCK, np.uint8)
         offsets = np.empty(len(self) + 1, np.int64)
         json_scan.drop_members(
             self.buffer.ctypes.data, len(self.buffer), self.starts, self.ends, names, name_offsets, out, offsets
@@ -421,3 +433,40 @@ class JsonRecords:
         field = self._fields[name]
         lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)
         return Pieces(self.buffer, field.starts + self.buffer.ctypes.data, lengths)
+
+
+class RecordLines:
+    """Records that are written as they came, piece by piece: what `JsonRecords.encode` gives, without holding it.
+
+    Attributes:
+        records: The records.
+        nbytes: The size of all lines.
+    """
+
+    __slots__ = ("nbytes", "records")
+
+    def __init__(self, records: JsonRecords) -> None:
+        self.records = records
+        self.nbytes = records.nbytes + len(records)
+
+    def __iter__(self) -> Iterator[Bytes]:
+        """Whole lines, valid until the next ones; none are copied where the records are neighbours in their buffer."""
+        buffer, starts, ends = self.records.buffer, self.records.starts, self.records.ends
+        if (
+            len(starts)
+            and ends[-1] < len(buffer)
+            and (starts[1:] - ends[:-1] == 1).all()
+            and (buffer[ends] == 10).all()
+        ):
+            yield buffer[starts[0] : ends[-1] + 1]
+            return
+        sizes = np.cumsum(ends - starts + 1)
+        out, first = NO_BYTES, 0
+        while first < len(starts):
+            done = int(sizes[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(sizes, done + _PIECE_BYTES, "right")))
+            if len(out) < sizes[last - 1] - done:
+                out = np.empty(max(_PIECE_BYTES, int(sizes[last - 1]) - done), np.uint8)
+            used = json_write.gather(buffer.ctypes.data, starts[first:last], ends[first:last], ord("\n"), out)
+            yield out[:used]
+            first = last

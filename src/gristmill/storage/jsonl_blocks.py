@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gristmill.errors import UsageError
 from gristmill.figures import format_size
+from gristmill.kernels.json_scan import find_newlines
 from gristmill.storage.compression import SALVAGE_HINT, ByteSource, DamagedArchiveError, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import HEAD_BYTES, codec_of, mismatch, recognise
@@ -39,8 +40,8 @@ _BOM = b"\xef\xbb\xbf"
 _IS_SPACE = np.isin(np.arange(256), [9, 13, 32])
 _SKIP_BYTES = 1 << 20
 _OVERRUN_BYTES = 1 << 16
-# The comparison's result stays in the processor's cache at this size.
-_SCAN_BYTES = 1 << 20
+# There is room for as many newlines as bytes.
+_SCAN_BYTES = 1 << 17
 
 
 @dataclass(slots=True)
@@ -148,16 +149,12 @@ def _joined(blocks: list[RecordBlock]) -> RecordBlock:
 
 def newline_positions(buffer: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.int64]:
     """The index of every newline in ``buffer[begin:end]``, ascending."""
-    hits = np.empty(min(_SCAN_BYTES, max(end - begin, 0)), np.bool_)
-    found: list[NDArray[np.int64]] = []
+    places = np.empty(min(_SCAN_BYTES, max(end - begin, 0)), np.int64)
+    found, base = [np.empty(0, np.int64)], buffer.ctypes.data
     for at in range(begin, end, _SCAN_BYTES):
-        piece = buffer[at : min(at + _SCAN_BYTES, end)]
-        mask = hits[: len(piece)]
-        np.equal(piece, 10, out=mask)
-        positions = np.flatnonzero(mask)
-        positions += at
-        found.append(positions)
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+        count = find_newlines(base, at, min(at + _SCAN_BYTES, end), places)
+        found.append(places[:count].copy())
+    return np.concatenate(found)
 
 
 def _trim_spans(buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
@@ -277,7 +274,7 @@ class _FileReader:
         if self._left_out is not None:
             self._bad.append(replace(self._left_out, row=self.row))
             self.row += 1
-            yield self._empty_block(np.empty(0, np.uint8))
+            yield self._empty_block()
             return
         path, offset = self._part.path, 0
         if codec_of(path) != "none" or self._part.end < 0:
@@ -335,7 +332,8 @@ class _FileReader:
                     yield block
                     del block
             offset += complete
-            tail = buffer[complete:filled]
+            tail = buffer[complete:filled].copy()
+            del buffer, newlines  # the next block takes their memory
             if ended:
                 if self._damage is not None:
                     self._report_damage(self._damage, tail, offset)
@@ -346,7 +344,7 @@ class _FileReader:
                 buffer = self._with_room(tail)
                 used = scanned = len(tail)
         if self._bad:
-            yield self._empty_block(buffer)
+            yield self._empty_block()
 
     def _with_room(self, tail: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A fresh buffer that starts with `tail` and has room for more."""
@@ -401,10 +399,10 @@ class _FileReader:
             buffer = buffer[:used].copy()  # a block that waits for more small files must not be mostly empty
         return RecordBlock(buffer, starts, ends, rows, starts + offset, [(first, self._file)], bad)
 
-    def _empty_block(self, buffer: NDArray[np.uint8]) -> RecordBlock:
+    def _empty_block(self) -> RecordBlock:
         none = np.empty(0, np.int64)
         bad, self._bad = self._bad, []
-        return RecordBlock(buffer[:0].copy(), none, none, none, none, [(bad[0].row, self._file)], bad)
+        return RecordBlock(np.empty(0, np.uint8), none, none, none, none, [(bad[0].row, self._file)], bad)
 
     def _oversized(self, row: int, offset: int, raw: bytes, size: int) -> BadRecord:
         limit = self._max_record_bytes

@@ -15,6 +15,7 @@ from gristmill.storage.atomic import AtomicFile, WrittenFile
 from gristmill.storage.compression import compress_member, open_raw
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import codec_of
+from gristmill.storage.json_records import RecordLines
 
 
 class JsonlSink:
@@ -40,9 +41,16 @@ class JsonlSink:
         """Add whole lines, the last one with its newline.
 
         Args:
-            data: A uint8 array or any bytes-like object.
+            data: A uint8 array or any bytes-like object, or `RecordLines`.
             rows: How many lines these are; counted when None.
         """
+        if isinstance(data, RecordLines):
+            if self._codec == "none" and rows is not None:
+                for piece in data:
+                    self._file.write(piece)
+                self._rows += rows
+                return
+            data = data.records.encode()
         view = memoryview(data).cast("B")
         if not view:
             return

@@ -22,7 +22,7 @@ from gristmill.errors import MissingColumnError, did_you_mean
 from gristmill.storage.schemas import JSON_KEY, JSON_VALUE, is_json_field
 
 if TYPE_CHECKING:
-    from gristmill.storage.json_records import JsonRecords
+    from gristmill.storage.json_records import JsonRecords, RecordLines
 
 Array: TypeAlias = "pa.Array | pa.ChunkedArray"
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -122,6 +122,10 @@ class Columns(ABC):
     @abstractmethod
     def encode_jsonl(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8]:
         """The rows as JSONL bytes."""
+
+    def jsonl_lines(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8] | RecordLines:
+        """As `encode_jsonl`, but put together only while they are written where the records are as they came."""
+        return self.encode_jsonl(fields)
 
     @abstractmethod
     def transport(self) -> pa.Table:
@@ -383,6 +387,14 @@ class RecordColumns(Columns):
             changed={name: None if mask is None else mask[start:end] for name, mask in self._changed.items()},
             json_names=self._json,
         )
+
+    def jsonl_lines(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8] | RecordLines:
+        untouched = fields is None and not self._changed
+        if untouched and (self._names is None or set(self._names).issuperset(self._records.keys())):
+            from gristmill.storage.json_records import RecordLines
+
+            return RecordLines(self._records)
+        return self.encode_jsonl(fields)
 
     def encode_jsonl(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8]:
         changes = {

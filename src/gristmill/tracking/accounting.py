@@ -293,6 +293,7 @@ def given_tasks(stage: Stage, given: Any, *, method: str = "process") -> Iterato
         if not isinstance(task, Task):
             raise _wrong_result(stage, task, method, f"{_kind(given)} with ")
         yield task
+        del task  # the next one may need its memory
 
 
 def _wrong_result(stage: Stage, found: Any, method: str, inside: str) -> StageResultError:

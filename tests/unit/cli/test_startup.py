@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -39,3 +40,27 @@ def test_the_package_can_be_run_like_the_command() -> None:
     assert wrong.returncode == 2
     assert "Usage: gristmill" in wrong.stderr
     assert "Did you mean 'verify'?" in wrong.stderr
+
+
+def test_a_command_ends_at_once_but_leaves_nothing_undone() -> None:
+    """Threads have ended, what was registered for the end has run, and everything printed is out."""
+    program = (
+        "import atexit, sys, threading, time\n"
+        "from gristmill.cli import entry\n"
+        "atexit.register(print, 'registered')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "class Late:\n"
+        "    def __del__(self): print('taken apart')\n"
+        "late = Late()\n"
+        "sys.argv = ['gristmill', 'recipes', '--no-such-option']\n"
+        "entry.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "thread\nregistered\n")
+    assert "No such option" in done.stderr
+
+
+def test_a_reader_that_has_left_is_no_error() -> None:
+    command = f"{shlex.quote(sys.executable)} -m gristmill stages | head -c 10"
+    done = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
+    assert (len(done.stdout), done.stderr) == (10, "")

@@ -47,6 +47,6 @@ def test_a_private_folder_or_none(tmp_path: Path, state: str) -> None:
         folder.symlink_to(tmp_path / "elsewhere")
     private = state in ("absent", "there")
     assert run(tmp_path) == ["42", "FunctionCache" if private else "NullCache"]
-    assert bool(list(folder.rglob("*.nbi"))) == private
+    assert bool(list(folder.rglob("*.kernel"))) == private
     if private:
         assert folder.stat().st_mode & 0o777 == 0o700

@@ -11,18 +11,26 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.kernels import json_scan, json_values, json_write, utf8
+from gristmill.kernels.machine import BLOCK
 from gristmill.storage.json_columns import packed
 from gristmill.storage.json_records import JsonRecords
+from gristmill.storage.jsonl_blocks import newline_positions
 from tests.unit.kernels import json_reference as reference
 
 
 def causes_of(lines: list[bytes]) -> list[str | None]:
     buffer, starts, ends = reference.block(lines)
-    _, bad, causes = JsonRecords.scan(buffer, starts, ends)
-    found: list[str | None] = [None] * len(lines)
-    for index, cause in zip(bad, causes, strict=True):
-        found[index] = cause
-    return found
+    # Close to the end of the buffer bytes are looked at one by one, before that in blocks.
+    one_by_one, in_blocks = buffer, np.append(buffer, np.full(3 * BLOCK, ord('"'), np.uint8))
+    verdicts = []
+    for whole in (one_by_one, in_blocks):
+        _, bad, causes = JsonRecords.scan(whole, starts, ends)
+        found: list[str | None] = [None] * len(lines)
+        for index, cause in zip(bad, causes, strict=True):
+            found[index] = cause
+        verdicts.append(found)
+    assert verdicts[0] == verdicts[1]
+    return verdicts[0]
 
 
 @settings(max_examples=75)
@@ -77,6 +85,52 @@ def test_corners_of_the_grammar(line: bytes) -> None:
     expected = reference.strict(line)[0]
     assert causes_of([line]) == [expected]
     assert causes_of([b'{"a":"b"}', line, b'","a":1}' * 9]) == [None, expected, "malformed_json"]
+
+
+_PIECES = ["a", "é", "plain " * 12, r"\\", r"\n", r"\"", r"\/", r"\u00e9", r"\ud83d\ude00", r"\ud800", r"\\" * 40]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(_PIECES), max_size=40), st.integers(0, BLOCK), st.integers(0, 3 * BLOCK))
+def test_escapes_may_lie_on_any_border_of_blocks(pieces: list[str], before: int, behind: int) -> None:
+    string = '"' + "".join(pieces) + '"'
+    head = ' "' + "x" * before + '":1,"t":'
+    line = ("{" + head + string + "}").encode()
+    buffer = np.frombuffer(line + b'\\"' * behind, np.uint8)
+    records, bad, _ = JsonRecords.scan(buffer, [0], [len(line)], fields=["t"])
+    assert not len(bad)
+    assert records.column("t").to_pylist() == [reference.replaced(json.loads(string))]
+    cut = len(line) - 2
+    assert len(JsonRecords.scan(buffer, [0], [cut])[1]) == 1
+
+
+@pytest.mark.parametrize("at", [*range(6), *range(58, 70), *range(122, 134)])
+@pytest.mark.parametrize("wrong", [rb"\x", rb"\u12G4", b"\t", rb"\N", rb"\ "])
+def test_wrong_escapes_are_found_anywhere(wrong: bytes, at: int) -> None:
+    for filler in (b"a", rb"\\"):
+        text = filler * (at // len(filler)) + wrong + b"b" * 150
+        assert causes_of([b'{"t":"' + text + b'"}', b'{"t":"' + text[: -150 - len(wrong)] + b'"}']) == [
+            "malformed_json",
+            None,
+        ]
+
+
+def test_a_key_that_looks_like_the_expected_one_is_read_as_it_stands() -> None:
+    lines = [b'{"a\\"b":1,"c":2}', b'{"a"b":1,"c":2}', b'{"a\\"b":3,"c":4}', b'{"a\\"bc":5,"c":6}', b'{"a":7,"cc":8}']
+    assert causes_of(lines) == [None, "malformed_json", None, None, None]
+    buffer, starts, ends = reference.block([lines[0], lines[2], lines[4]])
+    records, _, _ = JsonRecords.scan(buffer, starts, ends, fields=['a"b', "c"])
+    assert records.column('a"b').to_pylist() == [1, 3, None]
+    assert records.column("c").to_pylist() == [2, 4, None]
+    assert records.keys() == ['a"b', "c", "a", "cc"]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from([b"", b"a", b"b" * 63, b"c" * 64, b"d" * 200]), max_size=30), st.integers(0, 70))
+def test_every_newline_is_found(lines: list[bytes], begin: int) -> None:
+    content = b"\n".join(lines)
+    found = newline_positions(np.frombuffer(content, np.uint8), begin, len(content))
+    assert found.tolist() == [at for at in range(begin, len(content)) if content[at] == 10]
 
 
 @pytest.mark.parametrize("opener", ["[", '{"k":'])
@@ -156,7 +210,7 @@ def test_tables_of_keys_grow() -> None:
 def test_drop_removes_members_and_nothing_else(line: bytes, drop: set[str]) -> None:
     buffer, starts, ends = reference.block([line])
     names, offsets = packed([name.encode() for name in sorted(drop)])
-    out, out_offsets = np.empty(len(line) + 32, np.uint8), np.empty(2, np.int64)
+    out, out_offsets = np.empty(len(line) + BLOCK, np.uint8), np.empty(2, np.int64)
     used = json_scan.drop_members(
         buffer.ctypes.data, len(buffer), np.array(starts), np.array(ends), names, offsets, out, out_offsets
     )

@@ -28,8 +28,7 @@ import sys
 
 import numba
 
-from gristmill.kernels.compiler import compile_listeners, kernel
-from gristmill.kernels.numba_internals import cached_signatures
+from gristmill.kernels.compiler import compile_listeners, kernel, stores
 from helper import helper
 
 compile_listeners.append(lambda name: print("compiles", name))
@@ -42,8 +41,8 @@ theirs = numba.njit(cache=True)(lambda value: helper(value))
 
 for which in sys.argv[1:]:
     one = {"ours": ours, "theirs": theirs}[which]
-    print(which, len(cached_signatures(one)), one(1), "numba.np.arraymath" in sys.modules)
-assert cached_signatures(helper) is None
+    kept = len(stores[one].signatures()) if one in stores else len(one._cache._cache_file._load_index())
+    print(which, kept, one(1), "numba.np.arraymath" in sys.modules)
 """
 WARM = """
 import gristmill.kernels.vector_search as vector_search

@@ -23,8 +23,15 @@ PIECES = [
 ]  # fmt: skip
 
 characters = st.characters(exclude_categories=["Cs"])
+# What stands in front of these moves it over the border of the 64 bytes that kernels look at together.
+_fronts = st.builds(
+    "{1}{0}".format, st.lists(st.sampled_from(PIECES), max_size=9).map("".join), st.sampled_from("x.#é中 ").flatmap(
+        lambda filler: st.integers(50, 70).map(lambda count: filler * count)
+    )
+)  # fmt: skip
 texts = st.one_of(
     st.lists(st.sampled_from(PIECES), max_size=60).map("".join),
+    st.lists(_fronts, max_size=4).map("".join),
     st.lists(st.one_of(st.sampled_from(PIECES), characters), max_size=60).map("".join),
     st.text(characters, max_size=200),
     st.lists(st.sampled_from(["a", "b", "ab", " ", " ", "\n"]), max_size=150).map("".join),

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gristmill.backends.plan import ExecutionPlan, RunSettings
 from gristmill.errors import (
     ConservationError,
     ErrorBudgetExceededError,
@@ -658,7 +659,8 @@ def test_only_a_stage_that_really_does_nothing_is_called_without_effect(tmp_path
 
 def test_kernels_that_are_compiled_are_announced() -> None:
     seen: list[Any] = []
-    with announced_compilation(EventStream([seen.append])):
+    plan = ExecutionPlan("nothing", (), RunSettings(), ())
+    with announced_compilation(EventStream([seen.append]), plan):
         for name in ("words", "lines"):
             for listener in compile_listeners:
                 listener(name)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import UsageError
-from gristmill.storage.json_records import JsonRecords
+from gristmill.storage.json_records import JsonRecords, RecordLines
 from tests.unit.kernels import json_reference as reference
 
 NAMES = ["a", "b", "text", "é", "", "k" * 40]
@@ -238,3 +238,36 @@ def test_bad_records_leave_the_good_ones_with_their_values() -> None:
     assert records.column("a").to_pylist() == ["one", "two"]
     assert records.keys() == ["a"]
     assert records.encode().tobytes() == b'{"a":"one"}\n{"a":"two"}\n'
+
+
+def test_untouched_lines_are_written_from_the_buffer_they_were_read_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [b'{"a":%d}' % number for number in range(9)]
+    buffer, starts, ends = reference.block(rows)
+    records, _, _ = JsonRecords.scan(buffer, starts, ends)
+    (piece,) = RecordLines(records)
+    assert np.shares_memory(piece, buffer)
+    assert piece.tobytes() == buffer.tobytes()
+    monkeypatch.setattr("gristmill.storage.json_records._PIECE_BYTES", 20)
+    for chosen in ([1, 2], [0, 2], [1, 0], [0, 2, 4, 5, 8], []):
+        lines = RecordLines(records.take(np.array(chosen, np.int64)))
+        pieces = [piece.tobytes() for piece in lines]
+        assert b"".join(pieces) == b"".join(rows[row] + b"\n" for row in chosen)
+        assert lines.nbytes == sum(map(len, pieces))
+        assert max(map(len, pieces), default=0) <= 20
+
+
+@pytest.mark.parametrize(
+    ("lines", "starts", "ends"),
+    [
+        (b'{"a":1}\n{"a":2}', [0, 8], [7, 15]),  # no line end behind the last record
+        (b'{"a":1}\r{"a":2}\n', [0, 8], [7, 15]),  # another character between two
+        (b'{"a":1}\n {"a":2} \n', [0, 8], [7, 17]),  # white space around one
+        (b'{"a":1}\r\n{"a":2}\r\n', [0, 9], [7, 16]),
+    ],
+)
+def test_lines_have_nothing_around_records_whatever_they_were_read_with(
+    lines: bytes, starts: list[int], ends: list[int]
+) -> None:
+    records, _, _ = JsonRecords.scan(np.frombuffer(lines, np.uint8), starts, ends)
+    assert b"".join(piece.tobytes() for piece in RecordLines(records)) == b'{"a":1}\n{"a":2}\n'
+    assert records.encode().tobytes() == b'{"a":1}\n{"a":2}\n'

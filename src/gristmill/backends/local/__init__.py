@@ -11,4 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalExecutor"]
 
+SMALL_INPUT = 4 << 20
+"""Up to so many bytes the built-in stages are done before worker processes would be up."""
+
 __getattr__, __dir__ = lazy_names(__name__, {"executor": __all__})

@@ -8,9 +8,6 @@ from typing import Literal
 from gristmill.errors import UsageError
 from gristmill.figures import parse_size
 
-SMALL_INPUT = 4 << 20
-"""Up to so many bytes the built-in stages are done before worker processes would be up."""
-
 
 @dataclass(frozen=True)
 class LocalConfig:

@@ -11,13 +11,42 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+import numpy as np
+
+from gristmill.backends.local.fork_server import COMPILER
+from gristmill.backends.plan import ExecutionPlan
 from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import TaskEnd
-from gristmill.observe.memory import descendants, measure_tree
+from gristmill.observe.events import EventStream
+from gristmill.observe.memory import descendants, forget_code, measure_tree
+from gristmill.stages.base import FusedStage
 
 _PERIOD_S = 0.25
 _SHARE = 0.05
 """The most of its time that the thread that measures memory may spend doing so."""
+
+
+def compile_missing_kernels(plan: ExecutionPlan) -> None:
+    """Compile here, once, what workers would otherwise compile each for itself."""
+    from gristmill.kernels.warm import all_cached
+
+    cached = all_cached()
+    for segment in plan.segments:
+        for stage in segment.stages:
+            members = stage.members if isinstance(stage, FusedStage) else (stage,)
+            if not (cached and all(member.fork_safe for member in members)):
+                stage.warm_up()
+
+
+def compile_first_kernels(plan: ExecutionPlan, events: EventStream) -> None:
+    """The same in a driver that has loaded no kernel, because mostly all of them are on disk, on a machine without."""
+    from gristmill.pipeline.run import announced_compilation
+    from gristmill.storage.json_records import JsonRecords
+
+    with announced_compilation(events, plan):
+        line = np.frombuffer(b'{"text": ""}', np.uint8)
+        JsonRecords.scan(line, np.zeros(1, np.int64), np.full(1, len(line)))  # what every reader of JSON needs
+        compile_missing_kernels(plan)
 
 
 class Committer:
@@ -99,6 +128,7 @@ class MemoryMonitor:
         self._over.set()
 
     def _measure(self) -> None:
+        forget_code(COMPILER)  # kernels are loaded and run by the workers
         pause = 0.0
         while not self._over.wait(pause):
             begun = time.monotonic()

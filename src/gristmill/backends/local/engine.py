@@ -10,14 +10,15 @@ import contextlib
 import itertools
 import os
 import selectors
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
 from gristmill.backends.local import worker as worker_process
-from gristmill.backends.local.driver_support import Committer, Interrupts, MemoryMonitor
+from gristmill.backends.local.driver_support import Committer, Interrupts, MemoryMonitor, compile_first_kernels
 from gristmill.backends.local.fork_server import LOST, server_pid, start_worker, stop_server
 from gristmill.backends.local.jobs import AssignedWork, Jobs
 from gristmill.backends.local.limits import MemoryGuard, TimeLimits, WorkerLimits, took_too_much, why_stopped
@@ -76,6 +77,9 @@ class Engine:
         gpu_names: What each GPU slot is called in `CUDA_VISIBLE_DEVICES`.
         modules: What is better imported once than in every worker.
         limits: What a worker may take.
+
+    Attributes:
+        sampled: Makes the work of a worker, given with its segment and number, work that is sampled; for a profile.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Engine:
         self.gpu_names = gpu_names
         self.modules = modules
         self.limits = limits
+        self.sampled: Callable[[Callable[..., object], int, int], Callable[..., object]] | None = None
         self.events = work.events
         self._code = [pickled(segment, plan.settings) for segment in plan.segments]
         self._source: Iterator[Any] = work.tasks()
@@ -224,10 +229,12 @@ class Engine:
         )
         # Empty for a worker without a GPU: it must not find one either.
         env = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpu_names[device] for device in action.gpus)}
+        work: Callable[..., object] = partial(worker_process.main, prepare)
+        work = work if self.sampled is None else self.sampled(work, action.segment, number)
         try:
             # While nobody works yet, an interrupt need not wait until the fork server has imported everything.
             with self._interrupts.may_cut(not self._assigned):
-                process = start_worker(partial(worker_process.main, prepare), env=env)
+                process = start_worker(work, env=env)
         except KeyboardInterrupt:
             # The start may have been cut in the middle; the next run gets a new fork server.
             stop_server()
@@ -305,6 +312,9 @@ class Engine:
         elif isinstance(message, Done):
             self._done(number, worker, assigned, message)
         elif isinstance(message, Ready):
+            if not message.has_kernels and "numba" not in sys.modules:
+                with self._interrupts.may_cut(True):
+                    compile_first_kernels(self.plan, self.events)
             self.state.is_ready(number)
             self._failed_starts[worker.segment] = 0
             self._lost_starts = 0

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from gristmill.backends.base import UNKNOWN_GPU_GB, BaseExecutor, Capacity, gpu_names, parse_config
-from gristmill.backends.local.config import SMALL_INPUT, LocalConfig
+from gristmill.backends.local import SMALL_INPUT
+from gristmill.backends.local.config import LocalConfig
 from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.errors import PlanningError
@@ -41,6 +42,7 @@ class LocalExecutor(BaseExecutor):
     """
 
     name: ClassVar[str] = "local"
+    can_profile = True
 
     def __init__(self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False) -> None:
         super().__init__(config, ignore_head_node)
@@ -60,8 +62,15 @@ class LocalExecutor(BaseExecutor):
 
     def execute(self, plan: ExecutionPlan, work: Work) -> None:
         if self._runs_here(plan, work):
-            run_in_process(plan, work, time_limit_s=self.settings.time_limit_s)
+            if self.profile is None:
+                run_in_process(plan, work, time_limit_s=self.settings.time_limit_s)
+                return
+            from gristmill.backends.local.sampled_worker import stage_names
+
+            with self.profile.in_process([stage_names(plan, one, self.profile) for one in plan.segments]) as steps:
+                run_in_process(plan, work, time_limit_s=self.settings.time_limit_s, step_logs=steps)
             return
+        from gristmill.backends.local.driver_support import compile_missing_kernels
         from gristmill.backends.local.engine import Engine
         from gristmill.backends.local.fork_server import start_server
         from gristmill.backends.local.limits import WorkerLimits
@@ -70,7 +79,8 @@ class LocalExecutor(BaseExecutor):
         sweep()
         modules, packages = _modules_of(plan)
         start_server(modules, packages=packages)
-        _compile_missing_kernels(plan)
+        if "numba" in sys.modules:  # else a worker tells whether there are kernels, and the engine sees to it
+            compile_missing_kernels(plan)
         # Without a budget, a worker is stopped only when it alone takes all that there is, not most of it.
         memory = available_memory() if self.settings.budget_bytes is None else self.settings.budget_bytes
         limits = WorkerLimits(self.settings.time_limit_s, memory, self.settings.on_memory)
@@ -81,7 +91,17 @@ class LocalExecutor(BaseExecutor):
             sweep(bases=[base])
         with SharedFolder.create(uuid.uuid4().hex[:12], base=base) as folder:
             gpus = gpu_names(self.settings.num_gpus)
-            Engine(plan, work, state, folder, gpus, [*modules, *packages], limits=limits).run()
+            engine = Engine(plan, work, state, folder, gpus, [*modules, *packages], limits=limits)
+            if self.profile is None:
+                engine.run()
+                return
+            from gristmill.backends.local.sampled_worker import collect, sampled
+
+            engine.sampled = partial(sampled, plan, self.profile, folder)
+            try:
+                engine.run()
+            finally:
+                collect(folder, self.profile)
 
     def _runs_here(self, plan: ExecutionPlan, work: Work) -> bool:
         """Whether worker processes would be of no use."""
@@ -189,18 +209,6 @@ def _is_fork_safe(stage: ProcessingStage[Any, Any]) -> bool:
             if is_user_module(getattr(held, "__module__", None) if callable(held) else type(held).__module__):
                 return False
     return True
-
-
-def _compile_missing_kernels(plan: ExecutionPlan) -> None:
-    """Compile here, once, what workers would otherwise compile each for itself."""
-    from gristmill.kernels.warm import all_cached
-
-    cached = all_cached()
-    for segment in plan.segments:
-        for stage in segment.stages:
-            members = stage.members if isinstance(stage, FusedStage) else (stage,)
-            if not (cached and all(member.fork_safe for member in members)):
-                stage.warm_up()
 
 
 def _modules_of(plan: ExecutionPlan) -> tuple[list[str], list[str]]:

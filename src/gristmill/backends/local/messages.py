@@ -75,7 +75,9 @@ class Leave:
 
 @dataclass(slots=True)
 class Ready:
-    """Setup is done."""
+    """Setup is done; without `has_kernels` nothing compiled was found on this machine."""
+
+    has_kernels: bool = True
 
 
 @dataclass(slots=True)

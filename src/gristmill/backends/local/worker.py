@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from types import FrameType
 from typing import Any
 
@@ -232,7 +233,9 @@ def main(prepare: Prepare, connection: Connection, page: Any) -> None:
     outbox = _Outbox(link, folder, prepare, first_bytes)
     groups: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_inbox, args=(link, groups, outbox), daemon=True, name="inbox").start()
-    outbox.message(Ready())
+    from gristmill.kernels.compiler import all_kernels  # the driver imports this module too, and needs none
+
+    outbox.message(Ready(any(map(attrgetter("signatures"), all_kernels))))
     if _has_gpu_alone(runner):
         ended_well = _around_gpu(runner, groups, outbox, status, interrupts)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -23,7 +24,7 @@ from gristmill.execution.partition_output import TaskEnd
 from gristmill.execution.recovery import Hints, Place
 from gristmill.execution.runner import SegmentRunner, set_up_node
 from gristmill.observe.events import TaskFinished
-from gristmill.observe.memory import descendants
+from gristmill.observe.memory import cpu_count, descendants
 from gristmill.stages.base import FusedStage, ProcessingStage
 from gristmill.tracking.origins import lineage_of
 
@@ -146,6 +147,10 @@ class SegmentWorker:
         coordinator = self.spec.coordinator
         try:
             self._prepare_node()
+            if "numba" in sys.modules:
+                from gristmill.kernels.ahead import compile_when_missing
+
+                compile_when_missing(self.segment.stages, processes=cpu_count() - 1)
             numbers = tuple(int(gpu) for gpu in gpus if str(gpu).isdigit())
             self.runner.setup(WorkerMetadata(self.name, {"gpus": list(gpus)}))
             context = ray.get_runtime_context()

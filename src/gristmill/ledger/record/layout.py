@@ -16,9 +16,8 @@ import socket
 import uuid
 from typing import Any, BinaryIO, cast
 
-import psutil
-
 from gristmill.errors import InputNotFoundError, OutputError, UsageError, VerificationError
+from gristmill.observe.memory import process_start_time
 from gristmill.storage.atomic import (
     output_error,
     output_errors,
@@ -39,6 +38,8 @@ RECORD_FILES = {
     "left_out": "left_out.jsonl",
     "stdin": "stdin.jsonl",
     "labels": "labels.jsonl",
+    "profile": "profile.json",
+    "profile_page": "profile.html",
 }
 """Files in the record folder that belong to a run as a whole."""
 PARTITION_FILES = {
@@ -181,7 +182,11 @@ class RunFolder:
 
     def new_staging(self) -> str:
         """A name for a folder of work in progress that only this process uses; made by whoever writes into it."""
-        start = int(psutil.Process().create_time() * 1000)
+        try:
+            with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+                start = int(file.read().rpartition(")")[2].split()[19])  # as `process_start_time` gives it
+        except OSError:
+            start = process_start_time(os.getpid()) or 0
         return self.record_path("staging", f"{_HOST}-{os.getpid()}-{start}-{uuid.uuid4().hex[:8]}")
 
     def sweep(self, own: str | None = None) -> list[str]:
@@ -450,9 +455,14 @@ def _abandoned(name: str) -> bool:
     match = _STAGING.fullmatch(name)
     if match is None or match["host"] != _HOST:
         return False
+    pid = int(match["pid"])
+    start = process_start_time(pid)
+    if start is not None:
+        return start != int(match["start"])
     try:
-        return int(psutil.Process(int(match["pid"])).create_time() * 1000) != int(match["start"])
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.AccessDenied:
+        os.kill(pid, 0)
+    except PermissionError:  # somebody else's, of which the system shows no more
         return False
+    except ProcessLookupError:
+        pass
+    return True

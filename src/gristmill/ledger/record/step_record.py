@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import ConservationError
-from gristmill.kernels.hashing import Hashes, hash_column
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.quarantine import parse_quarantine, quarantine_lines
 from gristmill.ledger.record.shape import open_table
 from gristmill.ledger.record.tables import parquet_bytes
 from gristmill.ledger.record.trail import Rows, Trail, row_blocks
+
+if TYPE_CHECKING:
+    from gristmill.kernels.hashing import Hashes
 
 Contents = dict[str, tuple[bytes, int | None]]
 """The files of a record: kind to bytes and rows."""
@@ -157,6 +160,8 @@ def _with_first_ids(table: pa.Table, ids: Hashes | None) -> pa.Table:
     """The decisions without ids that documents were only given on the way, in place of those of the input."""
     if ids is None or not table.num_rows:
         return table
+    from gristmill.kernels.hashing import hash_column
+
     rows = table.column("row").fill_null(-1).to_numpy()
     texts = table.column("id").cast(pa.large_string()).combine_chunks()
     same: npt.NDArray[np.bool_] = (rows < 0) | (hash_column(texts) == ids[np.maximum(rows, 0)])

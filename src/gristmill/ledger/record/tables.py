@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.errors import MissingColumnError
-from gristmill.kernels.hashing import Hashes, hash_column
 from gristmill.ledger.record.trail import QUARANTINED, Decisions, Identity, Rows, Trail
+from gristmill.storage.arrow_functions import call_function
 
 if TYPE_CHECKING:
+    from gristmill.kernels.hashing import Hashes
     from gristmill.tasks.document import DocumentBatch
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
@@ -222,6 +223,8 @@ def make_identity(batch: DocumentBatch, *, id_field: str | None, url_field: str 
             found = None
         texts.append(None if found is None or found.null_count == len(found) else found)
     ids, urls = texts
+    if ids is not None or urls is not None:
+        from gristmill.kernels.hashing import hash_column
     return Identity(
         rows=batch.rows,
         id_hashes=None if ids is None else hash_column(ids),
@@ -253,7 +256,11 @@ def ids_of_rows(identities: Iterable[Identity], rows: Rows) -> pa.Array:
     there = np.concatenate([identity.rows for identity in known])
     order = np.argsort(there, kind="stable")
     there = there[order]
-    ids = pa.chunked_array([identity.ids.cast(pa.large_string()) for identity in known], pa.large_string())
+    texts = []
+    for identity in known:
+        ids = identity.ids
+        texts.append(ids if ids.type == pa.large_string() else ids.cast(pa.large_string()))
+    ids = pa.chunked_array(texts, pa.large_string())
     at = np.minimum(np.searchsorted(there, rows), len(there) - 1)
-    taken = ids.take(pa.array(order[at], mask=(there[at] != rows) | (rows < 0)))
+    taken = call_function("take", [ids, pa.array(order[at], mask=(there[at] != rows) | (rows < 0))])
     return pa.concat_arrays(taken.chunks) if taken.num_chunks != 1 else taken.chunk(0)

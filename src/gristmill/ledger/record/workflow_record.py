@@ -110,7 +110,8 @@ def verify_list(folder: RunFolder, report: VerifyReport, verify: Verify) -> Veri
     if record.get("listed") and found is None:
         report.problems.append(f"{name} is missing or damaged: the list that {folder.shown(WORKFLOW_FILE)} speaks of.")
     report.status = "done" if record else None
-    own = (WORKFLOW_FILE, *(record.get("files") or ()))
+    profile = (folder.relative(folder.record_path(kind)) for kind in ("profile", "profile_page"))
+    own = (WORKFLOW_FILE, *profile, *(record.get("files") or ()))
     report.problems += [
         f"{folder.shown(path)} does not belong to the workflow."
         for path in listing

@@ -452,7 +452,7 @@
     return found.map((v, i) => (v === null ? found[first] : i < first ? found[first] : v));
   }
 
-  function performance_(run, stages, history, suggestion) {
+  function performance_(run, stages, history, suggestion, profile) {
     const parts = [];
     if (history && history.seconds && history.seconds.length > 1) {
       const seconds = history.seconds;
@@ -480,6 +480,8 @@
           timed.slice(0, 20).map(([s, a, b, c]) => [name(s.stage), duration(a), share(a, total), ...(waits ? [duration(b), duration(c)] : []), count(s.workers), meter([a / most, "kept"], [b / most, "wait"], [c / most, "block"])])),
         el("p", { class: "soft small" }, `Filters that share a pass over the text are timed together, under the first of them.${waits ? " Stages that run in the same workers wait together." : ""}`));
     }
+    if (profile) parts.push(el("p", {}, el("a", { href: profile }, "Profile"), ": where the time of each stage went, by kind of work and as a flame graph."));
+    else if (timed.length) parts.push(el("p", { class: "soft small" }, "A run with --profile tells where the time of each stage goes, as a table and a flame graph."));
     return section("Speed and memory", "speed", parts);
   }
 
@@ -496,7 +498,7 @@
 
   function runPage() {
     const { run, stages } = data;
-    const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores, stages), texts(data), duplicates(data.duplicates), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion)];
+    const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores, stages), texts(data), duplicates(data.duplicates), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion, data.profile)];
     const span = run.finished ? `${when(run.started)} to ${when(run.finished)}` : when(run.started);
     const sampled = data.sample.is_sample ? `Scores, examples and clusters are of a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' makes the page from all of them.` : null;
     finish(["Report: ", name(run.pipeline || "run")],

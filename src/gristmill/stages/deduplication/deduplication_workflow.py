@@ -17,7 +17,7 @@ from gristmill.errors import MissingColumnError, UsageError, did_you_mean
 from gristmill.ledger.record.layout import STEPS_FOLDER, RunFolder, list_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.ledger.record.workflow_record import write_workflow_record
-from gristmill.observe.events import Listener, Notice
+from gristmill.observe.events import EventStream, Listener, Notice
 from gristmill.pipeline.planner import declared_columns, expand
 from gristmill.pipeline.workflow import WorkflowBase, WorkflowRunResult
 from gristmill.stages.deduplication.duplicate_ids import DuplicateIds, write_id_generator
@@ -177,6 +177,7 @@ class DeduplicationWorkflow(WorkflowBase):
         progress: bool | None = None,
         metrics_port: int | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
+        profile: bool = False,
     ) -> WorkflowRunResult:
         """Find the duplicates and, with `perform_removal`, write the documents that stay.
 
@@ -193,11 +194,23 @@ class DeduplicationWorkflow(WorkflowBase):
                 written as they come, and a line of progress per `logging_interval` of the executor.
             metrics_port: As in `Pipeline.run`.
             metrics_file: As in `Pipeline.run`.
+            profile: As in `Pipeline.run`, over all pipelines.
 
         Raises:
             InputChangedError: The input is not what an earlier step has read.
         """
         options: dict[str, Any] = {"fresh": fresh, "error_budget": error_budget, "salvage": salvage}
+        if profile:
+            from gristmill.pipeline.profiled_run import begin_profile, end_profile
+
+            session, chosen = begin_profile(self.name, as_executor(executor))
+            options |= {"listeners": listeners, "progress": progress}
+            with closing(session):
+                result = self.run(
+                    chosen, initial_tasks, metrics_port=metrics_port, metrics_file=metrics_file, **options
+                )
+                result.profile = end_profile(session, self.folder, EventStream(list(listeners)))
+            return result
         if metrics_port is None and metrics_file is None:
             return self._run(executor, initial_tasks, listeners=listeners, progress=progress, **options)
         from gristmill.metrics.export import MetricsExport

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import psutil
 
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import OutputError, PlanningError
@@ -253,6 +252,8 @@ def memory_limit(executor: BaseExecutor) -> int | None:
     if executor.name != "local":
         return None
     budget = executor.config.get("memory_budget")
+    import psutil
+
     return int(psutil.virtual_memory().available) if budget is None else parse_size(budget, name="memory_budget")
 
 

@@ -14,6 +14,7 @@ from gristmill.ledger.record.trail import DUPLICATE, Rows
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, sorted_by_key
 from gristmill.stages.deduplication.source import Keys, first_key, make_keys, partitions_of, rows_of
+from gristmill.storage.arrow_functions import call_function
 from gristmill.storage.files import StorageOptions
 from gristmill.tasks.document import DocumentBatch
 
@@ -80,7 +81,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         found = at[mask]
         if not len(found):
             return task
-        chosen = gone.take(pa.array(found))
+        chosen = call_function("take", [gone, pa.array(found)])
         names = survivor_names(self._numbered(chosen), self._partition_ids)
         survivors = [""] * task.num_items
         similarity = np.full(task.num_items, np.nan)

@@ -20,6 +20,7 @@ from gristmill.kernels.sorting import stable_order
 from gristmill.ledger.record.layout import step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.source_sink import PartFile, SinkStage
+from gristmill.storage.arrow_functions import call_function
 from gristmill.storage.atomic import AtomicFile, WrittenFile
 from gristmill.storage.compression import open_raw
 from gristmill.storage.files import is_local, local_path
@@ -141,7 +142,7 @@ def sorted_by_key(table: pa.Table) -> pa.Table:
     keys = column(table, table.column_names[0])
     if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
         return table.combine_chunks()
-    return table.take(pa.array(stable_order(keys))).combine_chunks()
+    return call_function("take", [table, pa.array(stable_order(keys))]).combine_chunks()
 
 
 def numbered(path: str, ending: str, number: int) -> str:

@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.kernels.hashing import content_hashes
-from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.key_ranges import RangeReader
@@ -17,6 +15,7 @@ from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.sorted_runs import column
 from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
+from gristmill.storage.arrow_functions import call_function
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
@@ -51,6 +50,10 @@ class ContentHashes(DocumentStage):
         return ["data"], ["hash", "hash_2", "document", "rank", "id"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
+        # The driver has the stage too, and need not load kernels.
+        from gristmill.kernels.hashing import content_hashes
+        from gristmill.kernels.text_column import text_column
+
         text = texts_of(task, self.text_field)
         data, offsets, valid = text_column(text)
         if not self.merge_empty:
@@ -94,8 +97,8 @@ def removals_of_equals(table: pa.Table) -> pa.Table:
     columns = [
         pa.array(document[removed]),
         pa.array(document[kept_by]),
-        ids.take(pa.array(removed)),
-        ids.take(pa.array(kept_by)),
+        call_function("take", [ids, pa.array(removed)]),
+        call_function("take", [ids, pa.array(kept_by)]),
         pa.array(np.ones(len(removed))),
     ]
     return pa.table(columns, schema=REMOVALS)

@@ -144,7 +144,13 @@ class ClassifierModelStage(TokenBatchModelStage):
                 f"padding_side='left': {self.model_identifier} reads the first {network.window} tokens of a text, so "
                 "padding belongs on the right."
             )
-        self.model = place(network, self._worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
+        self.model = place(
+            network,
+            self._worker_metadata,
+            cpus=self.resources.cpus,
+            cpu_backend=self.cpu_backend,
+            autocast=self.autocast,
+        )
 
     def process_model_output(
         self, outputs: torch.Tensor, model_input_batch: dict[str, torch.Tensor] | None = None

@@ -109,7 +109,9 @@ class FineWebModelStage(TokenBatchModelStage):
         network = load_network("AutoModelForSequenceClassification", self.model_path, dtype=torch.float32)
         self._check_outputs(network)
         self.check_length(network)
-        self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
+        self.model = place(
+            network, worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend, autocast=self.autocast
+        )
 
     def _check_outputs(self, network: Any) -> None:
         outputs = int(network.config.num_labels)

@@ -133,7 +133,9 @@ class PromptTaskComplexityModelStage(TokenBatchModelStage):
 
         network, self._config = load_multi_head(self.model_path, cache_dir=self.cache_dir)
         self.check_length(network)
-        self.model = place(network, worker_metadata, cpus=self.resources.cpus, cpu_backend="torch")
+        self.model = place(
+            network, worker_metadata, cpus=self.resources.cpus, cpu_backend="torch", autocast=self.autocast
+        )
 
     def process_model_output(
         self, outputs: list[torch.Tensor], model_input_batch: dict[str, torch.Tensor] | None = None

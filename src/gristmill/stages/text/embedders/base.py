@@ -109,7 +109,13 @@ class EmbeddingModelStage(TokenBatchModelStage):
 
         network = self._load(self.model_path)
         self.check_length(network)
-        self.model = place(network, self._worker_metadata, cpus=self.resources.cpus, cpu_backend=self.cpu_backend)
+        self.model = place(
+            network,
+            self._worker_metadata,
+            cpus=self.resources.cpus,
+            cpu_backend=self.cpu_backend,
+            autocast=self.autocast,
+        )
 
     def _load(self, folder: Path) -> Any:
         import torch

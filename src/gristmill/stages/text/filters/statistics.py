@@ -114,7 +114,9 @@ WEIGHED_NGRAM = "weighed_ngram"
 """Characters of the most frequent n-gram times how often it occurs."""
 JOINED_NGRAM = "joined_ngram"
 """Characters of n-grams that occurred before, by their letters alone, each counted whole."""
-_NGRAMS = (TOP_NGRAM, DUPLICATE_NGRAM, WEIGHED_NGRAM, JOINED_NGRAM)
+_NGRAM_PASSES = ((TOP_NGRAM, DUPLICATE_NGRAM), (WEIGHED_NGRAM,), (JOINED_NGRAM,))
+"""What is found in one pass; the others wait until they are asked for, when fewer documents may be left."""
+_NGRAMS = sum(_NGRAM_PASSES, ())
 
 N_CHARS = Statistic(CHARACTERS, text_characters.N_CHARS)
 PLAIN_CHARS = Statistic(CHARACTERS, text_characters.PLAIN_CHARS)
@@ -249,24 +251,26 @@ class TextStatistics:
     def _compute_ngrams(self, statistic: Statistic, missing: Mask) -> dict[_Key, Integers]:
         """Find n-grams of every length that is wanted at once: each length builds on the one before."""
         splitter = statistic.splitter
+        shared = next(groups for groups in _NGRAM_PASSES if statistic.group in groups)
         sizes: dict[str, tuple[int, ...]] = dict.fromkeys(_NGRAMS, ())
         for other in sorted({statistic, *self._wanted}):
             pending = other == statistic or (other.group, other.n, splitter) not in self._done
-            if other.group in sizes and other.splitter == splitter and pending:
+            if other.group in shared and other.splitter == splitter and pending:
                 sizes[other.group] += (other.n,)
-        words = None if splitter == SPACE else self._words(splitter, missing)
         found: dict[str, Integers] = {}
-        if sizes[TOP_NGRAM] or sizes[DUPLICATE_NGRAM]:
-            found[TOP_NGRAM], found[DUPLICATE_NGRAM] = ngrams.ngram_counts(
-                self.column, missing, top=sizes[TOP_NGRAM], duplicate=sizes[DUPLICATE_NGRAM], words=words
+        if statistic.group == JOINED_NGRAM:
+            found[JOINED_NGRAM] = ngrams_joined.joined_duplicates(
+                self._words(splitter, missing), missing, sizes[JOINED_NGRAM]
             )
-        if sizes[WEIGHED_NGRAM]:
-            found[WEIGHED_NGRAM], _ = ngrams.ngram_counts(
-                self.column, missing, top=sizes[WEIGHED_NGRAM], words=words, weigh=True
+        else:
+            found[shared[0]], found[DUPLICATE_NGRAM] = ngrams.ngram_counts(
+                self.column,
+                missing,
+                top=sizes[shared[0]],
+                duplicate=sizes[DUPLICATE_NGRAM],
+                words=None if splitter == SPACE else self._words(splitter, missing),
+                weigh=statistic.group == WEIGHED_NGRAM,
             )
-        if sizes[JOINED_NGRAM]:
-            spans = words if words is not None else self._words(splitter, missing)
-            found[JOINED_NGRAM] = ngrams_joined.joined_duplicates(spans, missing, sizes[JOINED_NGRAM])
         results: dict[_Key, Integers] = {}
         for group, result in found.items():
             for position, n in enumerate(sizes[group]):

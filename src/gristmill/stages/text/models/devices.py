@@ -160,7 +160,7 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backend: str) -> Any:
+def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backend: str, autocast: bool) -> Any:
     """The network on the worker's device, in the form that runs fastest there.
 
     Args:
@@ -168,12 +168,16 @@ def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backe
         worker: What the executor told the stage, None outside of one.
         cpus: The processors that the stage asks for.
         cpu_backend: `torch` or `torch-int8`; used where there is no GPU.
+        autocast: Whether it will run under `autocast_on`.
     """
     device = choose_device(worker)
     threads = limit_threads(worker, cpus)
     if device.type == "cuda":
         return network.to(device)
+    import torch
+
     from gristmill.stages.text.models.acceleration import accelerated
 
     keep_freed_memory()
-    return accelerated(network, threads=threads, int8=cpu_backend == "torch-int8")
+    kind = (faster_type("cpu") if autocast else None) or torch.float32
+    return accelerated(network, threads=threads, int8=cpu_backend == "torch-int8", kind=kind)

@@ -104,11 +104,12 @@ class TokenBatchModelStage(ModelStage):
     _working_tokens: int | None = None
 
     def warm_up(self) -> None:
-        """Compile the kernels of layers in 8 bits, where there are some, once for all workers."""
-        if getattr(self, "cpu_backend", None) == "torch-int8":
-            from gristmill.kernels.int8_rows import compile_all
+        """Compile the kernels that the network may need on a CPU, once for all workers."""
+        from gristmill.kernels import distance_bias, int8_rows
 
-            compile_all()
+        distance_bias.compile_all()
+        if getattr(self, "cpu_backend", None) == "torch-int8":
+            int8_rows.compile_all()
 
     def output_columns(self, collected_output: Any) -> Mapping[str, pa.Array]:
         """The new columns, one value per document in the order of the outputs."""

@@ -17,6 +17,18 @@ def cpu_has_bfloat16() -> bool:
     return any(bool(check()) for name in checks if callable(check := getattr(torch.cpu, name, None)))
 
 
+def packed_weights(weight: torch.Tensor) -> torch.Tensor:
+    """Weights in the order in which oneDNN multiplies by them; torch documents such layers for float32 alone."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+    return packed
+
+
+def packed_product(rows: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The product of rows with packed weights of the same type, plus the bias."""
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+    return product
+
+
 def packed_int8_weights(weight: torch.Tensor) -> torch.Tensor:
     """Weights in 8 bits in the order in which oneDNN multiplies by them; torch documents no product of bytes."""
     packed: torch.Tensor = torch.ops.onednn.qlinear_prepack(weight, None)

@@ -100,7 +100,7 @@ def test_eight_bits_change_probabilities_a_little(model: Path) -> None:
 
 
 def test_scores_in_small_groups_equal_the_reference(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.stages.text.models.acceleration.deberta_encoder._SCORES_AT_ONCE", 300)
+    monkeypatch.setattr("gristmill.stages.text.models.acceleration.deberta_encoder._PAIRS_AT_ONCE", 300)
     values = texts(12)
     classifier = DistributedDataClassifier(model_identifier=str(model), score_field="p")
     out = run(classifier.decompose(), batch_of(values)).to_pyarrow()

@@ -53,6 +53,74 @@ def test_tokens(text: str, words: list[str]) -> None:
     assert _words(text) == words
 
 
+LETTERS_JOINED_BY = "-/:" + "".join(map(chr, range(0x2010, 0x2016)))
+TOKEN_PIECES = [
+    "a",
+    "é",
+    "中",
+    "9",
+    "-",
+    "/",
+    ":",
+    "—",
+    "‐",
+    ".",
+    "..",
+    ",",
+    "“",
+    "’",
+    "…",
+    "_",
+    " ",
+    "\n",
+    "\u3000",
+    "word",
+]
+
+
+def _is_mark(character: str) -> bool:
+    return not character.isalnum() if character.isascii() else character in PUNCTUATION
+
+
+def _plain_words(text: str) -> list[str]:
+    found: list[str] = []
+    for piece in text.split():
+        marks = "".join(character for character in piece if _is_mark(character))
+        core = piece.strip(marks)
+        start = piece.index(core) if core else len(piece)
+        found += re.findall(r"\.+|.", piece[:start], re.DOTALL)
+        if any(mark in LETTERS_JOINED_BY for mark in marks):
+            core = re.sub(f"(?<=[^\\W\\d_])([{LETTERS_JOINED_BY}])(?=[^\\W\\d_])", "\0\\1\0", core)
+        found += [word for word in core.split("\0") if word]
+        found += re.findall(r"\.+|.", piece[start + len(core.replace("\0", "")) :], re.DOTALL)
+    return found
+
+
+@given(plain.st.lists(plain.st.sampled_from(TOKEN_PIECES), max_size=120).map("".join))
+@settings(max_examples=300)
+def test_tokens_are_those_of_plain_python(text: str) -> None:
+    assert _words(text) == _plain_words(text)
+
+
+STOP_WORDS = ("the", "a", "中", *(f"w{number}" for number in range(1500)))
+
+
+@given(plain.texts)
+def test_counts_of_tokens(text: str) -> None:
+    column, alive = text_column([text, "", text]), np.array([True, True, False])
+    spans = text_tokens.token_spans(column, alive)
+    words = _words(text)
+    proper = [word for word in words if any(character not in PUNCTUATION for character in word)]
+    alpha = sum(any(character.isalpha() for character in word) for word in words)
+    for stop_words in (("the", "and", "that"), STOP_WORDS, ()):
+        counts = text_tokens.token_counts(spans, alive, stop_words)
+        assert counts.tolist() == [
+            [len(words), len(proper), sum(map(len, proper)), alpha, len(set(words) & set(stop_words))],
+            [0] * 5,
+            [0] * 5,
+        ]
+
+
 @given(plain.texts)
 def test_tokens_lose_nothing_but_white_space(text: str) -> None:
     assert "".join(_words(text)) == "".join(text.split())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.mkldnn import to_mkldnn
 from transformers import AutoModelForSequenceClassification, DebertaV2Config, DebertaV2Model
 from transformers.activations import ACT2FN
 
@@ -36,6 +37,17 @@ def test_the_processor_is_asked_for_bfloat16_as_the_documented_function_tells() 
     assert torch_internals.cpu_has_bfloat16() is documented
     # Take the documented function, and remove ours, once every accepted torch has it.
     assert lowest("torch") < (2, 13)
+
+
+def test_packed_weights_multiply_and_torch_documents_them_for_float32_alone() -> None:
+    rows, weight = torch.randn(3, 8), torch.randn(5, 8)
+    for kind in (torch.float32, torch.bfloat16):
+        packed = torch_internals.packed_weights(weight.to(kind))
+        found = torch_internals.packed_product(rows.to(kind), packed, torch.ones(5, dtype=kind))
+        assert torch.allclose(found.float(), rows @ weight.T + 1, atol=0.1 if kind is torch.bfloat16 else 1e-5)
+    # The documented layers, `torch.utils.mkldnn`, pack weights of one type only.
+    with pytest.raises((RuntimeError, AssertionError)):
+        to_mkldnn(torch.nn.Linear(8, 5).bfloat16())(rows)
 
 
 def test_rows_of_bytes_are_multiplied_exactly_and_torch_documents_no_such_product() -> None:

@@ -37,7 +37,7 @@ class CleanedTexts:
         texts: The cleaned texts; empty for documents that were dropped.
         kept: Which documents stay.
         outcome: Per document the key of its reason in `REASONS`, 0 for those that stay.
-        sentences: Sentences found, the score of `too_few_sentences`.
+        sentences: Sentences found, counted until there are enough; the score of `too_few_sentences`.
         removed_lines: Per reason of `LINE_REASONS`, how many lines went, over all documents.
     """
 

@@ -17,7 +17,6 @@ from gristmill.stages.text.io.reader.assign_ids import AssignRowIds
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.storage.files import list_files
 from gristmill.storage.formats import EXTENSIONS, codec_of
-from gristmill.storage.json_records import JsonRecords
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES, RecordBlock, read_blocks
 from gristmill.storage.partitions import MAX_RAW_BYTES, Partition, find_damage, make_partitions
 from gristmill.storage.selection import Selection
@@ -87,6 +86,7 @@ class JsonlReaderStage(ReaderStage):
             batch = self._batch(block, task.dataset_name, room)
             room = max(0, room + batch.num_items - len(block.rows))
             yield batch
+            del batch, block  # the next block takes their memory
 
     def _batch(self, block: RecordBlock, dataset_name: str, room: int) -> DocumentBatch:
         known = self.hints if self.fields is None else self.fields
@@ -96,6 +96,8 @@ class JsonlReaderStage(ReaderStage):
 
             fixed = repair_records(buffer, starts, ends)
             buffer, starts, ends = fixed.buffer, fixed.starts, fixed.ends
+        from gristmill.storage.json_records import JsonRecords
+
         records, wrong, causes = JsonRecords.scan(buffer, starts, ends, fields=known, most_causes=room)
         rows = block.rows
         if len(wrong):

@@ -86,6 +86,7 @@ class ParquetReaderStage(ReaderStage):
         blocks = read(partition, strict=not self.salvage, left_out=left_out)
         for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
             yield self._batch(block, task.dataset_name)
+            del block  # the next one takes its memory
 
     def _batch(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
         batch = DocumentBatch.from_columns(TableColumns(block.table), rows=block.rows, dataset_name=dataset_name)

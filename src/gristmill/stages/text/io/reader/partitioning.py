@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
@@ -15,15 +16,13 @@ from pyarrow import types
 
 from gristmill.errors import InputError, MissingColumnError, UsageError, did_you_mean
 from gristmill.figures import parse_size
-from gristmill.kernels.json_values import ARRAY, ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, OBJECT, STRING, TRUE
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage, field_names
 from gristmill.storage.compression import HEADS, kinds_of
 from gristmill.storage.files import InputFile, LeftOut, SourceFiles, Survey, is_local, local_path, survey
 from gristmill.storage.formats import EXTENSIONS, FORMAT_NAMES, READERS, Format, codec_of, format_of, mismatch
-from gristmill.storage.json_records import JsonRecords
-from gristmill.storage.jsonl_blocks import read_blocks
+from gristmill.storage.jsonl_blocks import RecordBlock, read_blocks
 from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import DEFAULT_BLOCKSIZE, Partition, make_partitions
 from gristmill.storage.selection import Selection
@@ -33,8 +32,9 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _MOST_CHECKED = 2000
 _MOST_CHECKED_REMOTE = 200
 _MOST_CHECKED_BYTES = 64 << 20
-_NOT_TEXT = {ARRAY: "lists", OBJECT: "objects", **dict.fromkeys((INTEGER, FLOAT), "numbers")}
-_NOT_TEXT |= dict.fromkeys((TRUE, FALSE), "truth values")
+_TEXT = "text"
+_KINDS = {str: _TEXT, list: "lists", dict: "objects", int: "numbers", float: "numbers", bool: "truth values"}
+"""What values are called, as in `json_records.KINDS`."""
 _PEEK_BYTES = 1 << 20
 _PEEK_FILES = 3
 _SEARCH_BYTES = 64 << 20
@@ -280,7 +280,7 @@ def _jsonl_columns(
     A key may be rare, or only in files of another source, so the search takes some of every part of the input until it
     has found all that is wanted or looked through so many bytes. The result is complete where every record was seen.
     """
-    names: dict[str, set[int]] = {}
+    names: dict[str, set[str]] = {}
     looked_for = set(wanted)
     records = whole = 0
     for partition in partitions[:_PEEK_FILES]:
@@ -306,15 +306,14 @@ def _jsonl_columns(
     looked_at = f"all {records} records" if complete else f"{records} records"
     not_text = {}
     for name, kinds in names.items():
-        values = kinds.difference((MISSING, NULL))
-        if values and values.isdisjoint((STRING, ESCAPED)):
-            not_text[name] = " and ".join(sorted(set(map(_NOT_TEXT.__getitem__, values))))
+        if kinds and _TEXT not in kinds:
+            not_text[name] = " and ".join(sorted(kinds))
     return SourceColumns(tuple(names), complete=complete, looked_at=looked_at, not_text=not_text)
 
 
 def _take_keys(
     partition: Partition,
-    names: dict[str, set[int]],
+    names: dict[str, set[str]],
     wanted: set[str],
     room: int,
     storage_options: Mapping[str, Any] | None,
@@ -328,14 +327,40 @@ def _take_keys(
     """
     records = seen = 0
     for block in read_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
-        good, _, _ = JsonRecords.scan(block.buffer, block.starts, block.ends, fields=list(wanted), most_causes=0)
-        for name in good.keys():  # noqa: SIM118 (not a dictionary)
-            names.setdefault(name, set()).update(good.kinds(name) if name in wanted else ())
-        records += len(good)
+        # A process that only hands work out has no kernels; loading them would take far longer than a look without.
+        looked = None if "numba" in sys.modules else _look(block, wanted)
+        if looked is not None:
+            for name, kinds in looked.items():
+                names.setdefault(name, set()).update(kinds)
+            records += len(block.starts)
+        else:
+            from gristmill.storage.json_records import JsonRecords
+
+            good, _, _ = JsonRecords.scan(block.buffer, block.starts, block.ends, fields=list(wanted), most_causes=0)
+            for name in good.keys():  # noqa: SIM118 (not a dictionary)
+                names.setdefault(name, set()).update(good.kinds(name) if name in wanted else ())
+            records += len(good)
         seen += int(block.ends[-1] - block.starts[0]) if len(block.ends) else 0
         if names.keys() >= wanted or room - seen < _PEEK_BYTES // 2:  # less than a block, which ends with a line
             return records, seen, False
     return records, seen, True
+
+
+def _look(block: RecordBlock, wanted: set[str]) -> dict[str, set[str]] | None:
+    """The keys of records, the wanted ones with the kinds of their values; None where a line is no plain record."""
+    import orjson
+
+    names: dict[str, set[str]] = {}
+    view = memoryview(block.buffer.data)
+    try:
+        for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
+            for name, value in orjson.loads(view[start:end]).items():
+                kinds = names.setdefault(name, set())
+                if value is not None and name in wanted:
+                    kinds.add(_KINDS[type(value)])
+    except (AttributeError, orjson.JSONDecodeError):
+        return None
+    return names
 
 
 def _spread(count: int) -> Iterator[int]:

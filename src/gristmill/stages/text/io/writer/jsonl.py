@@ -12,6 +12,7 @@ from gristmill.errors import UsageError
 from gristmill.stages.source_sink import BaseWriter, Mode, PartFile
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.formats import codec_of, format_of
+from gristmill.storage.json_records import RecordLines
 from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
 from gristmill.tasks.document import DocumentBatch
 
@@ -53,8 +54,8 @@ class JsonlWriter(BaseWriter):
     def extension(self) -> str:
         return ".jsonl" + _SUFFIXES[self.compression]
 
-    def encode(self, batch: DocumentBatch) -> npt.NDArray[np.uint8]:
-        return batch.columns.encode_jsonl(self.fields)
+    def encode(self, batch: DocumentBatch) -> npt.NDArray[np.uint8] | RecordLines:
+        return batch.columns.jsonl_lines(self.fields)
 
     def open_part(self, path: str) -> PartFile:
         return JsonlSink(path, storage_options=self.storage_options)

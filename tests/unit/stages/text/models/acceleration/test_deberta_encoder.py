@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, DebertaV2Model
 
+from gristmill.kernels.distance_bias import add_distances
 from gristmill.stages.text.classifiers.deberta import Deberta
 from gristmill.stages.text.models.acceleration import deberta_encoder
-from gristmill.stages.text.models.acceleration.deberta_encoder import DebertaEncoder, diagonals, with_own_encoders
+from gristmill.stages.text.models.acceleration.deberta_encoder import DebertaEncoder, Packing, with_own_encoders
 from gristmill.stages.text.models.acceleration.int8 import with_int8_layers
 from tests.unit.stages.text.models.tiny import deberta_config
 
@@ -29,8 +31,7 @@ CONFIGS = {
     "positions in the input": {"position_biased_input": True},
     "token types and narrow embeddings": {"type_vocab_size": 2, "embedding_size": 16},
 }
-LENGTHS = [41, 30, 17, 3, 1]
-ALWAYS, NEVER = 0, 10**9
+LENGTHS = [41, 30, 30, 17, 3, 1]
 
 
 def inputs(lengths: list[int], *, side: str = "right") -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,8 +54,8 @@ def test_vectors_equal_those_of_transformers(name: str, monkeypatch: pytest.Monk
     ids, mask = inputs(LENGTHS)
     with torch.no_grad():
         expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
-        for alone in (NEVER, ALWAYS):
-            monkeypatch.setattr(deberta_encoder, "_NUMBERS_ALONE", alone)
+        for similar in (0.0, 0.75, 1.0):  # all documents together, some, and equal lengths only
+            monkeypatch.setattr(deberta_encoder, "_SIMILAR", similar)
             found = DebertaEncoder(model)(ids, mask).last_hidden_state
             assert ((found - expected) * mask[:, :, None]).abs().max() < 1e-5
             first = DebertaEncoder(model, first_only=True)(ids, mask).last_hidden_state
@@ -63,45 +64,65 @@ def test_vectors_equal_those_of_transformers(name: str, monkeypatch: pytest.Monk
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(1, 40), st.integers(0, 30), st.integers(1, 3))
-def test_bias_of_one_document_equals_the_plain_definition(length: int, more: int, heads: int) -> None:
-    random = torch.Generator().manual_seed(length)
-    query, key = torch.randn(2, heads, length, 4, generator=random)
-    longest = length + more
-    vectors = torch.randn(2, heads, 4, 2 * longest, generator=random)
-    both = deberta_encoder._bias_alone(query, key, vectors[0], vectors[1])
-    only_keys = deberta_encoder._bias_alone(query, key, vectors[0], None)
-    only_queries = deberta_encoder._bias_alone(query, key, None, vectors[1])
-    assert deberta_encoder._bias_alone(query, key, None, None) is None
-    assert both is not None
-    assert only_keys is not None
-    assert only_queries is not None
-    # Keys are in falling order of their distance, queries in rising order.
-    distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
-    of_keys = torch.einsum("hid,hdij->hij", query, vectors[0][:, :, longest - 1 - distance])
-    of_queries = torch.einsum("hjd,hdij->hij", key, vectors[1][:, :, longest + distance])
-    assert torch.allclose(only_keys, of_keys, atol=1e-5)
-    assert torch.allclose(only_queries, of_queries, atol=1e-5)
-    assert torch.allclose(both, of_keys + of_queries, atol=1e-5)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=4), st.integers(0, 9))
+def test_what_distances_add_equals_the_plain_definition(lengths: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    tokens, longest, positions = sum(lengths), max(lengths), 20
+    of_queries, of_keys = random.random((2, tokens, positions), np.float32)
+    places = random.integers(0, positions, 2 * longest).astype(np.uint32)
+    scores = random.random((len(lengths), longest, longest), np.float32)
+    expected = scores.copy()
+    start = 0
+    for number, length in enumerate(lengths):
+        for query in range(length):
+            for key in range(length):
+                place = places[longest + query - key]
+                expected[number, query, key] += of_queries[start + query, place] + of_keys[start + key, place]
+        start += length
+    add_distances(scores, of_queries, of_keys, places, np.array(lengths))
+    assert np.allclose(scores, expected, atol=1e-6)
 
 
-def test_diagonals_start_one_earlier_in_every_row() -> None:
-    scores = torch.arange(24.0).view(1, 3, 8)
-    assert diagonals(scores, 2).tolist() == [[[2, 3, 4], [9, 10, 11], [16, 17, 18]]]
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(1, 3000))
+def test_groups_take_every_token_once_and_pad_little(lengths: list[int], pairs: int) -> None:
+    width = max(1, *lengths)
+    mask = (torch.arange(width) < torch.tensor(lengths)[:, None]).to(torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deberta_encoder, "_PAIRS_AT_ONCE", pairs)
+        packing = Packing(mask, torch.arange(-width, width), 512)
+    assert [length for group in packing.groups for length in group.lengths] == [length for length in lengths if length]
+    ends = [0, *(group.tokens.stop for group in packing.groups)]
+    assert [group.tokens.start for group in packing.groups] == ends[:-1]
+    assert ends[-1] == sum(lengths)
+    for group in packing.groups:
+        longest = group.lengths.max()
+        assert len(group.lengths) == 1 or len(group.lengths) * longest**2 <= pairs
+        assert (group.lengths >= 0.75 * longest).all()
+        assert (group.slots is None) == bool((group.lengths == longest).all())
 
 
 @pytest.mark.parametrize("hole", [False, True])
-def test_masks_of_another_form_take_the_padded_way(hole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deberta_encoder, "_NUMBERS_ALONE", ALWAYS)
-    monkeypatch.setattr(deberta_encoder._Layer, "packed", None)
+def test_padding_on_the_left_and_masked_tokens_within_a_text_count_for_nothing(hole: bool) -> None:
     model = model_of()
-    ids, mask = inputs([9, 9, 9] if hole else [9, 5, 2], side="left")
+    ids, mask = inputs([9, 9, 8] if hole else [9, 5, 2], side="left")
     if hole:
         mask[1, 4] = 0
     with torch.no_grad():
         expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
         found = DebertaEncoder(model)(ids, mask).last_hidden_state
     assert ((found - expected) * mask[:, :, None]).abs().max() < 1e-5
+
+
+def test_long_documents_have_the_vectors_of_transformers_in_float32_and_nearly_in_8_bits() -> None:
+    model = model_of(position_buckets=256, max_position_embeddings=512, max_relative_positions=-1)
+    ids, mask = inputs([300, 260, 70])
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        own = DebertaEncoder(model).eval()
+        assert ((own(ids, mask).last_hidden_state - expected) * mask[:, :, None]).abs().max() < 2e-5
+        eight = with_int8_layers(own)(ids, mask).last_hidden_state
+    assert ((eight - expected) * mask[:, :, None]).abs().mean() < 0.02
 
 
 def test_the_last_layer_of_a_first_token_classifier_computes_no_other_token() -> None:

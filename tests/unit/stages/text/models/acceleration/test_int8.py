@@ -9,7 +9,7 @@ from torch import nn
 from transformers import DebertaV2Model
 
 from gristmill.errors import UsageError
-from gristmill.kernels import int8_rows
+from gristmill.kernels import distance_bias, int8_rows
 from gristmill.kernels.int8_rows import product_to_gelu_bytes, product_to_norm
 from gristmill.stages.text.classifiers.base import DistributedDataClassifier
 from gristmill.stages.text.models.acceleration.deberta_encoder import DebertaEncoder, TokenWise
@@ -192,10 +192,11 @@ def test_workers_find_the_kernels_compiled() -> None:
     classifier = DistributedDataClassifier(model_identifier="nowhere", cpu_backend="torch-int8")
     for stage in classifier.decompose():
         stage.warm_up()
-    kernels = [value for value in vars(int8_rows).values() if hasattr(value, "signatures")]
+    modules = (vars(int8_rows), vars(distance_bias))
+    kernels = [value for module in modules for value in module.values() if hasattr(value, "signatures")]
     asked = [kernel for kernel in kernels if not kernel.__name__.startswith("_")]
     before = [kernel.signatures for kernel in asked]
-    assert len(asked) == 4
+    assert len(asked) == 5
     assert all(before)
     encoder = DebertaEncoder(DebertaV2Model(deberta_config())).eval()
     with_int8_layers(encoder)

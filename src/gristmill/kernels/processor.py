@@ -1,0 +1,50 @@
+"""Which machine code kernels are compiled for: a level of processors, not the one processor at hand.
+
+What was compiled on one machine then runs on all of that level, gives the same bits there, and can be shipped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import llvmlite.binding as llvm
+import numba
+
+from gristmill.kernels.numba_internals import is_target_chosen
+
+_V2 = {"cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"}
+_V3 = _V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"}
+_V4 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+LEVELS: dict[str, dict[str, set[str]]] = {
+    "x86_64": {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2},
+    "aarch64": {"generic": set()},
+}
+"""The levels of an architecture, the highest first, each with what a processor must be able to do."""
+
+
+def level_of(architecture: str, features: Mapping[str, bool]) -> str | None:
+    """The highest level that a processor reaches; None for one that is older than all, or of another kind.
+
+    Example:
+        >>> level_of("x86_64", dict.fromkeys(LEVELS["x86_64"]["x86-64-v3"], True))
+        'x86-64-v3'
+        >>> level_of("x86_64", {"sse3": True})
+    """
+    able = {name for name, there in features.items() if there}
+    return next((name for name, needed in LEVELS.get(architecture, {}).items() if needed <= able), None)
+
+
+def choose_level() -> tuple[str, ...] | None:
+    """Have numba compile for the level of this processor; returns what code that comes compiled must be made for.
+
+    `NUMBA_CPU_NAME` is the user's own choice and stays. Where a function was compiled before the first kernel is
+    imported, numba has begun to compile for the processor at hand and goes on; what comes compiled is used even so.
+    """
+    triple = llvm.get_process_triple()
+    name: str | None = numba.config.CPU_NAME
+    if name is None and sys.platform.startswith("linux"):
+        name = level_of(triple.partition("-")[0], llvm.get_host_cpu_features())
+        if name is not None and not is_target_chosen():
+            numba.config.CPU_NAME, numba.config.CPU_FEATURES = name, ""
+    return None if name is None else (triple, name, "")

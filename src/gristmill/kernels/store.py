@@ -1,0 +1,161 @@
+"""Machine code of kernels on disk: what a wheel brought, and what was compiled on this machine.
+
+A file holds one kernel for one signature and one level of processors: the digest of what follows, a line of JSON, and
+the code as LLVM made it. Nothing is run before digest and key are found right, and nothing is unpickled. What a wheel
+brings lies in `compiled/` of this package. What is compiled here goes to the folder that numba would use: beside the
+source file or, where that is read-only, the user's cache folder; nobody else can write there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+
+from gristmill.kernels.numba_internals import (
+    cache_folder,
+    code_of,
+    compile_now,
+    compile_result,
+    engine_of,
+    environment_of,
+    make_function,
+    typed_signature,
+    use_runtime,
+)
+from gristmill.kernels.processor import choose_level
+
+SHIPPED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compiled")
+SUFFIX = ".kernel"
+VERSIONS = (
+    f"numba {numba.__version__}",
+    f"llvmlite {llvmlite.__version__}",
+    f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}",
+)
+LEVEL = choose_level()
+use_runtime()
+
+waiting = fcntl.LOCK_EX
+"""How a process takes the lock of a kernel that it wants to compile; with `LOCK_NB` it raises where it would wait."""
+
+# numba keeps a second form of every function, for others to inline. No kernel calls another, and reading that form
+# would take most of the time of loading: an empty one stands for it.
+_NOTHING_TO_INLINE = llvm.parse_assembly("").as_bitcode()
+_PLACES = [(SHIPPED, LEVEL)] if LEVEL is not None and os.path.isdir(SHIPPED) else []
+
+
+class CodeStore:
+    """The files of one kernel."""
+
+    __slots__ = ("dispatcher", "folder", "name", "on_miss", "sources")
+
+    def __init__(self, dispatcher: Any, sources: str, on_miss: Callable[[str], None]) -> None:
+        """The files of `dispatcher`, made from sources with that digest; `on_miss` is told before it is compiled."""
+        plain = dispatcher.py_func
+        self.dispatcher, self.sources, self.on_miss = dispatcher, sources, on_miss
+        self.name = f"{plain.__module__.rpartition('.')[2]}.{plain.__qualname__}"
+        self.folder = cache_folder(dispatcher) or os.devnull  # in which there is nothing and never will be
+
+    def load(self, signature: Any, context: Any, *, may_compile: bool = True) -> Any:
+        """The kernel for a signature, from the first place that has it, else compiled; None if it may not be."""
+        for folder, target in (*_PLACES, (self.folder, context.codegen().magic_tuple())):
+            key = [self.name, str(signature), self.sources, *VERSIONS, *target]
+            file = f"{self.name}-{hashlib.sha256(repr((key[1], key[3:])).encode()).hexdigest()[:16]}{SUFFIX}"
+            try:
+                with open(os.path.join(folder, file), "rb") as opened:
+                    digest, content = opened.readline(), opened.read()
+            except OSError:
+                continue
+            if digest.strip() == hashlib.sha256(content).hexdigest().encode():
+                head, _, code = content.partition(b"\n")
+                header = json.loads(head)
+                if header["key"] == key:
+                    break
+        else:
+            return self._compile(signature, context, file, key) if may_compile else None
+        library = context.codegen().unserialize_library((header["library"], "object", (code, _NOTHING_TO_INLINE)))
+        address = engine_of(library).get_function_address(header["wrapper"])
+        environments = {}
+        for name, (module, *constants) in header["constants"].items():
+            environments[name] = environment_of(module, list(map(np.dtype, constants)), name)
+            library.codegen.set_env(name, environments[name])
+        plain = self.dispatcher.py_func
+        own = environments[header["environment"]]
+        entry = make_function(sys.modules[plain.__module__], plain.__name__, "", address, own, (library,))
+        return compile_result(
+            entry_point=entry,
+            fndesc=SimpleNamespace(argtypes=signature),  # as much as calls from Python need
+            library=library,
+            objectmode=False,
+            signature=typed_signature(None, *signature),
+            target_context=context,
+        )
+
+    def _compile(self, signature: Any, context: Any, file: str, key: list[str]) -> Any:
+        """Compile the kernel, unless another process does so at the moment: then wait for it."""
+        self.on_miss(self.dispatcher.py_func.__name__)
+        with self._lock(file):
+            found = self.load(signature, context, may_compile=False)
+            if found is None:
+                found = compile_now(self.dispatcher, signature, context)
+                self._save(file, key, signature, found)
+        return found
+
+    def signatures(self) -> list[str]:
+        """What there is code for, as text; of all that can be written as text."""
+        return [header["signature"] for header in self.files().values() if header["signature"] is not None]
+
+    def files(self) -> dict[Path, dict[str, Any]]:
+        """What can be loaded, with what is written at the head of each file."""
+        found = {}
+        for folder, target in (*_PLACES, (self.folder, self.dispatcher.targetctx.codegen().magic_tuple())):
+            for path in Path(folder).glob(f"{self.name}-*{SUFFIX}"):
+                with contextlib.suppress(OSError, ValueError, LookupError, TypeError), path.open("rb") as opened:
+                    _, header = opened.readline(), json.loads(opened.readline())
+                    if header["key"][2:] == [self.sources, *VERSIONS, *target]:
+                        found[path] = header
+        return found
+
+    # --- what is compiled here ---
+
+    @contextlib.contextmanager
+    def _lock(self, file: str) -> Iterator[None]:
+        """Have only one process compile this; where nothing can be locked, each compiles for itself.
+
+        Raises:
+            BlockingIOError: Another process is at it, and `waiting` says not to wait.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                os.makedirs(self.folder, exist_ok=True)
+                opened = stack.enter_context(open(os.path.join(self.folder, f"kernels{SUFFIX}.lock"), "ab"))
+                fcntl.lockf(opened, waiting, 1, int(file[-len(SUFFIX) - 8 : -len(SUFFIX)], 16))
+            except BlockingIOError:
+                raise
+            except OSError:
+                pass
+            yield
+
+    def _save(self, file: str, key: list[str], signature: Any, result: Any) -> None:
+        from gristmill.kernels.signatures import described
+
+        header, code = code_of(result)
+        header |= {"key": key, "signature": described(signature)}
+        content = json.dumps(header).encode() + b"\n" + code
+        part = Path(self.folder, f"{file}.{uuid4().hex}.part")
+        with contextlib.suppress(OSError):  # no room: the next process compiles it again
+            part.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+            part.replace(part.with_name(file))

@@ -1,0 +1,147 @@
+"""Which kind of work a stack of frames shows: decided by the files of its frames, from the innermost outwards."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import gristmill
+
+PACKAGE = os.path.dirname(os.path.abspath(gristmill.__file__)) + os.sep
+KERNELS = os.path.join(PACKAGE, "kernels", "")
+WAIT = "<wait>"
+"""The file of frames that stand for a call that waits."""
+
+KINDS = {
+    "kernels": "kernels",
+    "user": "your Python",
+    "libraries": "libraries",
+    "reading": "reading",
+    "writing": "writing",
+    "waiting": "waiting",
+    "starting": "starting",
+    "own": "Gristmill",
+}
+"""The kinds of work, and what they are called in tables."""
+
+_STANDARD = tuple(
+    os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_COMPILERS = ("numba", "llvmlite")
+_WRITERS = (
+    "storage/atomic.py", "storage/jsonl_sink.py", "storage/parquet_sink.py", "stages/text/io/writer/",
+    "execution/partition_output.py", "ledger/record/",
+)  # fmt: skip
+_READERS = ("storage/", "stages/text/io/reader/")
+_STARTERS = ("kernels/compiler.py", "kernels/numba_internals.py", "kernels/warm.py")
+_STARTING = {
+    ("gristmill/execution/runner.py", "set_up_node"),
+    ("gristmill/execution/runner.py", "SegmentRunner.setup"),
+    ("gristmill/backends/local/worker.py", "_prepared"),
+    ("gristmill/backends/local/executor.py", "_compile_missing_kernels"),
+    ("gristmill/backends/local/fork_server.py", "start_server"),
+    ("gristmill/backends/local/fork_server.py", "start_worker"),
+}
+"""Functions of ours in which everything is a start."""
+_WAITING = {
+    "threading.py": {"wait", "_wait_for_tstate_lock", "join"},
+    "queue.py": {"get", "put"},
+    "selectors.py": {"select"},
+    "connection.py": {"_recv", "_send", "_poll", "wait"},
+    "subprocess.py": {"_try_wait", "_wait", "wait"},
+}
+"""Functions of the standard library in which nothing happens but waiting."""
+_UNDECIDED = frozenset({"standard", "libraries", "waiting"})
+"""Frames that do what their caller wants done."""
+
+
+class Frame(NamedTuple):
+    """A function on a stack: its file, its qualified name and its first line."""
+
+    file: str
+    name: str
+    line: int = 0
+
+
+@cache
+def origin(file: str) -> str:
+    """Whose file it is: a kind of `KINDS`, or `standard` for the standard library and generated code."""
+    if file.startswith(PACKAGE):
+        return _own(file[len(PACKAGE) :].replace(os.sep, "/"))
+    if file == WAIT:
+        return "waiting"
+    if is_import(file) or is_compiler(file):
+        return "starting"
+    if any(mark in file for mark in _INSTALLED):
+        return "libraries"
+    if file.startswith(_STANDARD) or file in ("<string>", "<__array_function__ internals>") or file[:8] == "<frozen ":
+        return "standard"
+    return "user"
+
+
+def is_import(file: str) -> bool:
+    """Whether it is the part of Python that imports modules."""
+    return file.startswith("<frozen importlib")
+
+
+def is_compiler(file: str) -> bool:
+    """Whether it is a file of what compiles kernels, and loads compiled ones."""
+    return any(f"{mark}{package}{os.sep}" in file for mark in _INSTALLED for package in _COMPILERS)
+
+
+def _own(name: str) -> str:
+    """The kind of a file of ours."""
+    if name.startswith(_STARTERS):
+        return "starting"
+    if name.startswith("kernels/"):
+        return "kernels"
+    if name.startswith(_WRITERS):
+        return "writing"
+    return "reading" if name.startswith(_READERS) else "own"
+
+
+def kind_of(stack: Sequence[Frame]) -> str:
+    """The kind of work that a stack shows, given from the outermost frame to the innermost.
+
+    - The innermost frame of ours or of the user's decides. Libraries called by it count as `libraries`, unless it reads
+      or writes: then they are what it reads or writes with.
+    - Setting up stages, importing and compiling are `starting`, whoever does it.
+    - A wait is `waiting`, unless it is for a file that is read or written.
+    """
+    origins = ["standard" if frame.name == "<module>" else origin(frame.file) for frame in stack]
+    waits = bool(stack) and (origins[-1] == "waiting" or _waits(stack[-1]))
+    inner = next((at for at in reversed(range(len(stack))) if origins[at] not in _UNDECIDED), -1)
+    found = origins[inner] if inner >= 0 else "own"
+    library = "libraries" in origins[inner + 1 :]
+    if found == "starting" or any((shown_file(frame.file), frame.name) in _STARTING for frame in stack):
+        return "starting"
+    if found == "reading" and "writing" in origins:
+        found = "writing"
+    if found in ("reading", "writing", "kernels"):
+        return found
+    if waits:
+        return "waiting"
+    return "libraries" if library else found
+
+
+def _waits(frame: Frame) -> bool:
+    if origin(frame.file) != "standard":
+        return False
+    return frame.name.rpartition(".")[2] in _WAITING.get(os.path.basename(frame.file), ())
+
+
+def shown_file(file: str) -> str:
+    """A file without the folders that differ from machine to machine; files of the user's own are left as they are."""
+    if file.startswith(PACKAGE):
+        return "gristmill/" + file[len(PACKAGE) :].replace(os.sep, "/")
+    for mark in _INSTALLED:
+        if mark in file:
+            return file.rpartition(mark)[2].replace(os.sep, "/")
+    for folder in _STANDARD:
+        if file.startswith(folder):
+            return "python/" + file[len(folder) :].replace(os.sep, "/")
+    return file

@@ -1,0 +1,67 @@
+"""The list of kernels to compile ahead is complete, and what it leads to is what a pipeline needs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gristmill.kernels
+from gristmill.kernels.ahead import EVERYBODY, missing, names_in, read_list
+from gristmill.kernels.compiler import all_kernels, stores
+from gristmill.kernels.signatures import described, parsed
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+
+START = """
+import sys, time
+from gristmill.kernels import union_find, vector_search
+from gristmill.kernels.ahead import Listed, compile_for, read_list
+import gristmill.kernels.ahead as ahead
+
+small = [one for one in read_list() if one.kernel in ("union_find.settle", "vector_search.chain_ends")]
+ahead.missing = lambda users: small
+first = compile_for([], processes=2)
+second = compile_for([], processes=2)  # somebody is at it already
+print(len(first), len(second), [process.wait() for process in first])
+print([union_find.settle.compile(ahead.parsed(small[-1].signature)) is not None])
+"""
+
+
+def test_every_kernel_is_listed_and_everything_listed_is_a_kernel() -> None:
+    for module in pkgutil.iter_modules(gristmill.kernels.__path__):
+        importlib.import_module(f"gristmill.kernels.{module.name}")
+    ours = {stores[kernel].name: kernel for kernel in all_kernels if kernel.py_func.__module__.startswith("gristmill.")}
+    listed = read_list()
+    todo = "Run: python -m tools.make_signatures"
+    assert {one.kernel for one in listed} == set(ours), todo
+    for one in listed:
+        assert described(parsed(one.signature)) == one.signature
+        assert len(parsed(one.signature)) == ours[one.kernel].py_func.__code__.co_argcount, f"{one.kernel}. {todo}"
+
+
+def test_no_kernel_calls_another() -> None:
+    known = {id(kernel) for kernel in all_kernels}
+    for kernel in all_kernels:
+        used = map(kernel.py_func.__globals__.get, kernel.py_func.__code__.co_names)
+        assert not [one for one in used if id(one) in known]
+
+
+def test_a_pipeline_needs_the_kernels_of_its_stages_and_filters() -> None:
+    names = names_in([ScoreFilter(WordCountFilter())])
+    assert {EVERYBODY, "ScoreFilter", "WordCountFilter"} <= names
+    needed = {one.kernel for one in read_list() if not one.users.isdisjoint(names)}
+    assert {"text_words._words", "json_scan._scan"} <= needed
+    assert not {"ngrams._ngrams", "text_clean._clean", "linear_text.linear_scores"} & needed
+    assert {one.kernel for one in missing(names)} <= needed
+
+
+def test_one_process_has_kernels_compiled_and_others_leave_it_to_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", START]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["2 0 [0, 0]", "[True]"], done.stderr
+    names = [path.name.partition("-")[0] for path in tmp_path.rglob("*.kernel")]
+    assert sorted(names) == ["union_find.settle", "vector_search.chain_ends"]
