@@ -31,6 +31,7 @@ from gristmill.kernels import (
     ngrams_joined,
     pii_scan,
     shingles,
+    sorting,
     text_characters,
     text_clean,
     text_edit,
@@ -323,6 +324,7 @@ def _groups(given: Given) -> None:
     union_find.join(parents, firsts, seconds)
     union_find.settle(parents)
     vector_search.chain_ends(guarded(np.minimum(given.rng.integers(0, count, count), np.arange(count))))
+    sorting.stable_order(guarded(given.rng.integers(0, 1 << 63, 2500).astype(np.uint64)))
     hashes = np.sort(given.rng.integers(0, 1 << 11, 2500).astype(np.uint64))
     contents, documents = np.arange(2500, dtype=np.uint64) // 3, np.arange(2500, dtype=np.uint64)
     for wide in (2, 50):

@@ -43,7 +43,12 @@ _SHARED_STEPS = (
 )
 DEDUP_STEPS = {
     "exact": (*_SHARED_STEPS, "gristmill.stages.deduplication.exact.steps"),
-    "fuzzy": (*_SHARED_STEPS, "gristmill.stages.deduplication.fuzzy.signatures"),
+    "fuzzy": (
+        *_SHARED_STEPS,
+        "gristmill.stages.deduplication.fuzzy.signatures",
+        "gristmill.stages.deduplication.fuzzy.candidates",
+        "gristmill.stages.deduplication.fuzzy.shingle_store",
+    ),
 }
 """What workers import for the kinds of deduplication that need no model."""
 

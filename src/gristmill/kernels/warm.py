@@ -12,12 +12,12 @@ from gristmill.kernels.signatures import parsed
 def load_cached() -> int:
     """Load what the cache on disk has of the kernels that this process imported; returns how many were loaded.
 
-    The tables of character classes that some of them look into are made too.
+    The tables of characters that some of them look into are made too.
     """
     loaded = 0
-    tables = sys.modules.get("gristmill.kernels.unicode_classes")
-    if tables is not None:
-        tables.class_tables()
+    for module, tables in (("unicode_classes", "class_tables"), ("shingles", "word_tables")):
+        if f"gristmill.kernels.{module}" in sys.modules:
+            getattr(sys.modules[f"gristmill.kernels.{module}"], tables)()
     for kernel in _unloaded():
         for signature in stores[kernel].signatures():
             kernel.compile(parsed(signature))

@@ -16,7 +16,6 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.errors import InputError
-from gristmill.kernels.sorting import stable_order
 from gristmill.ledger.record.layout import step_folder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.source_sink import PartFile, SinkStage
@@ -29,6 +28,9 @@ from gristmill.tasks.document import DocumentBatch
 EXTENSION = ".arrow"
 RUN_BYTES = 64 << 20
 """How much a partition gathers before it is sorted and written as a file of its own."""
+
+_MANY = 1 << 15
+"""So many keys are worth a kernel."""
 
 StorageOptions = Mapping[str, Any] | None
 
@@ -142,7 +144,13 @@ def sorted_by_key(table: pa.Table) -> pa.Table:
     keys = column(table, table.column_names[0])
     if len(keys) < 2 or bool((keys[1:] >= keys[:-1]).all()):
         return table.combine_chunks()
-    return call_function("take", [table, pa.array(stable_order(keys))]).combine_chunks()
+    if len(keys) < _MANY:
+        order = np.argsort(keys, kind="stable")
+    else:  # only workers sort so many; a driver has no other use for kernels
+        from gristmill.kernels.sorting import stable_order
+
+        order = stable_order(keys)
+    return call_function("take", [table, pa.array(order)]).combine_chunks()
 
 
 def numbered(path: str, ending: str, number: int) -> str:
