@@ -104,7 +104,7 @@ def _scan(data, begin, end, short, pages, flags, starts, lengths, counts):
     """Count lines and ellipses, and write the pieces between runs of newlines; returns how many of those there are."""
     broken = line = piece = begin
     pieces = 0
-    run = 0
+    run = np.int64(0)
     at = begin
     while at < end:
         special, dots = _masks(data, at, end)
@@ -112,7 +112,7 @@ def _scan(data, begin, end, short, pages, flags, starts, lengths, counts):
             run = _add_dots(dots, run, counts)
         else:
             counts[ELLIPSES] += run // 3
-            run = int(dots >> np.uint64(63))
+            run = np.int64(dots >> np.uint64(63))
         while special:
             stop = at + trailing_zeros(special)
             byte = data[stop]
