@@ -135,7 +135,7 @@ def band_hashes(
     counts = np.empty(documents, np.int64)
     tokens = np.zeros(shingle_room(size), np.uint64)
     heads = np.empty(len(tokens), np.uint64)
-    longs = np.empty(3 * len(tokens), np.int64)
+    longs = np.empty(len(tokens), np.int64)
     block = np.empty(BLOCK + WINDOW, np.uint64)
     state = np.zeros(STATE_SIZE, np.uint64)
     power = roll_power(size)

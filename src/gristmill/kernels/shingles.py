@@ -118,8 +118,7 @@ def shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, lon
     """Fill `out`, of `BLOCK + WINDOW` places, with the next shingles of the document that ends at `end`; how many.
 
     `state[AT]` is the place to go on from; all else in `state`, and the first `size` of `tokens`, is 0 at the beginning
-    of a document. At its end `state[DONE]` is set. `tokens` and `heads` have `shingle_room(size)` places and `longs`
-    three times as many.
+    of a document. At its end `state[DONE]` is set. `tokens`, `heads` and `longs` have `shingle_room(size)` places.
     """
     if unit == WORDS:
         filled = word_block(data, end, pages, codes, tokens, size, heads, longs, state)
@@ -195,7 +194,7 @@ def shingle_lists(
     counts = np.zeros(4 * BLOCK if distinct else 1, np.int64)
     tokens = np.zeros(shingle_room(size), np.uint64)
     heads = np.empty(len(tokens), np.uint64)
-    longs = np.empty(3 * len(tokens), np.int64)
+    longs = np.empty(len(tokens), np.int64)
     block = np.empty(BLOCK + WINDOW, np.uint64)
     state = np.zeros(STATE_SIZE, np.uint64)
     power = roll_power(size)

@@ -60,11 +60,11 @@ def leaders(chosen: Integers, first: int, bounds: Integers, seconds: Integers, s
 def group_pairs(
     hashes: Hashes, contents: Hashes, documents: Hashes, wide: int
 ) -> tuple[Hashes, Hashes, npt.NDArray[np.bool_]]:
-    """Pairs out of groups of equal band hashes, all three columns sorted by hash, content and document.
+    """Pairs out of groups of equal band hashes: rows of one hash lie together, among them those of one content.
 
-    Documents of equal content are joined to the first of them, once, in band 0. The first ones of different contents
-    are paired with each other; in a group of more than `wide` contents, with the first and with the next few only, so
-    that the number of pairs stays in proportion.
+    Documents of equal content are in source order. They are joined to the first of them, once, in band 0. The first
+    ones of different contents are paired with each other; in a group of more than `wide` contents, with the first and
+    with the next few only, so that the number of pairs stays in proportion.
 
     Returns the two sides of each pair, and whether their contents are equal.
     """

@@ -32,8 +32,8 @@ WORD_SEED = np.uint64(0x9AE16A3B2F90404F)
 WORD_PRIME = np.uint64(0x100000001B3)
 WINDOW = 64
 """How many bytes are looked at at once. No more than half as many words begin in them."""
-_BY_ONES = 16
-"""How many bytes at the least are gone through character by character, once it has to be."""
+_MANY = 16
+"""So many bytes of a window that are not ASCII make it better to go through all of it character by character."""
 _UNDERSCORE = np.uint32(ord("_"))
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
@@ -106,9 +106,10 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any
 
 @intrinsic
 def _hash_heads(typing: Any, tokens: Any, heads: Any, index: Any) -> Any:
-    """Go on with the hashes `tokens[index]` and the seven after it by the letters in `heads`, up to eight for each.
+    """Make `tokens[index]` and the seven after it the hashes of the letters in `heads`, up to eight for each.
 
-    A head holds ASCII characters, the first in its lowest bits, and zeros after the last.
+    A head holds ASCII characters, the first in its lowest bits, and zeros after the last. Where it holds none, a token
+    stays what it is.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -119,6 +120,7 @@ def _hash_heads(typing: Any, tokens: Any, heads: Any, index: Any) -> Any:
         after_z = builder.add(head, _numbers(0x2525252525252525))
         capitals = builder.and_(builder.and_(from_a, builder.not_(after_z)), _numbers(0x8080808080808080))
         head = builder.or_(head, builder.lshr(capitals, _numbers(2)))
+        token = builder.select(builder.icmp_unsigned("==", head, _numbers(0)), token, _numbers(int(WORD_SEED)))
         for shift in range(0, 64, 8):
             letter = builder.and_(builder.lshr(head, _numbers(shift)), _numbers(255))
             longer = builder.mul(builder.xor(token, letter), _numbers(int(WORD_PRIME)))
@@ -150,7 +152,7 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
     """Fill `tokens` from `first` on with the hashes of the next words of the document that ends at `end`.
 
     Gives how far it is filled; it stops before it is full. `state[AT]` is the place to go on from, which is never
-    within a word. `heads` is as long as `tokens` and `longs` three times, to work with.
+    within a word. `heads` and `longs` are as long as `tokens`, to work with.
     """
     at = np.int64(state[AT])
     letters = np.int64(state[LETTERS])
@@ -160,6 +162,7 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
     many = 0
     while at < end and made + WINDOW <= len(tokens):
         taken = 0
+        stop_at = end
         if at + WINDOW <= size:
             words, low, blank, high = ascii_masks(data, at)
             # Other characters and an underscore that no word has before it are not looked at here.
@@ -169,6 +172,8 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
                 inside &= (ONE << np.uint64(end - at)) - ONE
             words &= inside
             taken = bit_count(inside)
+            # What comes character by character ends behind what is not looked at here, or later in such a text.
+            stop_at = min(end, at + (WINDOW if bit_count(high) > _MANY else taken + 1))
             if taken > 0 and (words >> np.uint64(taken - 1)) & ONE != ZERO and at + taken < end:
                 # The last word may go on.
                 taken = 64 - leading_zeros(inside & ~words)
@@ -185,13 +190,11 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
                 place = at + begin
                 head = load8(data, place) if place + 8 <= size else load_part(data, place, min(length, _LONG))
                 heads[made] = head & (ALL >> np.uint64(64 - 8 * min(length, _LONG)))
-                tokens[made] = WORD_SEED
-                longs[3 * many], longs[3 * many + 1], longs[3 * many + 2] = made, place + _LONG, place + length
+                longs[many] = place << 24 | length << 16 | made
                 many += length > _LONG
                 made += 1
             at += taken
             continue
-        stop_at = min(end, at + _BY_ONES)
         while at < stop_at:
             point, width = decode(data, at)
             code = flags_of(point, pages, codes)
@@ -222,10 +225,11 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
         _hash_heads(tokens, heads, place)
     ascii_codes = np.int64(pages[0]) * 256
     for number in range(many):
-        token = tokens[longs[3 * number]]
-        for place in range(longs[3 * number + 1], longs[3 * number + 2]):
-            token = (token ^ np.uint64(codes[ascii_codes + data[place]])) * WORD_PRIME
-        tokens[longs[3 * number]] = token
+        place, length, which = longs[number] >> 24, longs[number] >> 16 & 255, longs[number] & 0xFFFF
+        token = tokens[which]
+        for at_letter in range(place + _LONG, place + length):
+            token = (token ^ np.uint64(codes[ascii_codes + data[at_letter]])) * WORD_PRIME
+        tokens[which] = token
     for place in range(first, made, LANES):
         mix_eight(tokens, place)
     state[AT] = np.uint64(at)

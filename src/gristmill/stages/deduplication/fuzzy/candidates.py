@@ -39,9 +39,22 @@ class BandGroups(RangeReader):
         shared[:-1] |= same
         order, hashes = order[shared], hashes[shared]
         contents, documents = column(table, "content")[order], column(table, "document")[order]
-        within = np.lexsort((documents, contents, hashes))
+        within = _by_content(hashes, contents)
         firsts, seconds, equal = group_pairs(hashes[within], contents[within], documents[within], WIDE)
         yield _both_ways(*_distinct(firsts, seconds, equal))
+
+
+def _by_content(hashes: npt.NDArray[np.uint64], contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """An order that keeps groups of equal hashes together, and in each of them the equal contents.
+
+    Documents of equal content stay in source order, in which the files give them.
+    """
+    groups = np.zeros(len(hashes), np.uint64)
+    groups[1:] = np.cumsum(hashes[1:] != hashes[:-1])
+    bits = np.uint64(int(groups[-1]).bit_length() if len(groups) else 0)
+    # The rest of the bits is for the contents. Those that agree in all of them may be mixed, and then equal ones are
+    # compared as others are.
+    return stable_order((groups << (np.uint64(64) - bits)) | (contents >> bits) if bits else contents)
 
 
 def _distinct(
