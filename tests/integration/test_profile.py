@@ -19,7 +19,7 @@ import pytest
 from gristmill.backends.local import LocalExecutor
 from gristmill.ledger.prove.verify import verify
 from gristmill.observe.profile.kinds import KINDS, Frame
-from gristmill.observe.profile.profile import BETWEEN, DRIVER, Profile, StageTime, add_up
+from gristmill.observe.profile.profile import DRIVER, Profile, StageTime, add_up
 from gristmill.pipeline import Pipeline
 from gristmill.report.profile_page import make_profile_page
 from gristmill.stages.base import ProcessingStage
@@ -143,7 +143,6 @@ def test_shares_are_right_and_add_up(source: Path, tmp_path: Path, cpus: int) ->
     assert sum(one.seconds for one in profile.stages) == pytest.approx(by_process)
     if workers:
         assert profile.seconds == pytest.approx(sum(one.seconds for one in workers))
-        assert row(profile, BETWEEN).kinds["starting"] > 0
         assert row(profile, DRIVER).kinds["waiting"] > 0.3 * row(profile, DRIVER).seconds
     driver = profile.processes[0]
     assert driver.name == DRIVER
@@ -159,8 +158,9 @@ def test_shares_are_right_and_add_up(source: Path, tmp_path: Path, cpus: int) ->
     verify(tmp_path / "out").raise_for_problems()
 
 
-def test_a_killed_worker_leaves_what_it_did(source: Path, tmp_path: Path) -> None:
-    result = run(source / "0.jsonl", tmp_path / "out", DiesOnce(str(tmp_path / "mark")), cpus=1)
+def test_a_killed_worker_leaves_what_it_did(tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"id": "1", "text": "one batch"}\n')
+    result = run(tmp_path / "one.jsonl", tmp_path / "out", DiesOnce(str(tmp_path / "mark")), cpus=1)
     first, second = (one for one in result.profile.processes if one.name != DRIVER)
     # Samples are left every second: of 1.5 s of work at least the first part is there.
     assert first.kinds["user"] > 0.2
@@ -349,7 +349,7 @@ def test_a_real_page_is_fit_to_be_seen(browser: Browser, tmp_path: Path, shared_
     from gristmill.recipes.loader import find_recipe, load_recipe
 
     variables = {
-        "input_path": str(shared_data / "texts" / "movie_reviews.jsonl.gz"),
+        "input_path": str(shared_data / "texts"),
         "output_path": str(tmp_path / "o"),
     }
     pipeline = load_recipe(find_recipe("web"), variables=variables).pipeline()

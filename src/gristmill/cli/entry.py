@@ -48,9 +48,7 @@ def prepare_process() -> None:
 
 def leave(code: int) -> None:
     """End the process as the interpreter does, but for taking modules apart; returns where output is stuck."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does: pools are told first
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()

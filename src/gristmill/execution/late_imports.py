@@ -88,6 +88,10 @@ class _OnUse(ModuleType):
                 object.__setattr__(self, "__class__", ModuleType)
         return getattr(self, name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as modules travel to workers with code of the user's."""
+        return importlib.import_module, (self.__name__,)
+
 
 def defer_imports(*, kernels: bool = True) -> None:
     """Import PyArrow and numba without what can wait.

@@ -182,23 +182,23 @@ def _copy_line(data, begin, end, pages, flags, out, size):
 
 
 @routine
-def _kinds_of_line(out, begin, end, kelvin, scratch, pairs, bounds, members, text, offsets, anchors, kinds):
+def _kinds_of_line(made, begin, end, kelvin, scratch, folded, pairs, bounds, members, text, offsets, anchors, kinds):
     """The kinds of phrases in a line, in which a Kelvin sign counts as the k that it is in lower case."""
     if kelvin:
-        size = kelvin_folded(out, begin, end, scratch)
-        return phrase_kinds(scratch, 0, size, pairs, bounds, members, text, offsets, anchors, kinds)
-    return phrase_kinds(out, begin, end, pairs, bounds, members, text, offsets, anchors, kinds)
+        size = kelvin_folded(made, begin, end, scratch)
+        return phrase_kinds(folded, 0, size, pairs, bounds, members, text, offsets, anchors, kinds)
+    return phrase_kinds(made, begin, end, pairs, bounds, members, text, offsets, anchors, kinds)
 
 
 @routine
-def _ends_open(out, begin, end):
+def _ends_open(made, begin, end):
     """Whether a line ends without . ? ! " or ', or with an ellipsis of three full stops."""
     if end == begin:
         return True
-    last = out[end - 1]
+    last = made[end - 1]
     if not (last == 46 or last == 63 or last == 33 or last == 34 or last == 39):
         return True
-    return end - begin >= 3 and last == 46 and out[end - 2] == 46 and out[end - 3] == 46
+    return end - begin >= 3 and last == 46 and made[end - 2] == 46 and made[end - 3] == 46
 
 
 @kernel
@@ -225,18 +225,20 @@ def _clean(
     anchors,
     kinds,
     out,
+    made,
+    scratch,
+    folded,
+    starts,
+    ends,
     out_offsets,
     outcome,
     found_sentences,
     lines,
 ):
-    longest = 0
-    for row in range(len(alive)):
-        if alive[row]:
-            longest = max(longest, rows[row + 1] - rows[row])
-    starts = np.empty(longest + 1, dtype=np.int64)
-    ends = np.empty(longest + 1, dtype=np.int64)
-    scratch = np.empty(longest + 1, dtype=np.uint8)
+    """`made` and `folded` are `out` and `scratch` again, to read from: as the same kind of array as `data` is.
+
+    Each helper is then compiled only once.
+    """
     size = 0
     for row in range(len(alive)):
         if not alive[row]:
@@ -263,14 +265,26 @@ def _clean(
             else:
                 stop = size + right - left
                 copy_bytes(address_of(out) + size, address_of(data) + left, right - left)
-            if needs_end_mark and _ends_open(out, begin, stop):
+            if needs_end_mark and _ends_open(made, begin, stop):
                 lines[row, OPEN_LINES] += 1
                 continue
             if not _has_words(data, left, right, min_words):
                 lines[row, SHORT_LINES] += 1
                 continue
             kind = _kinds_of_line(
-                out, begin, stop, marks & _KELVIN, scratch, pairs, bounds, members, text, offsets, anchors, kinds
+                made,
+                begin,
+                stop,
+                marks & _KELVIN,
+                scratch,
+                folded,
+                pairs,
+                bounds,
+                members,
+                text,
+                offsets,
+                anchors,
+                kinds,
             )
             if drop_placeholder and kind & PLACEHOLDER:
                 result = PLACEHOLDER_TEXT
@@ -285,8 +299,8 @@ def _clean(
                 lines[row, POLICY_LINES] += 1
                 continue
             if total < min_sentences:
-                count = tokenize(out, begin, stop, pages, flags, starts, ends, 0)
-                total += max(1, sentences(out, starts, ends, count, pages, flags))
+                count = tokenize(made, begin, stop, pages, flags, starts, ends, 0)
+                total += max(1, sentences(made, starts, ends, count, pages, flags))
             lines[row, KEPT_LINES] += 1
             out[stop] = 10
             size = stop + 1
@@ -298,14 +312,20 @@ def _clean(
             size = base
         else:
             # The newline after the last line and white space at the ends go; what is left moves to the front.
-            left = strip_left(out, base, size)
-            right = strip_right(out, left, size)
+            left = strip_left(made, base, size)
+            right = strip_right(made, left, size)
             if left > base:
                 for position in range(right - left):
                     out[base + position] = out[left + position]
             size = base + right - left
         out_offsets[row + 1] = size
     return size
+
+
+def _to_read(array: Bytes) -> Bytes:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def clean_lines(
@@ -329,6 +349,9 @@ def clean_lines(
     rows = len(column)
     # A line gets a newline behind it, which at most doubles what was there.
     out = np.empty(int(column.lengths[alive].sum()) + int(alive.sum()) + 1, dtype=np.uint8)
+    longest = int(column.lengths[alive].max(initial=0))
+    scratch = np.empty(longest, dtype=np.uint8)
+    starts, ends = np.empty(longest, dtype=np.int64), np.empty(longest, dtype=np.int64)
     offsets = np.zeros(rows + 1, dtype=np.int64)
     outcome = np.zeros(rows, dtype=np.int64)
     found = np.zeros(rows, dtype=np.int64)
@@ -350,6 +373,11 @@ def clean_lines(
         flags,
         *phrases,
         out,
+        _to_read(out),
+        scratch,
+        _to_read(scratch),
+        starts,
+        ends,
         offsets,
         outcome,
         found,

@@ -12,7 +12,7 @@ from gristmill.kernels.byte_masks import BLOCK, byte_masks
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.machine import trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
-from gristmill.kernels.text_lines import count_newlines, unique_pieces
+from gristmill.kernels.text_lines import count_newlines, room_for_pieces, unique_pieces
 from gristmill.kernels.unicode_classes import TERMINAL, class_tables
 from gristmill.kernels.utf8 import (
     ONE,
@@ -104,7 +104,7 @@ def _scan(data, begin, end, short, pages, flags, starts, lengths, counts):
     """Count lines and ellipses, and write the pieces between runs of newlines; returns how many of those there are."""
     broken = line = piece = begin
     pieces = 0
-    run = 0
+    run = np.int64(0)
     at = begin
     while at < end:
         special, dots = _masks(data, at, end)
@@ -112,7 +112,7 @@ def _scan(data, begin, end, short, pages, flags, starts, lengths, counts):
             run = _add_dots(dots, run, counts)
         else:
             counts[ELLIPSES] += run // 3
-            run = int(dots >> np.uint64(63))
+            run = np.int64(dots >> np.uint64(63))
         while special:
             stop = at + trailing_zeros(special)
             byte = data[stop]
@@ -170,10 +170,7 @@ def _paragraphs(data, begin, end, starts, lengths):
 @kernel
 def _layout(data, offsets, alive, short, pages, flags, out):
     room = 1024
-    starts = np.empty(room, dtype=np.int64)
-    lengths = np.empty(room, dtype=np.int64)
-    hashes = np.empty(room, dtype=np.uint64)
-    slots = np.empty(4 * room, dtype=np.int64)
+    starts, lengths, hashes, slots = room_for_pieces(room)
     for row in range(len(alive)):
         if not alive[row]:
             continue
@@ -182,12 +179,8 @@ def _layout(data, offsets, alive, short, pages, flags, out):
         counts = out[row]
         newlines, continuing = count_newlines(data, begin, end)
         if newlines + 1 > room:
-            while newlines + 1 > room:
-                room *= 2
-            starts = np.empty(room, dtype=np.int64)
-            lengths = np.empty(room, dtype=np.int64)
-            hashes = np.empty(room, dtype=np.uint64)
-            slots = np.empty(4 * room, dtype=np.int64)
+            room = 2 * newlines
+            starts, lengths, hashes, slots = room_for_pieces(room)
         lines = _scan(data, begin, end, short, pages, flags, starts, lengths, counts)
         distinct, chars = unique_pieces(data, starts, lengths, hashes, lines, slots, continuing == 0)
         counts[RUN_LINES] = lines

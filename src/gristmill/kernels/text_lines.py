@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.kernels.byte_masks import BLOCK, CONTINUATIONS, byte_masks
-from gristmill.kernels.compiler import kernel, leaf, routine
+from gristmill.kernels.compiler import inlined, kernel, leaf, routine
 from gristmill.kernels.machine import bit_count, load8, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
 from gristmill.kernels.utf8 import (
@@ -89,7 +89,8 @@ def _distinct(data, starts, lengths, hashes, count, slots, all_ascii, patience):
     size = 4
     while size < 2 * count:
         size *= 2
-    slots[:size] = -1
+    for place in range(size):
+        slots[place] = -1
     distinct = 0
     total = 0
     for piece in range(count):
@@ -127,6 +128,13 @@ def unique_pieces(data, starts, lengths, hashes, count, slots, all_ascii):
             hashes[piece], _ = hash_and_count(data, starts[piece], starts[piece] + lengths[piece])
         distinct, total = _distinct(data, starts, lengths, hashes, count, slots, all_ascii, _ENDLESS)
     return distinct, total
+
+
+@inlined
+def room_for_pieces(room):
+    """Scratch space for so many pieces: their beginnings, lengths and hashes, and the table that compares them."""
+    integers = np.empty(6 * room, dtype=np.int64)
+    return integers[:room], integers[room : 2 * room], np.empty(room, dtype=np.uint64), integers[2 * room :]
 
 
 @leaf
@@ -222,12 +230,8 @@ def _count_line(data, begin, end, counts):
 @kernel
 def _lines(data, offsets, alive, out):
     room = 1024
-    starts = np.empty(room, dtype=np.int64)
-    lengths = np.empty(room, dtype=np.int64)
-    paragraph_starts = np.empty(room, dtype=np.int64)
-    paragraph_lengths = np.empty(room, dtype=np.int64)
-    hashes = np.empty(room, dtype=np.uint64)
-    slots = np.empty(4 * room, dtype=np.int64)
+    starts, lengths, hashes, slots = room_for_pieces(room)
+    paragraph_starts, paragraph_lengths, _, _ = room_for_pieces(room)
     for row in range(len(alive)):
         if not alive[row]:
             continue
@@ -236,14 +240,9 @@ def _lines(data, offsets, alive, out):
         counts = out[row]
         newlines, continuing = count_newlines(data, begin, end)
         if newlines + 1 > room:
-            while newlines + 1 > room:
-                room *= 2
-            starts = np.empty(room, dtype=np.int64)
-            lengths = np.empty(room, dtype=np.int64)
-            paragraph_starts = np.empty(room, dtype=np.int64)
-            paragraph_lengths = np.empty(room, dtype=np.int64)
-            hashes = np.empty(room, dtype=np.uint64)
-            slots = np.empty(4 * room, dtype=np.int64)
+            room = 2 * newlines
+            starts, lengths, hashes, slots = room_for_pieces(room)
+            paragraph_starts, paragraph_lengths, _, _ = room_for_pieces(room)
         lines = 0
         paragraphs = 0
         blank_chars = 0

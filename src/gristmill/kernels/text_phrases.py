@@ -15,7 +15,7 @@ import numpy as np
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.machine import WIDTH as BLOCK
 from gristmill.kernels.machine import address_of, pair_mask, trailing_zeros
-from gristmill.kernels.text_column import Integers, Mask, TextColumn
+from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
 from gristmill.kernels.utf8 import ALL, ONE, ZERO
 
 # Columns of the result.
@@ -100,31 +100,20 @@ def _letters_at(data, at):
 
 
 @leaf
-def _letter_hits(data, at, end, a, b, c, d, e):
-    """One bit for each of the next `BLOCK` bytes with which the letters of a group begin, whatever their case."""
-    if at + 2 + BLOCK <= len(data):
-        base = address_of(data) + at
-        return np.uint64(
-            _triples(base, a) | _triples(base, b) | _triples(base, c) | _triples(base, d) | _triples(base, e)
-        )
-    found = 0
-    for step in range(min(end - at - 2, BLOCK)):
-        here = _letters_at(data, at + step)
-        if here in (a, b, c, d, e):
-            found |= 1 << step
-    return np.uint64(found)
+def _letter_hits(data, at, a, b, c, d, e):
+    """One bit for each of the next `BLOCK` bytes with which the letters of a group may begin, whatever their case."""
+    if at + 2 + BLOCK > len(data):
+        return ALL  # the very last bytes of a column
+    base = address_of(data) + at
+    return np.uint64(_triples(base, a) | _triples(base, b) | _triples(base, c) | _triples(base, d) | _triples(base, e))
 
 
 @leaf
-def _exact_hits(data, at, end, distance, one, other):
-    """One bit for each of the next `BLOCK` bytes at which two bytes stand at a distance."""
-    if at + distance + BLOCK <= len(data):
-        return np.uint64(pair_mask(address_of(data) + at, distance, one, other, 0))
-    found = 0
-    for step in range(min(end - at - distance, BLOCK)):
-        if data[at + step] == one and data[at + step + distance] == other:
-            found |= 1 << step
-    return np.uint64(found)
+def _byte_hits(data, at, distance, one, other):
+    """One bit for each of the next `BLOCK` bytes at which two bytes may stand at a distance."""
+    if at + distance + BLOCK > len(data):
+        return ALL
+    return np.uint64(pair_mask(address_of(data) + at, distance, one, other, 0))
 
 
 @leaf
@@ -162,7 +151,7 @@ def phrase_kinds(data, begin, end, letters, bounds, members, text, offsets, anch
     found = 0
     a, b, c, d, e = letters[0], letters[1], letters[2], letters[3], letters[4]
     for at in range(begin, end, BLOCK):
-        hits = _letter_hits(data, at, end, a, b, c, d, e) & _before(at, end - 2)
+        hits = _letter_hits(data, at, a, b, c, d, e) & _before(at, end - 2)
         while hits:
             place = at + trailing_zeros(hits)
             hits &= hits - ONE
@@ -197,25 +186,26 @@ def _scan(data, begin, end, letters, bounds, members, text, offsets, anchors, ki
     kelvin = False
     a, b, c, d, e = letters[0], letters[1], letters[2], letters[3], letters[4]
     for at in range(begin, end, BLOCK):
-        breaks = _exact_hits(data, at, end, 1, 10, 10) & _before(at, end - 1)
-        hits = _letter_hits(data, at, end, a, b, c, d, e) & _before(at, end - 2) | breaks
-        signs = _exact_hits(data, at, end, 2, 0xE2, 0xAA) & _before(at, end - 2)
+        hits = _letter_hits(data, at, a, b, c, d, e) & _before(at, end - 2)
+        hits |= _byte_hits(data, at, 1, 10, 10) & _before(at, end - 1)
+        signs = _byte_hits(data, at, 2, 0xE2, 0xAA) & _before(at, end - 2)
         while signs:
-            kelvin |= data[at + trailing_zeros(signs) + 1] == 0x84
+            place = at + trailing_zeros(signs)
+            kelvin |= data[place] == 0xE2 and data[place + 1] == 0x84 and data[place + 2] == 0xAA
             signs &= signs - ONE
         while hits:
             place = at + trailing_zeros(hits)
-            if breaks & hits & (~hits + ONE):
+            hits &= hits - ONE
+            if data[place] == 10 and data[place + 1] == 10:
                 if place >= free:
                     marked += here & 1
                     paragraphs += 1
                     here = 0
                     free = place + 2
-            else:
+            elif place + 2 < end:
                 kind = _phrases_at(data, place, begin, end, letters, bounds, members, text, offsets, anchors, kinds)
                 here |= kind
                 everywhere |= kind
-            hits &= hits - ONE
     counts[N_PARAGRAPHS] = paragraphs
     counts[MARKED_PARAGRAPHS] = marked + (here & 1)
     counts[SECOND_KIND] = (everywhere >> 1) & 1
@@ -223,22 +213,21 @@ def _scan(data, begin, end, letters, bounds, members, text, offsets, anchors, ki
 
 
 @kernel
-def _phrases(data, rows, alive, letters, bounds, members, text, offsets, anchors, kinds, out):
+def _phrases(data, rows, alive, letters, bounds, members, text, offsets, anchors, kinds, out, kelvin):
     for row in range(len(alive)):
-        if not alive[row]:
-            continue
-        begin = rows[row]
-        end = rows[row + 1]
-        kelvin = _scan(data, begin, end, letters, bounds, members, text, offsets, anchors, kinds, out[row])
-        if kelvin:
-            # So rare that a copy costs nothing over a corpus.
-            copy = np.empty(end - begin, dtype=np.uint8)
-            size = kelvin_folded(data, begin, end, copy)
-            _scan(copy, 0, size, letters, bounds, members, text, offsets, anchors, kinds, out[row])
+        if alive[row]:
+            kelvin[row] = _scan(
+                data, rows[row], rows[row + 1], letters, bounds, members, text, offsets, anchors, kinds, out[row]
+            )
 
 
 def phrase_counts(column: TextColumn, alive: Mask, phrases: Phrases) -> Integers:
     """The counts of every document that `alive` marks: an int64 row per document, one column per statistic."""
     out = np.zeros((len(column), WIDTH), dtype=np.int64)
-    _phrases(column.data, column.offsets, alive, *phrases, out)
+    kelvin = np.zeros(len(column), dtype=np.bool_)
+    _phrases(column.data, column.offsets, alive, *phrases, out, kelvin)
+    if kelvin.any():
+        # So rare that a copy costs nothing over a corpus.
+        folded = text_column([column.text(int(row)).replace("\u212a", "k") for row in np.flatnonzero(kelvin)])
+        out[kelvin] = phrase_counts(folded, folded.valid, phrases)
     return out

@@ -29,17 +29,14 @@ from gristmill.kernels.byte_masks import (
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.machine import trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
-from gristmill.kernels.unicode_classes import ALPHA, PUNCTUATION, TERMINAL, class_tables
+from gristmill.kernels.unicode_classes import ALNUM, ALPHA, PUNCTUATION, TERMINAL, class_tables
 from gristmill.kernels.utf8 import (
     ONE,
-    SPACE,
     ZERO,
-    byte_table,
     count_points,
     decode,
     flags_of,
     load_part,
-    space_width,
 )
 
 # Columns of the result of `token_counts`.
@@ -52,19 +49,6 @@ WIDTH = 5
 
 
 _masks = byte_masks(WHITE, MAYBE_WHITE, LETTERS + DIGITS, LETTERS, b"-/:", b".", CONTINUATIONS, LEADS)
-# What each byte is by itself, beside SPACE; those beyond ASCII must be looked at as characters.
-_MARK = 2
-_JOIN = 4
-_WIDE = 8
-_PLAIN = [chr(byte) for byte in range(128)]
-_KINDS = byte_table(
-    {
-        SPACE: bytes(ord(character) for character in _PLAIN if character.isspace()),
-        _MARK: bytes(ord(character) for character in _PLAIN if not (character.isalnum() or character.isspace())),
-        _JOIN: b"-/:",
-        _WIDE: bytes(range(128, 256)),
-    }
-)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(40)
 
@@ -76,25 +60,8 @@ def _joins(point):
 
 
 @leaf
-def _emit(starts, ends, count, begin, end):
-    starts[count] = begin
-    ends[count] = end
-    return count + 1
-
-
-@routine
-def _marks(data, begin, end, starts, ends, count):
-    """Tokens of a range that is all punctuation."""
-    at = begin
-    while at < end:
-        point, width = decode(data, at)
-        stop = at + width
-        if point == 46:
-            while stop < end and data[stop] == 46:
-                stop += 1
-        count = _emit(starts, ends, count, at, stop)
-        at = stop
-    return count
+def _is_mark(point, kind):
+    return not kind & ALNUM if point < 128 else kind & PUNCTUATION != 0
 
 
 @routine
@@ -195,65 +162,42 @@ def tokenize(data, begin, end, pages, flags, starts, ends, count):
 
 @routine
 def _tokenize_word(data, begin, end, pages, flags, starts, ends, count):
-    """Append the tokens of a range character by character."""
+    """Append the tokens of a word, character by character."""
+    core = end
+    core_end = end
+    joins = False
     at = begin
     while at < end:
-        width = space_width(data, at, end)
-        if width:
-            at += width
-            continue
-        # The piece goes to the next white space. What is no punctuation bounds its core.
-        piece = at
-        core = -1
-        core_end = -1
-        joins = False
-        while at < end:
-            byte_kind = _KINDS[data[at]]
-            if byte_kind == 0:
-                if core < 0:
-                    core = at
-                at += 1
-                core_end = at
-                continue
-            if byte_kind & SPACE:
-                break
-            if byte_kind & _MARK:
-                joins |= byte_kind & _JOIN != 0
-                at += 1
-                continue
-            if space_width(data, at, end):
-                break
-            point, width = decode(data, at)
-            if not flags_of(point, pages, flags) & PUNCTUATION:
-                if core < 0:
-                    core = at
-                core_end = at + width
-            elif _joins(point):
-                joins = True
-            at += width
-        if core < 0:
-            count = _marks(data, piece, at, starts, ends, count)
-            continue
-        count = _marks(data, piece, core, starts, ends, count)
-        if joins:
-            word = core
-            place = core
-            letter_before = False
-            while place < core_end:
-                point, width = decode(data, place)
-                after = place + width
-                if _joins(point) and letter_before and after < core_end:
-                    next_point, _ = decode(data, after)
-                    if flags_of(next_point, pages, flags) & ALPHA:
-                        count = _emit(starts, ends, count, word, place)
-                        count = _emit(starts, ends, count, place, after)
-                        word = after
-                letter_before = flags_of(point, pages, flags) & ALPHA != 0
-                place = after
-            count = _emit(starts, ends, count, word, core_end)
+        point, width = decode(data, at)
+        if _is_mark(point, flags_of(point, pages, flags)):
+            joins |= _joins(point)
         else:
-            count = _emit(starts, ends, count, core, core_end)
-        count = _marks(data, core_end, at, starts, ends, count)
+            core = min(core, at)
+            core_end = at + width
+        at += width
+    before = 0
+    letter_before = False
+    joined = False
+    at = begin
+    while at < end:
+        point, width = decode(data, at)
+        after = at + width
+        if at < core or at >= core_end:
+            starting = not (point == 46 and before == 46)
+        else:
+            starting = joined or at == core
+            joined = False
+            if joins and letter_before and after < core_end and _joins(point):
+                following, _ = decode(data, after)
+                joined = flags_of(following, pages, flags) & ALPHA != 0
+                starting |= joined
+        if starting or at in (begin, core_end):
+            starts[count] = at
+            count += 1
+        ends[count - 1] = after
+        before = point
+        letter_before = flags_of(point, pages, flags) & ALPHA != 0
+        at = after
     return count
 
 

@@ -263,7 +263,8 @@ def _words(data, offsets, alive, pages, flags, out):
             continue
         at = offsets[row]
         end = offsets[row + 1]
-        count = total = longest = symbols = alphabetic = common = first_common = 0
+        count = total = longest = symbols = alphabetic = common = 0
+        first_common = np.int64(0)
         while at < end:
             spaces, maybe, letters, continuing, marks, wide = _word_masks(data, at, end)
             if maybe:
@@ -304,7 +305,7 @@ def _words(data, offsets, alive, pages, flags, out):
             typical = _common_openings(data, at, end, openings, closings)
             common += bit_count(typical)
             if count == 0 and openings:
-                first_common = int((typical >> np.uint64(trailing_zeros(openings))) & ONE)
+                first_common = np.int64((typical >> np.uint64(trailing_zeros(openings))) & ONE)
             count += found
             at += size
         _store(out[row], count, total, longest, symbols, alphabetic, common, first_common)

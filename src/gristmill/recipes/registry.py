@@ -142,9 +142,12 @@ def build_stage(
         return None
     cls = entry.load() if entry.attribute else resolve_name(f"{entry.module}:{entry.name}")
     own = inspect.signature(cls).parameters if isinstance(cls, type) else {}
-    options = {name: value for name, value in accepted.items() if name not in own}
+    parameters: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for name, value in accepted.items():
+        (parameters if name in own else options)[name] = value
     try:
-        made = cls(**{name: value for name, value in accepted.items() if name in own}) if isinstance(cls, type) else cls
+        made = cls(**parameters) if isinstance(cls, type) else cls
         if entry.kind == FILTER:
             from gristmill.stages.text.filters.score_filter import ScoreFilter
 
@@ -206,15 +209,15 @@ def parameters_of(made: Any) -> dict[str, Parameter]:
         hints = _resolvable_hints(called, getattr(made, "__mro__", ()))
     # The signature of a dataclass does not show the defaults that are made anew for each object.
     fields = dataclasses.fields(made) if isinstance(made, type) and dataclasses.is_dataclass(made) else ()
-    made_anew = {one.name: one.default_factory() for one in fields if one.default_factory is not dataclasses.MISSING}
-    return {
-        parameter.name: Parameter(
-            parameter.name, hints.get(parameter.name, Any), made_anew.get(parameter.name, parameter.default)
-        )
-        for parameter in inspect.signature(made).parameters.values()
-        if not parameter.name.startswith("_")
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    }
+    made_anew: dict[str, Any] = {}
+    for one in fields:
+        if one.default_factory is not dataclasses.MISSING:
+            made_anew[one.name] = one.default_factory()
+    found: dict[str, Parameter] = {}
+    for name, parameter in inspect.signature(made).parameters.items():
+        if not name.startswith("_") and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            found[name] = Parameter(name, hints.get(name, Any), made_anew.get(name, parameter.default))
+    return found
 
 
 def _resolvable_hints(called: Any, bases: Sequence[type]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from gristmill.kernels.json_scan import find_newlines
 from gristmill.storage.compression import SALVAGE_HINT, ByteSource, DamagedArchiveError, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import HEAD_BYTES, codec_of, mismatch, recognise
+from gristmill.storage.json_columns import room_for
 from gristmill.storage.partitions import (
     MAX_RAW_BYTES,
     BadRecord,
@@ -120,6 +121,7 @@ def read_blocks(
         storage_options=storage_options,
         strict=strict,
         left_out=left_out or {},
+        alone=len(partition.ranges) == 1,
     )
     if len(partition.ranges) == 1:
         return open_file(partition.ranges[0], 0).blocks()
@@ -255,8 +257,10 @@ class _FileReader:
         storage_options: StorageOptions,
         strict: bool,
         left_out: Mapping[str, BadRecord],
+        alone: bool,
     ) -> None:
         self.row = self._first_row = row
+        self._alone = alone
         self._strict = strict
         self._left_out = left_out.get(part.path)
         self._part = part
@@ -294,7 +298,7 @@ class _FileReader:
         if self._part.whole and self._part.end >= 0 and codec_of(self._part.path) == "none":
             # One byte more than the data, so that its end is seen by the first fill.
             capacity = min(capacity, self._part.end - self._part.start + 1)
-        buffer = np.empty(capacity, np.uint8)
+        buffer = room_for(capacity)
         used = scanned = 0
         ended = False
         bom_possible = offset == 0
@@ -353,7 +357,7 @@ class _FileReader:
             capacity *= 2
         if capacity > self._block_bytes:
             capacity = max(min(capacity, self._max_record_bytes + 1), len(tail) + 1)
-        fresh = np.empty(capacity, np.uint8)
+        fresh = room_for(capacity)
         fresh[: len(tail)] = tail
         return fresh
 
@@ -396,7 +400,8 @@ class _FileReader:
         bad, self._bad = self._bad, []
         used = int(ends[-1]) if len(ends) else 0
         if 2 * used < len(buffer):
-            buffer = buffer[:used].copy()  # a block that waits for more small files must not be mostly empty
+            # A block that waits for more small files must not be mostly empty.
+            buffer = buffer[: used + 1] if self._alone else buffer[:used].copy()
         return RecordBlock(buffer, starts, ends, rows, starts + offset, [(first, self._file)], bad)
 
     def _empty_block(self) -> RecordBlock:

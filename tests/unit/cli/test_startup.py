@@ -46,9 +46,12 @@ def test_a_command_ends_at_once_but_leaves_nothing_undone() -> None:
     """Threads have ended, what was registered for the end has run, and everything printed is out."""
     program = (
         "import atexit, sys, threading, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
         "from gristmill.cli import entry\n"
         "atexit.register(print, 'registered')\n"
         "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "pool = ThreadPoolExecutor(1)\n"
+        "pool.submit(int).result()\n"
         "class Late:\n"
         "    def __del__(self): print('taken apart')\n"
         "late = Late()\n"

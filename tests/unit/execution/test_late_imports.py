@@ -54,6 +54,16 @@ print(set(found), len(found), type(pc).__name__, pa.array([3, 1]).take(pa.array(
     assert run(program) == "{(3, False)} 8 module [1]"
 
 
+def test_code_that_names_such_a_module_can_be_sent_to_workers() -> None:
+    program = """
+import cloudpickle, pyarrow as pa, pyarrow.compute as pc
+def total(values): return pc.sum(pa.array(values)).as_py()
+sent = cloudpickle.dumps(total)
+print(type(pc).__name__, cloudpickle.loads(sent)([1, 2]), type(pc).__name__)
+"""
+    assert run(program) == "_OnUse 3 module"
+
+
 def test_a_process_that_has_the_packages_already_is_left_alone() -> None:
     program = (
         "import pyarrow, sys\n"

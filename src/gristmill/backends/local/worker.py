@@ -428,6 +428,9 @@ def _run_group(
             outbox.result(group, result)
         del result
     seconds = clock() - begun
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()  # it keeps several times what it gave out at most
     finished()
     outbox.done(group, seconds, runner.call_counts)
 

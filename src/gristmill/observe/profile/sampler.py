@@ -1,15 +1,19 @@
-"""Samples what the threads of this process are doing, a hundred times a second, and counts the stacks.
+"""Samples what this process is doing and counts the stacks.
 
-A thread does it, so that work in compiled code goes on meanwhile and no system call is interrupted. It needs the
-interpreter for a moment each time; asking for it sooner than usual (`_SWITCH_S`) keeps Python code between two calls
-that release it from being overlooked. Every sample counts as long as it is since the one before, so that the seconds
-add up to the time of the process.
+Two clocks do it. The kernel interrupts the process (SIGPROF) for every 5 ms of processor time; Python looks at the
+signal as soon as it can, which is at once in Python code, and at the end of a call in compiled code: what was running
+gets the sample either way. A thread looks every 20 ms whether the sampled thread is asleep, and counts what it waits
+in. The thread alone would not do: it must wait for the interpreter, which it gets mostly when compiled code or a wait
+gives it up, and so overlooks Python code in between. Where the signal cannot be had, it is better than nothing.
+
+Every sample counts as long as it is since the one before, so that the seconds add up to the time of the process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,13 +25,17 @@ import orjson
 
 from gristmill.observe.profile.call_site import called_frame
 
-INTERVAL_S = 0.01
-_IDLE_INTERVAL_S = 0.04
-"""The same while nothing happens: a process that waits need not be woken so often."""
+INTERVAL_S = 0.005
+"""Processor time between two samples of what works."""
+WAIT_INTERVAL_S = 0.02
+"""Time between two looks at what waits."""
 _SWITCH_S = 0.0005
+"""How long the thread waits for the interpreter before it asks, where it samples alone."""
 _FIRST_WRITE_S = 0.25
 _WRITE_SHARE = 0.005
 """The most of its time that a process spends on leaving its samples where the driver finds them."""
+_NUMBA_RETURN = "_numba_unpickle"
+"""What numba calls at the end of kernels that return arrays; a signal that came in the kernel is seen there."""
 _DEEPEST = 200
 _MOST_STACKS = 20_000
 """Beyond so many stacks (recursion makes many), of new ones only the innermost frame is kept."""
@@ -56,34 +64,47 @@ class Sampler:
         self._stacks: dict[tuple[int, ...], list[float]] = {}
         self._clocks: dict[int, list[float]] = {}  # native number and processor time of threads
         self._has_clocks = False
+        self._by_signal = False
         self._samples = 0
-        self._idle: list[float] | None = None  # the counts of what the process has been waiting in
-        self._pause = INTERVAL_S
         self._begun = self._last = self._write_at = 0.0
+        self._owed = self._worked = 0.0  # seconds that belong to the next sample, and those on a processor
+        self._counting = threading.Lock()
         self._over = threading.Lock()
         self._thread: threading.Thread | None = None
         self._switch = 0.0
 
     def __enter__(self) -> Sampler:
         self._main = threading.get_ident()
+        native = threading.get_native_id()
+        self._has_clocks = _processor_s(native) is not None
+        self._clocks[self._main] = [native, _processor_s(native) or 0.0]
         self._begun = self._last = time.perf_counter()
         self._write_at = self._begun + _FIRST_WRITE_S
-        native = threading.get_native_id()
-        self._clocks[self._main] = [native, _processor_s(native) or 0.0]
-        self._has_clocks = _processor_s(native) is not None
         self._switch = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._switch, _SWITCH_S))
+        # A program that uses the signal itself is left alone, and only the main thread is given signals.
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        self._by_signal = self._has_clocks and in_main_thread and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
         self._over.acquire()
         self._thread = threading.Thread(target=self._run, daemon=True, name="profile-sampler")
         self._thread.start()
+        if self._by_signal:
+            signal.signal(signal.SIGPROF, self._interrupted)
+            signal.siginterrupt(signal.SIGPROF, False)
+            signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
+        else:
+            sys.setswitchinterval(min(self._switch, _SWITCH_S))
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._by_signal:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, signal.SIG_IGN)  # forgets one on its way, which would end the process
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
         self._over.release()
         if self._thread is not None:
             self._thread.join()
         sys.setswitchinterval(self._switch)
-        self._sample()
+        self._sample(sys._getframe(1))
         self._write()
 
     def snapshot(self) -> dict[str, Any]:
@@ -104,38 +125,67 @@ class Sampler:
             "stacks": [[key[0], key[1], key[2:], *cell] for key, cell in self._stacks.items()],
         }
 
-    # --- in the thread that samples ---
+    # --- two clocks ---
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        """The handler of the signal, in the sampled thread."""
+        if self._counting.acquire(blocking=False):  # else the thread is at it, and the next one gets this time too
+            try:
+                with contextlib.suppress(Exception):  # the sampled code must not get what goes wrong here
+                    self._sample(frame)
+            finally:
+                self._counting.release()
 
     def _run(self) -> None:
+        """The thread that looks at what waits."""
         own = threading.get_ident()
-        while not self._over.acquire(timeout=self._pause):
-            self._sample(own)
-            if self._last >= self._write_at:
-                self._write()
+        while not self._over.acquire(timeout=WAIT_INTERVAL_S if self._by_signal else 2 * INTERVAL_S):
+            with self._counting:
+                frames = sys._current_frames()
+                if not self._by_signal:
+                    self._sample(frames.get(self._main))
+                elif not self._pass() or self._is_asleep():
+                    self._wait(frames.get(self._main))
+                for ident, frame in frames.items():
+                    if ident not in (self._main, own) and (spent := self._spent(ident)):
+                        self._count(1, frame, 0.0, spent)
+                if len(self._clocks) > len(frames):
+                    self._clocks = {ident: clock for ident, clock in self._clocks.items() if ident in frames}
+                del frames
+                if self._last >= self._write_at:
+                    self._write()
 
-    def _sample(self, own: int = 0) -> None:
-        frames = sys._current_frames()
-        now, place = time.perf_counter(), self._place()
-        elapsed, self._last = now - self._last, now
-        self._samples += 1
-        spent = self._spent(self._main)
-        if self._idle is not None:  # what is longer than the work since then was still waiting
-            waited = max(0.0, elapsed - max(spent, INTERVAL_S))
-            self._idle[0] += waited
-            elapsed -= waited
-        cell = self._count(place, 0, frames.get(self._main), elapsed, spent)
-        self._idle = cell if self._has_clocks and not spent else None
-        self._pause = INTERVAL_S if self._idle is None else min(2 * self._pause, _IDLE_INTERVAL_S)
-        for ident, frame in frames.items():
-            if ident not in (self._main, own):
-                spent = self._spent(ident)
-                if spent:
-                    self._count(place, 1, frame, 0.0, spent)
-        if len(self._clocks) > len(frames):
-            self._clocks = {ident: clock for ident, clock in self._clocks.items() if ident in frames}
+    def _pass(self) -> float:
+        """Let the time since the last look belong to the next sample; how much of it was on a processor."""
+        now, spent = time.perf_counter(), self._spent(self._main)
+        self._owed += now - self._last
+        self._worked += spent
+        self._last = now
+        return spent
 
-    def _count(self, place: int, beside: int, frame: FrameType | None, seconds: float, spent: float) -> list[float]:
-        key = (place, beside, *self._stack(frame))
+    def _sample(self, frame: FrameType | None) -> None:
+        """Count what is at work."""
+        self._pass()
+        self._count(0, frame, self._owed, self._worked)
+        self._owed = self._worked = 0.0
+
+    def _wait(self, frame: FrameType | None) -> None:
+        """Count what is waited in; time on a processor belongs to what comes next."""
+        waited = max(0.0, self._owed - self._worked)
+        self._count(0, frame, waited, 0.0)
+        self._owed -= waited
+
+    def _is_asleep(self) -> bool:
+        """Whether the sampled thread waits for something other than a processor."""
+        try:
+            with open(f"/proc/self/task/{int(self._clocks[self._main][0])}/stat", "rb", buffering=0) as file:
+                return file.read(512).rpartition(b")")[2].split()[0] in (b"S", b"D")
+        except (OSError, KeyError, IndexError):
+            return False
+
+    def _count(self, beside: int, frame: FrameType | None, seconds: float, spent: float) -> None:
+        self._samples += not beside
+        key = (self._place(), beside, *self._stack(frame))
         cell = self._stacks.get(key)
         if cell is None:
             if len(self._stacks) >= _MOST_STACKS:
@@ -146,11 +196,12 @@ class Sampler:
         cell[0] += seconds
         cell[1] += spent
         cell[2] += 1
-        return cell
 
     def _stack(self, frame: FrameType | None) -> list[int]:
         found: list[int] = []
         numbers = self._numbers
+        if frame is not None and frame.f_code.co_name == _NUMBA_RETURN:
+            frame = frame.f_back
         if frame is not None:
             site = (id(frame.f_code), frame.f_lasti)
             if site not in self._calls:
