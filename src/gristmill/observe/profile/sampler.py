@@ -68,6 +68,7 @@ class Sampler:
         self._samples = 0
         self._begun = self._last = self._write_at = 0.0
         self._owed = self._worked = 0.0  # seconds that belong to the next sample, and those on a processor
+        self._waited_in: list[float] | None = None  # the counts of the last wait, until something works
         self._counting = threading.Lock()
         self._over = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -164,15 +165,20 @@ class Sampler:
         return spent
 
     def _sample(self, frame: FrameType | None) -> None:
-        """Count what is at work."""
+        """Count what is at work; what is left of a wait before it belongs to the wait."""
         self._pass()
+        if self._waited_in is not None:
+            rest = min(WAIT_INTERVAL_S, max(0.0, self._owed - self._worked))  # more was lack of a processor
+            self._waited_in[0] += rest
+            self._owed -= rest
+            self._waited_in = None
         self._count(0, frame, self._owed, self._worked)
         self._owed = self._worked = 0.0
 
     def _wait(self, frame: FrameType | None) -> None:
         """Count what is waited in; time on a processor belongs to what comes next."""
         waited = max(0.0, self._owed - self._worked)
-        self._count(0, frame, waited, 0.0)
+        self._waited_in = self._count(0, frame, waited, 0.0)
         self._owed -= waited
 
     def _is_asleep(self) -> bool:
@@ -183,7 +189,7 @@ class Sampler:
         except (OSError, KeyError, IndexError):
             return False
 
-    def _count(self, beside: int, frame: FrameType | None, seconds: float, spent: float) -> None:
+    def _count(self, beside: int, frame: FrameType | None, seconds: float, spent: float) -> list[float]:
         self._samples += not beside
         key = (self._place(), beside, *self._stack(frame))
         cell = self._stacks.get(key)
@@ -196,6 +202,7 @@ class Sampler:
         cell[0] += seconds
         cell[1] += spent
         cell[2] += 1
+        return cell
 
     def _stack(self, frame: FrameType | None) -> list[int]:
         found: list[int] = []
