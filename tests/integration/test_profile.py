@@ -127,8 +127,8 @@ def test_shares_are_right_and_add_up(source: Path, tmp_path: Path, cpus: int) ->
     # The runner measures the calls of stages in its own way.
     busy = {stage.name: stage.busy_s for stage in result.report.stages}
     for stage in ("burns", "sleeps", kernels):
-        assert row(profile, stage).seconds == pytest.approx(busy[stage], rel=0.1, abs=0.15), stage
-    assert row(profile, "sleeps").seconds >= 0.95 * BATCHES * PER_BATCH_S
+        assert row(profile, stage).seconds == pytest.approx(busy[stage], rel=0.15, abs=0.2), stage
+    assert row(profile, "sleeps").seconds >= 0.9 * BATCHES * PER_BATCH_S
     assert part(profile, "sleeps", "waiting") > 0.9
     assert row(profile, "sleeps").processor_s < 0.3 * row(profile, "sleeps").seconds
     assert part(profile, "burns", "user") > 0.9

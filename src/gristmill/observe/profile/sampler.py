@@ -67,7 +67,11 @@ class Sampler:
         self._by_signal = False
         self._samples = 0
         self._begun = self._last = self._write_at = 0.0
-        self._owed = self._worked = 0.0  # seconds that belong to the next sample, and those on a processor
+        # Seconds that belong to the next sample; those of them on a processor, and those in want of one.
+        self._owed = self._worked = self._queued = 0.0
+        self._delayed = 0.0
+        self._schedule = -1
+        self._waited_in: list[float] | None = None  # the counts of the last wait, until something works
         self._counting = threading.Lock()
         self._over = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -78,6 +82,9 @@ class Sampler:
         native = threading.get_native_id()
         self._has_clocks = _processor_s(native) is not None
         self._clocks[self._main] = [native, _processor_s(native) or 0.0]
+        with contextlib.suppress(OSError):
+            self._schedule = os.open(f"/proc/self/task/{native}/schedstat", os.O_RDONLY)
+        self._delayed = self._delay()
         self._begun = self._last = time.perf_counter()
         self._write_at = self._begun + _FIRST_WRITE_S
         self._switch = sys.getswitchinterval()
@@ -105,6 +112,8 @@ class Sampler:
             self._thread.join()
         sys.setswitchinterval(self._switch)
         self._sample(sys._getframe(1))
+        if self._schedule >= 0:
+            os.close(self._schedule)
         self._write()
 
     def snapshot(self) -> dict[str, Any]:
@@ -160,20 +169,35 @@ class Sampler:
         now, spent = time.perf_counter(), self._spent(self._main)
         self._owed += now - self._last
         self._worked += spent
+        delay = self._delay()
+        self._queued += delay - self._delayed
+        self._delayed = delay
         self._last = now
         return spent
 
     def _sample(self, frame: FrameType | None) -> None:
-        """Count what is at work."""
+        """Count what is at work; what is left of a wait before it belongs to the wait."""
         self._pass()
+        if self._waited_in is not None:
+            rest = max(0.0, self._owed - self._worked - self._queued)
+            self._waited_in[0] += rest
+            self._owed -= rest
+            self._waited_in = None
         self._count(0, frame, self._owed, self._worked)
-        self._owed = self._worked = 0.0
+        self._owed = self._worked = self._queued = 0.0
 
     def _wait(self, frame: FrameType | None) -> None:
         """Count what is waited in; time on a processor belongs to what comes next."""
-        waited = max(0.0, self._owed - self._worked)
-        self._count(0, frame, waited, 0.0)
+        waited = max(0.0, self._owed - self._worked - self._queued)
+        self._waited_in = self._count(0, frame, waited, 0.0)
         self._owed -= waited
+
+    def _delay(self) -> float:
+        """How long the sampled thread has waited for a processor, since it began; 0 where the system does not say."""
+        try:
+            return 0.0 if self._schedule < 0 else int(os.pread(self._schedule, 64, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return self._delayed
 
     def _is_asleep(self) -> bool:
         """Whether the sampled thread waits for something other than a processor."""
@@ -183,7 +207,7 @@ class Sampler:
         except (OSError, KeyError, IndexError):
             return False
 
-    def _count(self, beside: int, frame: FrameType | None, seconds: float, spent: float) -> None:
+    def _count(self, beside: int, frame: FrameType | None, seconds: float, spent: float) -> list[float]:
         self._samples += not beside
         key = (self._place(), beside, *self._stack(frame))
         cell = self._stacks.get(key)
@@ -196,6 +220,7 @@ class Sampler:
         cell[0] += seconds
         cell[1] += spent
         cell[2] += 1
+        return cell
 
     def _stack(self, frame: FrameType | None) -> list[int]:
         found: list[int] = []
