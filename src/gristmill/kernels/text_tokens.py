@@ -140,6 +140,8 @@ def block_tokens(data, at, end, pages, flags):
     if dashes:
         dashes &= (letters << ONE) & (letters >> np.uint64(3))
         starts |= dashes | (dashes << np.uint64(3))
+    # As many beginnings as ends, also in bytes that are not UTF-8.
+    starts = (starts | openings) & words
     return starts, ((starts & ~openings) >> ONE) | closings, size
 
 
