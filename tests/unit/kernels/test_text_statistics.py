@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gristmill.errors import UsageError
 from gristmill.kernels import ngrams, text_characters, text_lines, text_phrases, text_search, text_words
@@ -111,6 +112,27 @@ def test_phrases(texts: list[str | None]) -> None:
         assert row[text_phrases.SECOND_KIND] == ("lorem ipsum" in text.lower())
 
 
+@pytest.mark.parametrize("phrase", ["Terms of USE", "coo\u212aie policy", "Lorem ipsum"])
+def test_phrases_stand_anywhere_in_a_text_and_in_a_column(phrase: str) -> None:
+    compiled = text_phrases.compile_phrases(("terms of use", "cookie policy"), ("lorem ipsum",))
+    for before in range(70):
+        for after in (0, 1, 40):
+            text = "." * before + phrase + "." * after
+            texts = [text, text[:-1] if after == 0 else "rms", text]
+            column = text_column(texts)
+            counts = text_phrases.phrase_counts(column, _all(column), compiled)
+            for whole, row in zip(texts, counts, strict=True):
+                lowered = whole.lower()
+                assert row[text_phrases.N_PARAGRAPHS] == 1
+                assert row[text_phrases.MARKED_PARAGRAPHS] == ("terms of use" in lowered or "cookie policy" in lowered)
+                assert row[text_phrases.SECOND_KIND] == ("lorem ipsum" in lowered)
+
+
+def test_too_many_groups_of_phrases_are_refused() -> None:
+    with pytest.raises(ValueError, match="6 phrases share 6 groups"):
+        text_phrases.compile_phrases(("abc", "def", "ghi", "jkl", "mno", "pqr"))
+
+
 LENGTHS = (1, 2, 3, 4, 5, 10)
 
 
@@ -132,6 +154,35 @@ def test_given_ngrams_equal_those_of_our_own_splitting(texts: list[str | None]) 
     found = ngrams.ngram_counts(column, _all(column), top=(1, 2, 3), duplicate=(2, 5), words=_spans(split))
     assert np.array_equal(expected[0], found[0])
     assert np.array_equal(expected[1], found[1])
+
+
+@given(st.lists(plain.repetitive, min_size=1, max_size=3))
+@settings(max_examples=100)
+def test_ngrams_of_texts_that_repeat_themselves(texts: list[str]) -> None:
+    column = text_column(texts)
+    both = ngrams.ngram_counts(column, _all(column), top=LENGTHS, duplicate=LENGTHS)
+    from_two = ngrams.ngram_counts(column, _all(column), top=LENGTHS[1:], duplicate=LENGTHS[1:])
+    for text, most, again in zip(texts, *both, strict=True):
+        assert most.tolist() == [plain.top_ngram_chars(text, n) for n in LENGTHS]
+        assert again.tolist() == [plain.duplicate_ngram_chars(text, n) for n in LENGTHS]
+    assert np.array_equal(both[0][:, 1:], from_two[0])
+    assert np.array_equal(both[1][:, 1:], from_two[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ("a" * 90 + " ") * 60 + "a" * 91,  # nearly the whole n-gram stands at every place
+        "xof the of them of the",  # within other words
+        "a b\na b a  b",  # not joined by single spaces
+        "to be or not to be " * 3 + "to be",
+    ],
+)
+def test_the_most_frequent_ngram_is_deleted_wherever_it_stands(text: str) -> None:
+    for before in ("", "." * 31 + " "):  # the end of the column lies elsewhere in a block
+        column = text_column([before + text])
+        top, _ = ngrams.ngram_counts(column, _all(column), top=(1, 2, 3, 4))
+        assert top[0].tolist() == [plain.top_ngram_chars(before + text, n) for n in (1, 2, 3, 4)]
 
 
 def test_long_words_that_share_their_first_bytes_are_told_apart() -> None:

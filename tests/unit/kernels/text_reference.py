@@ -36,6 +36,12 @@ texts = st.one_of(
     st.text(characters, max_size=200),
     st.lists(st.sampled_from(["a", "b", "ab", " ", " ", "\n"]), max_size=150).map("".join),
 )
+vocabulary = [
+    f"{word}{number}" for number in range(4) for word in ("a", "of", "abcdefgh", "a-word-beyond-16-bytes-", "é")
+]
+repetitive = st.lists(  # runs of words that come again, in whole, in part and with another end
+    st.tuples(st.integers(0, 19), st.integers(1, 14)), min_size=1, max_size=12
+).map(lambda runs: " ".join(" ".join((vocabulary * 2)[begin : begin + length]) for begin, length in runs))
 columns = st.lists(st.one_of(st.none(), texts), max_size=8)
 
 

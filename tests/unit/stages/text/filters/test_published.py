@@ -20,6 +20,7 @@ from gristmill.stages.text.filters.published import (
     GopherQualityFilter,
     GopherRepetitionFilter,
 )
+from gristmill.stages.text.filters.statistics import JOINED_NGRAM, WEIGHED_NGRAM, TextStatistics
 from tests.unit.kernels import text_reference as plain
 
 TERMINAL = {chr(p) for start, end in decode_ranges(TERMINAL_RANGES) for p in range(start, end)}
@@ -170,6 +171,26 @@ def test_joined_ngrams(text: str) -> None:
     alive = np.ones(1, dtype=np.bool_)
     found = joined_duplicates(text_tokens.token_spans(column, alive), alive, (1, 2, 3, 5, 10))
     assert found[0].tolist() == [_joined(_words(text), n) for n in (1, 2, 3, 5, 10)]
+
+
+@given(plain.repetitive)
+def test_joined_ngrams_of_texts_that_repeat_themselves(text: str) -> None:
+    column = text_column([text, text.replace(" ", "-")])
+    alive = np.ones(2, dtype=np.bool_)
+    found = joined_duplicates(text_tokens.token_spans(column, alive), alive, (10, 5, 6, 7, 8, 9))
+    for row in range(2):
+        assert found[row].tolist() == [_joined(_words(column.text(row)), n) for n in (10, 5, 6, 7, 8, 9)]
+
+
+def test_repeated_ngrams_wait_for_the_rules_before_them() -> None:
+    wanted = [statistic for rule in GopherRepetitionFilter().rules for statistic in rule.needs()]
+    most = [statistic for statistic in wanted if statistic.group == WEIGHED_NGRAM]
+    repeated = next(statistic for statistic in wanted if statistic.group == JOINED_NGRAM)
+    statistics = TextStatistics(text_column(["again and again " * 20, "one two three four five"]), wanted)
+    statistics.require(most[:1], statistics.alive)
+    assert statistics[most[-1]][1] == len("one two three four")  # every length in one pass
+    with pytest.raises(KeyError):
+        statistics[repeated]
 
 
 def test_gopher_quality_reasons() -> None:
