@@ -8,12 +8,11 @@ import time
 import uuid
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gristmill.backends.base import UNKNOWN_GPU_GB, BaseExecutor, Capacity, gpu_names, parse_config
 from gristmill.backends.local import SMALL_INPUT
 from gristmill.backends.local.config import LocalConfig
-from gristmill.backends.local.state import SegmentState, State
 from gristmill.backends.plan import ExecutionPlan, Segment
 from gristmill.errors import PlanningError
 from gristmill.execution.driver import Work
@@ -22,6 +21,9 @@ from gristmill.figures import format_size
 from gristmill.observe.memory import available_memory, cpu_count, gpu_memory_gb, measure_tree
 from gristmill.pipeline.user_code import is_user_module
 from gristmill.stages.base import FusedStage, ProcessingStage
+
+if TYPE_CHECKING:
+    from gristmill.backends.local.state import State
 
 _SERVER_BYTES = 110 << 20
 _WORKER_BYTES = 70 << 20
@@ -126,6 +128,8 @@ class LocalExecutor(BaseExecutor):
         return max(1.0, float(int(cpu_count() * self.settings.cpu_allocation_percentage + 0.5)))
 
     def _state(self, plan: ExecutionPlan) -> State:
+        from gristmill.backends.local.state import SegmentState, State
+
         settings = self.settings
         budget = self._budget(plan)
         cpus = self._cpus()
