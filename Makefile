@@ -49,10 +49,11 @@ define make_venv
 	@test -x $(1)/bin/python || { echo "Making $(1)"; $(PYTHON) -m venv $(1); }
 endef
 
+# --no-compile: Python compiles what it imports, a fifth of what pip would compile.
 $(CORE_STAMP): pyproject.toml constraints.txt
 	$(call make_venv,$(VENV))
 	@echo "Installing gristmill into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e .
+	@$(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt -e .
 	@touch $@
 
 $(TEST_STAMP): pyproject.toml constraints.txt
