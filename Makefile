@@ -145,6 +145,7 @@ bench: $(TEST_STAMP)
 wheel: $(CORE_STAMP)
 	$(BIN)/python -m tools.build_kernels
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+	@rm -r src/gristmill/kernels/compiled  # a checkout compiles for itself
 
 clean:
 	rm -rf $(VENV) $(CORE_VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/gristmill/kernels/compiled

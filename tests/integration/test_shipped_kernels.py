@@ -126,6 +126,7 @@ def test_code_is_used_only_where_it_fits(site: Path) -> None:
     assert run(site, ONE, "import llvmlite; llvmlite.__version__ += '.1'") == COMPILED
     assert run(site, ONE, "sys.abiflags = 'x'") == COMPILED
     assert run(site, ONE, "pass", NUMBA_CPU_NAME="x86-64") == COMPILED
+    assert run(site, ONE, "pass", NUMBA_BOUNDSCHECK="1") == COMPILED
     # Where other code has had numba compile for the processor at hand, what was shipped still runs.
     assert run(site, ONE, "import numba; numba.njit(lambda x: x)(1)") == LOADED
     with (site / "gristmill" / "kernels" / "vector_search.py").open("a") as source:
