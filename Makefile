@@ -49,10 +49,11 @@ define make_venv
 	@test -x $(1)/bin/python || { echo "Making $(1)"; $(PYTHON) -m venv $(1); }
 endef
 
+# --no-compile: Python compiles what it imports, a fifth of what pip would compile.
 $(CORE_STAMP): pyproject.toml constraints.txt
 	$(call make_venv,$(VENV))
 	@echo "Installing gristmill into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e .
+	@$(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt -e .
 	@touch $@
 
 $(TEST_STAMP): pyproject.toml constraints.txt
@@ -144,6 +145,7 @@ bench: $(TEST_STAMP)
 wheel: $(CORE_STAMP)
 	$(BIN)/python -m tools.build_kernels
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+	@rm -r src/gristmill/kernels/compiled  # a checkout compiles for itself
 
 clean:
 	rm -rf $(VENV) $(CORE_VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/gristmill/kernels/compiled

@@ -54,7 +54,7 @@ def collect(folder: Path, jobs: list[list[str]]) -> None:
         found = [path for path, header in by_name[name].files().items() if header["signature"] == signature]
         if not found:
             raise SystemExit(f"{name} ({signature}) is not in the cache. Can its folder be written to?")
-        shutil.copyfile(found[0], folder / found[0].name)
+        shutil.copyfile(found[0], folder / Path(found[0]).name)
 
 
 def _jobs(kernels: list[str] | None) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import importlib
+import os
 import pkgutil
 import shutil
 import tempfile
@@ -152,7 +153,7 @@ def signatures() -> dict[Call, set[str]]:
 
 def sizes() -> dict[str, int]:
     """The size of each kernel's code, by which one may guess how long it takes to compile."""
-    return {store.name: max((p.stat().st_size for p in store.files()), default=0) for store in stores.values()}
+    return {store.name: max(map(os.path.getsize, store.files()), default=0) for store in stores.values()}
 
 
 def main() -> None:

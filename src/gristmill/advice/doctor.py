@@ -24,7 +24,7 @@ _LEAST_FILES = 1024
 _LEAST_DISK = 5 * 10**9
 _LEAST_SHARED = 256 << 20
 _COMPILE_S = 45
-"""About how long compiling all kernels takes, once."""
+"""About how long compiling all kernels takes on one core."""
 EXTRAS = {
     "ray": ("ray", "running on a Ray cluster"),
     "xenna": ("cosmos_xenna", "running on Cosmos-Xenna"),
@@ -179,7 +179,7 @@ def _kernels() -> Iterator[Finding]:
     if not cold:
         yield Finding("kernels", OK, f"all {len(all_kernels)} compiled")
         return
-    seconds = max(1, round(_COMPILE_S * len(cold) / max(1, len(all_kernels))))
+    seconds = max(1, round(_COMPILE_S * len(cold) / max(1, len(all_kernels)) / cpu_count()))
     yield Finding(
         "kernels",
         OK if len(cold) < len(all_kernels) / 2 else WARN,

@@ -57,7 +57,8 @@ def names_in(stages: Iterable[Any]) -> set[str]:
     for stage in chain.from_iterable(getattr(one, "members", (one,)) for one in stages):
         names.add(type(stage).__name__)
         for value in vars(stage).values():
-            names |= {type(item).__name__ for item in (value if isinstance(value, list | tuple) else (value,))}
+            held = value.values() if isinstance(value, dict) else value
+            names |= {type(item).__name__ for item in (held if isinstance(value, list | tuple | dict) else (value,))}
     return {name for name in names if not name.islower()}
 
 

@@ -40,11 +40,14 @@ from gristmill.kernels.processor import choose_level
 
 SHIPPED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compiled")
 SUFFIX = ".kernel"
+_OPTIONS = ("NUMBA_BOUNDSCHECK", "NUMBA_DEBUGINFO", "NUMBA_LOOP_VECTORIZE", "NUMBA_OPT", "NUMBA_SLP_VECTORIZE")
 VERSIONS = (
     f"numba {numba.__version__}",
     f"llvmlite {llvmlite.__version__}",
     f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}",
+    *(f"{name}={os.environ[name]}" for name in _OPTIONS if name in os.environ),
 )
+"""What code must be made with to be used here, besides its sources and the level."""
 LEVEL = choose_level()
 use_runtime()
 
@@ -118,15 +121,16 @@ class CodeStore:
         """What there is code for, as text; of all that can be written as text."""
         return [header["signature"] for header in self.files().values() if header["signature"] is not None]
 
-    def files(self) -> dict[Path, dict[str, Any]]:
-        """What can be loaded, with what is written at the head of each file."""
+    def files(self) -> dict[str, dict[str, Any]]:
+        """The paths of what can be loaded, each with what is written at its head."""
         found = {}
         for folder, target in (*_PLACES, (self.folder, self.dispatcher.targetctx.codegen().magic_tuple())):
-            for path in Path(folder).glob(f"{self.name}-*{SUFFIX}"):
-                with contextlib.suppress(OSError, ValueError, LookupError, TypeError), path.open("rb") as opened:
-                    _, header = opened.readline(), json.loads(opened.readline())
-                    if header["key"][2:] == [self.sources, *VERSIONS, *target]:
-                        found[path] = header
+            with contextlib.suppress(OSError):
+                for file in os.listdir(folder):
+                    if file.startswith(f"{self.name}-") and file.endswith(SUFFIX):
+                        header = _header(os.path.join(folder, file))
+                        if header.get("key", [])[2:] == [self.sources, *VERSIONS, *target]:
+                            found[os.path.join(folder, file)] = header
         return found
 
     # --- what is compiled here ---
@@ -159,3 +163,14 @@ class CodeStore:
         with contextlib.suppress(OSError):  # no room: the next process compiles it again
             part.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
             part.replace(part.with_name(file))
+
+
+def _header(path: str) -> dict[str, Any]:
+    """What is written at the head of a file; nothing if it is damaged."""
+    try:
+        with open(path, "rb") as opened:
+            opened.readline()
+            found = json.loads(opened.readline())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

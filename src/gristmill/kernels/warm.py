@@ -25,11 +25,6 @@ def load_cached() -> int:
     return loaded
 
 
-def all_cached() -> bool:
-    """Whether the cache on disk has something of every kernel that this process imported."""
-    return all(stores[kernel].signatures() for kernel in _unloaded())
-
-
 def _unloaded() -> list[Any]:
     """The imported kernels of which nothing is in memory yet."""
     return [kernel for kernel in all_kernels if not kernel.signatures]

@@ -8,6 +8,7 @@ Noll and Vo 1991).
 
 from __future__ import annotations
 
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from gristmill.kernels.byte_masks import DIGITS, WHITE, WIDE, byte_masks, leading_zeros
 from gristmill.kernels.compiler import leaf, routine
 from gristmill.kernels.machine import bit_count, load8, trailing_zeros
 from gristmill.kernels.utf8 import ALL, ONE, ZERO, decode, flags_of, load_part
@@ -41,50 +43,7 @@ _LONG = 8
 LANES = 8
 """How many hashes are worked on at once."""
 _EIGHT = ir.VectorType(ir.IntType(64), LANES)
-
-
-@intrinsic
-def ascii_masks(typing: Any, data: Any, index: Any) -> Any:
-    """Four masks with a bit for each of the `WINDOW` bytes from `data[index]` on, all of which must be there.
-
-    They say what is a letter, a digit or an underscore; an underscore; white space; not ASCII.
-    """
-    vector = ir.VectorType(ir.IntType(8), WINDOW)
-
-    def splat(value: int) -> ir.Constant:
-        return ir.Constant(vector, [value] * WINDOW)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        place = builder.bitcast(builder.gep(array.data, [args[1]]), vector.as_pointer())
-        block = builder.load(place, align=1)
-
-        def among(values: Any, first: int, count: int) -> Any:
-            return builder.icmp_unsigned("<", builder.sub(values, splat(first)), splat(count))
-
-        def mask(flags: Any) -> Any:
-            return builder.bitcast(flags, ir.IntType(WINDOW))
-
-        letters = among(builder.or_(block, splat(0x20)), ord("a"), 26)
-        low = builder.icmp_unsigned("==", block, splat(ord("_")))
-        words = builder.or_(builder.or_(letters, among(block, ord("0"), 10)), low)
-        blank = builder.icmp_unsigned("==", block, splat(0x20))
-        blank = builder.or_(blank, builder.or_(among(block, 0x09, 5), among(block, 0x1C, 4)))
-        high = builder.icmp_signed("<", block, splat(0))
-        masks = [mask(words), mask(low), mask(blank), mask(high)]
-        return context.make_tuple(builder, signature.return_type, masks)
-
-    return types.UniTuple(types.uint64, 4)(data, types.int64), generate
-
-
-@intrinsic
-def leading_zeros(typing: Any, value: Any) -> Any:
-    """How many zero bits lie above the highest set bit (64 for zero)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
+_masks = byte_masks(ascii_letters.encode() + DIGITS + b"_", b"_", WHITE, WIDE)
 
 
 @leaf
@@ -164,7 +123,7 @@ def word_block(data, end, pages, codes, tokens, first, heads, longs, state):
         taken = 0
         stop_at = end
         if at + WINDOW <= size:
-            words, low, blank, high = ascii_masks(data, at)
+            words, low, blank, high = _masks(data, at, size)
             # Other characters and an underscore that no word has before it are not looked at here.
             stop = high | (low & ~(words << ONE))
             inside = (stop & (~stop + ONE)) - ONE

@@ -65,3 +65,34 @@ def test_one_process_has_kernels_compiled_and_others_leave_it_to_it(tmp_path: Pa
     assert done.stdout.splitlines() == ["2 0 [0, 0]", "[True]"], done.stderr
     names = [path.name.partition("-")[0] for path in tmp_path.rglob("*.kernel")]
     assert sorted(names) == ["union_find.settle", "vector_search.chain_ends"]
+
+
+WAIT = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from gristmill.kernels import store
+from gristmill.kernels.vector_search import chain_ends
+
+folder, compile_now = Path(sys.argv[1]), store.compile_now
+
+def counted(*arguments):
+    with (folder / "compiled").open("a") as file:
+        file.write("once\\n")
+    time.sleep(0.5)
+    return compile_now(*arguments)
+
+store.compile_now = counted
+(folder / f"ready-{sys.argv[2]}").touch()
+while len(list(folder.glob("ready-*"))) < 3:
+    time.sleep(0.01)
+print(chain_ends(np.array([0, 0, 1])).tolist())
+"""
+
+
+def test_a_kernel_is_compiled_by_one_process_while_others_wait_for_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    commands = [[sys.executable, "-c", WAIT, str(tmp_path), number] for number in "123"]
+    begun = [subprocess.Popen(one, env=environment, stdout=subprocess.PIPE, text=True) for one in commands]
+    assert [process.communicate()[0] for process in begun] == ["[0, 0, 0]\n"] * 3
+    assert (tmp_path / "compiled").read_text() == "once\n"

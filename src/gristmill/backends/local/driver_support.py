@@ -28,9 +28,9 @@ _SHARE = 0.05
 
 def compile_missing_kernels(plan: ExecutionPlan) -> None:
     """Compile here, once, what workers would otherwise compile each for itself."""
-    from gristmill.kernels.warm import all_cached
+    from gristmill.kernels.ahead import missing, names_in
 
-    cached = all_cached()
+    cached = not missing(names_in([stage for segment in plan.segments for stage in segment.stages]))
     for segment in plan.segments:
         for stage in segment.stages:
             members = stage.members if isinstance(stage, FusedStage) else (stage,)
