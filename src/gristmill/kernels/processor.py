@@ -38,13 +38,17 @@ def level_of(architecture: str, features: Mapping[str, bool]) -> str | None:
 def choose_level() -> tuple[str, ...] | None:
     """Have numba compile for the level of this processor; returns what code that comes compiled must be made for.
 
-    `NUMBA_CPU_NAME` is the user's own choice and stays. Where a function was compiled before the first kernel is
-    imported, numba has begun to compile for the processor at hand and goes on; what comes compiled is used even so.
+    `NUMBA_CPU_NAME` is the user's own choice and stays; a level there means its own features and no others. Where a
+    function was compiled before the first kernel is imported, numba has begun to compile for the processor at hand and
+    goes on; what comes compiled is used even so.
     """
     triple = llvm.get_process_triple()
+    architecture = triple.partition("-")[0]
     name: str | None = numba.config.CPU_NAME
     if name is None and sys.platform.startswith("linux"):
-        name = level_of(triple.partition("-")[0], llvm.get_host_cpu_features())
-        if name is not None and not is_target_chosen():
-            numba.config.CPU_NAME, numba.config.CPU_FEATURES = name, ""
-    return None if name is None else (triple, name, "")
+        name = level_of(architecture, llvm.get_host_cpu_features())
+    if name is None or name not in LEVELS.get(architecture, ()) or numba.config.CPU_FEATURES:
+        return None
+    if not is_target_chosen():
+        numba.config.CPU_NAME, numba.config.CPU_FEATURES = name, ""
+    return triple, name, ""

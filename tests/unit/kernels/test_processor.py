@@ -29,7 +29,9 @@ def test_older_and_other_processors_have_no_level() -> None:
 
 
 def chosen(before: str = "", **variables: str) -> str:
-    code = f"{before}\nimport gristmill.kernels.store as store, numba\nprint(numba.config.CPU_NAME, store.LEVEL[1])"
+    code = (
+        f"{before}\nfrom gristmill.kernels.store import LEVEL, numba\nprint(numba.config.CPU_NAME, LEVEL and LEVEL[1])"
+    )
     environment = {**os.environ, **variables}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
@@ -41,6 +43,8 @@ def test_the_choice_of_the_user_and_of_earlier_code_stays() -> None:
     name, level = chosen().split()
     assert name == level
     assert chosen(NUMBA_CPU_NAME="x86-64-v2") == "x86-64-v2 x86-64-v2\n"
+    assert chosen(NUMBA_CPU_NAME="x86-64") == "x86-64 None\n"
+    assert chosen(NUMBA_CPU_NAME="x86-64-v2", NUMBA_CPU_FEATURES="+avx") == "x86-64-v2 None\n"
     # What comes compiled can be used even so.
     assert chosen("import numba; numba.njit(lambda x: x)(1)") == f"None {level}\n"
 
