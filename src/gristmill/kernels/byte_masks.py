@@ -117,6 +117,8 @@ def with_wide_spaces(data, at, end, spaces, maybe):
     while maybe:
         bit = trailing_zeros(maybe)
         maybe &= maybe - ONE
+        if data[at + bit] == 0xE3 and at + bit + 1 < end and data[at + bit + 1] != 0x80:
+            continue  # kana, of which a page may be full
         width = space_width(data, at + bit, end)
         if bit + width <= 64:
             spaces |= ((ONE << np.uint64(width)) - ONE) << np.uint64(bit)
@@ -134,13 +136,20 @@ def whole_words(at, end, spaces):
     return 64 - leading_zeros(spaces)
 
 
+_space_masks = byte_masks(WHITE, MAYBE_WHITE)
+
+
 @routine
 def long_word_end(data, at, end):
     """Where the word ends that begins at `at` and is longer than a block."""
-    at += BLOCK - 2  # white space may begin here that the block has not in full
-    while at < end and not space_width(data, at, end):
-        at += 1
-    return at
+    while True:
+        at += BLOCK - 2  # white space may begin here that the block has not in full
+        if at >= end:
+            return end
+        spaces, maybe = _space_masks(data, at, end)
+        spaces = with_wide_spaces(data, at, end, spaces, maybe)
+        if spaces:
+            return at + trailing_zeros(spaces)
 
 
 @leaf

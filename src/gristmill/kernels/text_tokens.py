@@ -182,6 +182,12 @@ def _tokenize_word(data, begin, end, pages, flags, starts, ends, count):
     joined = False
     at = begin
     while at < end:
+        if at == core and not joins:
+            starts[count] = core
+            ends[count] = core_end
+            count += 1
+            at = core_end
+            continue
         point, width = decode(data, at)
         after = at + width
         if at < core or at >= core_end:
