@@ -7,7 +7,7 @@ compared with those letters, and with whole phrases only where they stand.
 from __future__ import annotations
 
 import math
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -49,36 +49,31 @@ def compile_phrases(*kinds: tuple[str, ...]) -> Phrases:
 
     Phrases hold no newline and do not end in i: "İ" becomes an i with a dot above in lower case, not taken for one.
     """
-    phrases = [phrase for kind in kinds for phrase in kind]
+    phrases = list(chain.from_iterable(kinds))
     groups: dict[str, list[int]] = {}
     anchors = []
     for number, phrase in enumerate(phrases):
-        triples = [phrase[at : at + 3] for at in range(len(phrase) - 2)]
-        known = [triple for triple in triples if triple in groups]
-        chosen = known[0] if known else min(triples, key=_commonness)
+        triples = list(map("".join, zip(phrase, phrase[1:], phrase[2:], strict=False)))
+        chosen = next(filter(groups.__contains__, triples), None) or min(triples, key=_commonness)
         groups.setdefault(chosen, []).append(number)
         anchors.append(triples.index(chosen))
     if len(groups) > _GROUPS:
         raise ValueError(f"{len(phrases)} phrases share {len(groups)} groups of three letters; at most {_GROUPS} fit.")
-    searched = (list(groups) * _GROUPS)[:_GROUPS]  # again where there are fewer
+    searched = "".join((list(groups) * _GROUPS)[:_GROUPS])  # again where there are fewer
+    letters = np.frombuffer(searched.encode("ascii"), dtype=np.uint8).reshape(-1, 3) | np.uint8(_CASE)
     return Phrases(
-        np.array([_folded(triple) for triple in searched], dtype=np.int64),
+        letters.astype(np.int64) @ np.array([1, 1 << 8, 1 << 16]),
         np.cumsum([0, *map(len, groups.values())], dtype=np.int64),
         np.array(list(chain.from_iterable(groups.values())), dtype=np.int64),
         np.frombuffer("".join(phrases).encode("ascii"), dtype=np.uint8).copy(),
         np.cumsum([0, *map(len, phrases)], dtype=np.int64),
         np.array(anchors, dtype=np.int64),
-        np.array([1 << number for number, kind in enumerate(kinds) for _ in kind], dtype=np.int64),
+        np.repeat(1 << np.arange(len(kinds)), list(map(len, kinds))),
     )
 
 
 def _commonness(triple: str) -> int:
-    return math.prod(_FREQUENCY.get(character, 1000) for character in triple)
-
-
-def _folded(triple: str) -> int:
-    """Three letters as one number, in the case that is compared."""
-    return int.from_bytes(bytes(ord(character) | _CASE for character in triple), "little")
+    return math.prod(map(_FREQUENCY.get, triple, repeat(1000)))
 
 
 @leaf

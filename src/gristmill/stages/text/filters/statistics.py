@@ -114,9 +114,13 @@ WEIGHED_NGRAM = "weighed_ngram"
 """Characters of the most frequent n-gram times how often it occurs."""
 JOINED_NGRAM = "joined_ngram"
 """Characters of n-grams that occurred before, by their letters alone, each counted whole."""
-_NGRAM_PASSES = ((TOP_NGRAM, DUPLICATE_NGRAM), (WEIGHED_NGRAM,), (JOINED_NGRAM,))
-"""What is found in one pass; the others wait until they are asked for, when fewer documents may be left."""
-_NGRAMS = sum(_NGRAM_PASSES, ())
+_NGRAMS = {
+    TOP_NGRAM: (TOP_NGRAM, DUPLICATE_NGRAM),
+    DUPLICATE_NGRAM: (TOP_NGRAM, DUPLICATE_NGRAM),
+    WEIGHED_NGRAM: (WEIGHED_NGRAM,),
+    JOINED_NGRAM: (JOINED_NGRAM,),
+}
+"""By group of n-grams, what one pass finds; the others wait until they are asked for, when fewer documents are left."""
 
 N_CHARS = Statistic(CHARACTERS, text_characters.N_CHARS)
 PLAIN_CHARS = Statistic(CHARACTERS, text_characters.PLAIN_CHARS)
@@ -251,7 +255,7 @@ class TextStatistics:
     def _compute_ngrams(self, statistic: Statistic, missing: Mask) -> dict[_Key, Integers]:
         """Find n-grams of every length that is wanted at once: each length builds on the one before."""
         splitter = statistic.splitter
-        shared = next(groups for groups in _NGRAM_PASSES if statistic.group in groups)
+        shared = _NGRAMS[statistic.group]
         sizes: dict[str, tuple[int, ...]] = dict.fromkeys(_NGRAMS, ())
         for other in sorted({statistic, *self._wanted}):
             pending = other == statistic or (other.group, other.n, splitter) not in self._done
