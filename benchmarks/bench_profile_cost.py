@@ -2,9 +2,9 @@
 
     python benchmarks/bench_profile_cost.py [--rounds 5] [--megabytes 300]
 
-Processor time is that of the command and of all it started. Samples are taken by the clock, so that on a busy machine,
-where a run takes longer than its processor time, there are more of them and the ratio says little. The share below it
-holds there too: what the thread that samples takes for each sample, times the samples of a second.
+Processor time is that of the command and of all it started. Waits are looked at by the clock, so that on a busy
+machine, where a run takes longer than its processor time, there are more such looks and the ratio says little. The
+share below it is what samples take, as measured, at full speed: on a quiet machine both should agree.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -24,31 +26,47 @@ from bench_monitor_cost import _SUBREAPER, processor_seconds
 from engine_runs import make_files
 from foundation_inputs import save
 from gristmill.backends.local import LocalExecutor
-from gristmill.observe.profile.sampler import INTERVAL_S, Sampler
+from gristmill.observe.profile.sampler import INTERVAL_S, WAIT_INTERVAL_S, Sampler
 from gristmill.recipes import load_recipe
 
 
 def sampler_share(folder: Path) -> dict[str, float]:
-    """What the thread that samples takes in a run in this process."""
-    spent: list[float] = []
-    taken: list[int] = []
-    sample = Sampler._run
+    """What samples take in a run in this process: by the signal, and by the thread that looks at what waits."""
+    spent, number = {"signal": 0.0, "thread": 0.0}, {"signal": 0, "thread": 0}
+    by_signal, in_thread, look = Sampler._interrupted, Sampler._run, Sampler._pass
 
-    def timed(sampler: Sampler) -> None:
-        sample(sampler)
-        spent.append(time.thread_time())
-        taken.append(sampler._samples)
+    def interrupted(sampler: Sampler, signal: int, frame: FrameType | None) -> None:
+        begun = time.thread_time()
+        by_signal(sampler, signal, frame)
+        spent["signal"] += time.thread_time() - begun
+        number["signal"] += 1
 
-    Sampler._run = timed  # type: ignore[method-assign]
+    def run(sampler: Sampler) -> None:
+        in_thread(sampler)
+        spent["thread"] += time.thread_time()
+
+    def passed(sampler: Sampler) -> float:
+        number["thread"] += threading.current_thread() is not threading.main_thread()
+        return look(sampler)
+
+    patched = {"_interrupted": interrupted, "_run": run, "_pass": passed}
+    before = {name: getattr(Sampler, name) for name in patched}
+    for name, function in patched.items():
+        setattr(Sampler, name, function)
     places = {"input_path": str(folder / "in"), "output_path": str(folder / "share")}
     try:
         load_recipe("english", variables=places).pipeline().run(
             LocalExecutor(config={"num_cpus": 0}), progress=False, profile=True
         )
     finally:
-        Sampler._run = sample  # type: ignore[method-assign]
-    each = spent[0] / taken[0]
-    return {"microseconds_per_sample": round(1e6 * each, 1), "share_of_one_processor": round(each / INTERVAL_S, 5)}
+        for name, function in before.items():
+            setattr(Sampler, name, function)
+    each = {kind: spent[kind] / max(1, number[kind]) for kind in spent}
+    return {
+        "microseconds_per_signal": round(1e6 * each["signal"], 1),
+        "microseconds_per_look": round(1e6 * each["thread"], 1),
+        "share_of_one_processor": round(each["signal"] / INTERVAL_S + each["thread"] / WAIT_INTERVAL_S, 5),
+    }
 
 
 def main() -> None:

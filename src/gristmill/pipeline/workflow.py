@@ -27,7 +27,7 @@ class WorkflowRunResult:
     workflow_name: str
     pipeline_tasks: dict[str, list[Task[Any]]] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
-    profile: Profile | None = None
+    profile: Profile | None = field(default=None, init=False)
     """Where the time went, of a run with `profile=True`."""
 
     def add_pipeline_tasks(self, pipeline_name: str, tasks: list[Task[Any]] | None) -> None:

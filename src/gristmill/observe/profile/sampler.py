@@ -1,8 +1,8 @@
 """Samples what this process is doing and counts the stacks.
 
-Two clocks do it. The kernel interrupts the process (SIGPROF) for every 5 ms of processor time; Python looks at the
+Two clocks do it. The kernel interrupts the process (SIGPROF) for every 10 ms of processor time; Python looks at the
 signal as soon as it can, which is at once in Python code, and at the end of a call in compiled code: what was running
-gets the sample either way. A thread looks every 20 ms whether the sampled thread is asleep, and counts what it waits
+gets the sample either way. A thread looks every 40 ms whether the sampled thread is asleep, and counts what it waits
 in. The thread alone would not do: it must wait for the interpreter, which it gets mostly when compiled code or a wait
 gives it up, and so overlooks Python code in between. Where the signal cannot be had, it is better than nothing.
 
@@ -25,9 +25,9 @@ import orjson
 
 from gristmill.observe.profile.call_site import called_frame
 
-INTERVAL_S = 0.005
+INTERVAL_S = 0.01
 """Processor time between two samples of what works."""
-WAIT_INTERVAL_S = 0.02
+WAIT_INTERVAL_S = 0.04
 """Time between two looks at what waits."""
 _SWITCH_S = 0.0005
 """How long the thread waits for the interpreter before it asks, where it samples alone."""
@@ -148,7 +148,7 @@ class Sampler:
     def _run(self) -> None:
         """The thread that looks at what waits."""
         own = threading.get_ident()
-        while not self._over.acquire(timeout=WAIT_INTERVAL_S if self._by_signal else 2 * INTERVAL_S):
+        while not self._over.acquire(timeout=WAIT_INTERVAL_S if self._by_signal else INTERVAL_S):
             with self._counting:
                 frames = sys._current_frames()
                 if not self._by_signal:
