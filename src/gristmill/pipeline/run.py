@@ -104,15 +104,13 @@ class RunReport:
 
 
 class RunResult(list[Task[Any]]):
-    """The tasks that came out of the last stage, in source order, with the report on the run.
+    """The tasks that came out of the last stage, in source order, with the report on the run and its profile, if asked.
 
-    With a writer these are the committed files of each partition, with what its stages cost (in runs of up to 10,000
-    partitions; the report has the sums of all).
+    With a writer these are the committed files of each partition, in runs of up to 10,000 with what its stages cost.
     """
 
     _repr_html_ = notebook.of_result
     profile: Profile | None = None
-    """Where the time went, of a run with `profile=True`."""
 
     def __init__(self, tasks: Iterable[Task[Any]], report: RunReport) -> None:
         super().__init__(tasks)
@@ -439,9 +437,8 @@ def announced_compilation(events: EventStream, plan: ExecutionPlan) -> Iterator[
 def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
     """The plan in words: input, segments with their stages, resources and workers, output and what of it is done."""
     prepared = prepare(pipeline, chosen, None, options)
-    plan = prepared.plan
+    plan, partitions = prepared.plan, prepared.partitions
     capacity = chosen.capacity()
-    partitions = prepared.partitions
     size = sum(piece.size for partition in partitions for piece in partition.ranges if piece.whole)
     size += sum(piece.end - piece.start for p in partitions for piece in p.ranges if not piece.whole and piece.end > 0)
     there = f"{_counted(capacity.cpus, 'CPU')}, {_counted(capacity.gpus, 'GPU')}"
