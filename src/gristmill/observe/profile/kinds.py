@@ -37,12 +37,12 @@ _WRITERS = (
     "execution/partition_output.py", "ledger/record/",
 )  # fmt: skip
 _READERS = ("storage/", "stages/text/io/reader/")
-_STARTERS = ("kernels/compiler.py", "kernels/numba_internals.py", "kernels/warm.py")
+_STARTERS = tuple(f"kernels/{name}.py" for name in ("ahead", "compiler", "numba_internals", "store", "warm"))
 _STARTING = {
     ("gristmill/execution/runner.py", "set_up_node"),
     ("gristmill/execution/runner.py", "SegmentRunner.setup"),
     ("gristmill/backends/local/worker.py", "_prepared"),
-    ("gristmill/backends/local/executor.py", "_compile_missing_kernels"),
+    ("gristmill/backends/local/driver_support.py", "compile_missing_kernels"),
     ("gristmill/backends/local/fork_server.py", "start_server"),
     ("gristmill/backends/local/fork_server.py", "start_worker"),
 }
