@@ -15,9 +15,10 @@ def load_cached() -> int:
     The tables of characters that some of them look into are made too.
     """
     loaded = 0
-    for module, tables in (("unicode_classes", "class_tables"), ("shingles", "word_tables")):
-        if f"gristmill.kernels.{module}" in sys.modules:
-            getattr(sys.modules[f"gristmill.kernels.{module}"], tables)()
+    for name, tables in (("unicode_classes", "class_tables"), ("shingles", "word_tables")):
+        module = sys.modules.get(f"gristmill.kernels.{name}")
+        if module is not None:
+            getattr(module, tables)()
     for kernel in _unloaded():
         for signature in stores[kernel].signatures():
             kernel.compile(parsed(signature))
