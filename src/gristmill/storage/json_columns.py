@@ -11,7 +11,6 @@ import base64
 import json
 import re
 import sys
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from gristmill.errors import UsageError
 from gristmill.kernels import json_scan, json_values, json_write
 from gristmill.kernels.json_values import ESCAPED, FALSE, FLOAT, INTEGER, MISSING, NULL, STRING, TRUE
 from gristmill.kernels.machine import BLOCK
+from gristmill.storage.block_memory import room_for
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -34,10 +34,6 @@ Flags = npt.NDArray[np.bool_]
 
 NO_BYTES: Bytes = np.empty(0, np.uint8)
 
-_rooms: list[Bytes] = []
-_lock = threading.Lock()
-_LEAST_ROOM, _MOST_ROOM, _MOST_ROOMS = 4 << 20, 32 << 20, 4
-_UNUSED = 2  # The list and whoever counts.
 _EXACT_FLOAT_DIGITS = 15
 _MAX_LEVELS = 64  # Of a nested Arrow type; what is deeper stays JSON.
 _LONG_INTEGER = re.compile(rb"[0-9]{16}")
@@ -77,27 +73,6 @@ def packed(pieces: Sequence[bytes]) -> tuple[Bytes, Integers]:
     offsets = np.zeros(len(pieces) + 1, np.int64)
     np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
     return np.frombuffer(b"".join(pieces), np.uint8).copy(), offsets
-
-
-def room_for(nbytes: int) -> Bytes:
-    """So many bytes, uninitialised: those of a block in memory that an earlier block no longer needs.
-
-    Left to itself, the allocator puts small things that stay into the gaps that blocks leave behind, so that the next
-    block needs new memory. What is handed out is a view, and free again when nobody refers to its base but this module.
-    """
-    if not _LEAST_ROOM <= nbytes <= _MOST_ROOM:
-        return np.empty(nbytes, np.uint8)
-    with _lock:
-        free = [at for at in range(len(_rooms)) if sys.getrefcount(_rooms[at]) == _UNUSED]
-        for at in free:
-            if len(_rooms[at]) >= nbytes:
-                return _rooms[at][:nbytes]
-        if free:
-            del _rooms[free[0]]
-        room = np.empty(-(-nbytes // _LEAST_ROOM) * _LEAST_ROOM, np.uint8)
-        if len(_rooms) < _MOST_ROOMS:
-            _rooms.append(room)
-        return room[:nbytes]
 
 
 def string_parts(array: pa.Array) -> tuple[Bytes, Integers, Bytes]:

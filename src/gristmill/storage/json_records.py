@@ -7,7 +7,7 @@ keys, a key that is missing rather than null) is lost on the way through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any
 
@@ -40,7 +40,6 @@ from gristmill.storage.json_columns import (
 )
 
 # So much stays in the processor's cache between being put together and being written.
-_PIECE_BYTES = 1 << 19
 _CAUSES = {
     json_values.MALFORMED: "malformed_json",
     json_values.NOT_AN_OBJECT: "not_an_object",
@@ -433,40 +432,3 @@ class JsonRecords:
         field = self._fields[name]
         lengths = np.where(field.kinds == MISSING, -1, field.ends - field.starts)
         return Pieces(self.buffer, field.starts + self.buffer.ctypes.data, lengths)
-
-
-class RecordLines:
-    """Records that are written as they came, piece by piece: what `JsonRecords.encode` gives, without holding it.
-
-    Attributes:
-        records: The records.
-        nbytes: The size of all lines.
-    """
-
-    __slots__ = ("nbytes", "records")
-
-    def __init__(self, records: JsonRecords) -> None:
-        self.records = records
-        self.nbytes = records.nbytes + len(records)
-
-    def __iter__(self) -> Iterator[Bytes]:
-        """Whole lines, valid until the next ones; none are copied where the records are neighbours in their buffer."""
-        buffer, starts, ends = self.records.buffer, self.records.starts, self.records.ends
-        if (
-            len(starts)
-            and ends[-1] < len(buffer)
-            and (starts[1:] - ends[:-1] == 1).all()
-            and (buffer[ends] == 10).all()
-        ):
-            yield buffer[starts[0] : ends[-1] + 1]
-            return
-        sizes = np.cumsum(ends - starts + 1)
-        out, first = NO_BYTES, 0
-        while first < len(starts):
-            done = int(sizes[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(sizes, done + _PIECE_BYTES, "right")))
-            if len(out) < sizes[last - 1] - done:
-                out = np.empty(max(_PIECE_BYTES, int(sizes[last - 1]) - done), np.uint8)
-            used = json_write.gather(buffer.ctypes.data, starts[first:last], ends[first:last], ord("\n"), out)
-            yield out[:used]
-            first = last

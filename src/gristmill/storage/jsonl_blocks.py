@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from gristmill.errors import UsageError
 from gristmill.figures import format_size
+from gristmill.storage.block_memory import room_for
 from gristmill.storage.compression import SALVAGE_HINT, ByteSource, DamagedArchiveError, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import HEAD_BYTES, codec_of, mismatch, recognise
-from gristmill.storage.json_columns import room_for
 from gristmill.storage.partitions import (
     MAX_RAW_BYTES,
     BadRecord,
@@ -318,7 +318,9 @@ class _FileReader:
                     self._damage = None  # met again behind what was read
                     source = ArraySource(source, buffer[:filled].copy(), path=self._part.path)
                     filled, ended = self._fill(source, buffer, 0)
-                elif kind not in (None, "jsonl", "json_array") and (ended or len(head) == HEAD_BYTES):
+                elif kind not in (None, "jsonl", "json_array") and (
+                    len(head) == HEAD_BYTES or (ended and self._part.whole)
+                ):
                     # Planning did not look at this file. None of its lines is a record.
                     size = max(self._part.size, filled)
                     problem = str(mismatch(self._part.path, kind, "jsonl"))

@@ -5,17 +5,61 @@ Because members stand alone, parts written separately and joined by copying have
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.errors import UsageError
 from gristmill.storage.atomic import AtomicFile, WrittenFile
 from gristmill.storage.compression import compress_member, open_raw
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import codec_of
-from gristmill.storage.json_records import RecordLines
+
+if TYPE_CHECKING:
+    from gristmill.storage.json_records import JsonRecords
+
+_PIECE_BYTES = 1 << 19
+
+
+class RecordLines:
+    """Records that are written as they came, piece by piece: what `JsonRecords.encode` gives, without holding it.
+
+    Attributes:
+        records: The records.
+        nbytes: The size of all lines.
+    """
+
+    __slots__ = ("nbytes", "records")
+
+    def __init__(self, records: JsonRecords) -> None:
+        self.records = records
+        self.nbytes = records.nbytes + len(records)
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Whole lines, valid until the next ones; none are copied where the records are neighbours in their buffer."""
+        buffer, starts, ends = self.records.buffer, self.records.starts, self.records.ends
+        if (
+            len(starts)
+            and ends[-1] < len(buffer)
+            and (starts[1:] - ends[:-1] == 1).all()
+            and (buffer[ends] == 10).all()
+        ):
+            yield buffer[starts[0] : ends[-1] + 1]
+            return
+        from gristmill.kernels import json_write
+
+        sizes = np.cumsum(ends - starts + 1)
+        out, first = np.empty(0, np.uint8), 0
+        while first < len(starts):
+            done = int(sizes[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(sizes, done + _PIECE_BYTES, "right")))
+            if len(out) < sizes[last - 1] - done:
+                out = np.empty(max(_PIECE_BYTES, int(sizes[last - 1]) - done), np.uint8)
+            used = json_write.gather(buffer.ctypes.data, starts[first:last], ends[first:last], ord("\n"), out)
+            yield out[:used]
+            first = last
 
 
 class JsonlSink:

@@ -22,7 +22,8 @@ from gristmill.errors import MissingColumnError, did_you_mean
 from gristmill.storage.schemas import JSON_KEY, JSON_VALUE, is_json_field
 
 if TYPE_CHECKING:
-    from gristmill.storage.json_records import JsonRecords, RecordLines
+    from gristmill.storage.json_records import JsonRecords
+    from gristmill.storage.jsonl_sink import RecordLines
 
 Array: TypeAlias = "pa.Array | pa.ChunkedArray"
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -391,7 +392,7 @@ class RecordColumns(Columns):
     def jsonl_lines(self, fields: Sequence[str] | None = None) -> npt.NDArray[np.uint8] | RecordLines:
         untouched = fields is None and not self._changed
         if untouched and (self._names is None or set(self._names).issuperset(self._records.keys())):
-            from gristmill.storage.json_records import RecordLines
+            from gristmill.storage.jsonl_sink import RecordLines
 
             return RecordLines(self._records)
         return self.encode_jsonl(fields)

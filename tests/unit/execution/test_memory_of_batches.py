@@ -14,7 +14,7 @@ from gristmill.observe.memory import forget_code
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
-from gristmill.storage import json_columns
+from gristmill.storage import block_memory
 from gristmill.tasks import DocumentBatch
 from tests.unit.pipeline.jobs import here
 
@@ -62,25 +62,25 @@ def test_nothing_is_held_of_a_batch_when_the_next_one_is_worked_on(tmp_path: Pat
 
 
 def test_the_memory_of_a_block_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_columns, "_rooms", [])
-    size = json_columns._LEAST_ROOM + 10
-    one = json_columns.room_for(size)
-    other = json_columns.room_for(size)
+    monkeypatch.setattr(block_memory, "_rooms", [])
+    size = block_memory._LEAST_ROOM + 10
+    one = block_memory.room_for(size)
+    other = block_memory.room_for(size)
     assert (len(one), len(other)) == (size, size)
     assert not np.shares_memory(one, other)
     one[:] = 1
     part, address = one[5:9], one.ctypes.data
     del one
-    assert json_columns.room_for(size).ctypes.data != address  # a part of it is still in use
+    assert block_memory.room_for(size).ctypes.data != address  # a part of it is still in use
     assert part.tolist() == [1, 1, 1, 1]
     del part
-    assert json_columns.room_for(size - 5).ctypes.data == address
-    rooms = [json_columns.room_for(size) for _ in range(9)]
+    assert block_memory.room_for(size - 5).ctypes.data == address
+    rooms = [block_memory.room_for(size) for _ in range(9)]
     assert len({room.ctypes.data for room in rooms}) == 9
     del rooms, other
-    larger = json_columns.room_for(3 * size)
+    larger = block_memory.room_for(3 * size)
     assert len(larger) == 3 * size
-    assert len(json_columns._rooms) <= json_columns._MOST_ROOMS
+    assert len(block_memory._rooms) <= block_memory._MOST_ROOMS
 
 
 def test_code_that_was_given_back_is_there_when_it_is_needed() -> None:

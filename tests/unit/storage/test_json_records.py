@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import UsageError
-from gristmill.storage.json_records import JsonRecords, RecordLines
+from gristmill.storage.json_records import JsonRecords
+from gristmill.storage.jsonl_sink import RecordLines
 from tests.unit.kernels import json_reference as reference
 
 NAMES = ["a", "b", "text", "é", "", "k" * 40]
@@ -247,7 +248,7 @@ def test_untouched_lines_are_written_from_the_buffer_they_were_read_into(monkeyp
     (piece,) = RecordLines(records)
     assert np.shares_memory(piece, buffer)
     assert piece.tobytes() == buffer.tobytes()
-    monkeypatch.setattr("gristmill.storage.json_records._PIECE_BYTES", 20)
+    monkeypatch.setattr("gristmill.storage.jsonl_sink._PIECE_BYTES", 20)
     for chosen in ([1, 2], [0, 2], [1, 0], [0, 2, 4, 5, 8], []):
         lines = RecordLines(records.take(np.array(chosen, np.int64)))
         pieces = [piece.tobytes() for piece in lines]

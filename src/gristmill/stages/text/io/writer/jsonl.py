@@ -12,8 +12,7 @@ from gristmill.errors import UsageError
 from gristmill.stages.source_sink import BaseWriter, Mode, PartFile
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.formats import codec_of, format_of
-from gristmill.storage.json_records import RecordLines
-from gristmill.storage.jsonl_sink import JsonlSink, concatenate_jsonl
+from gristmill.storage.jsonl_sink import JsonlSink, RecordLines, concatenate_jsonl
 from gristmill.tasks.document import DocumentBatch
 
 _SUFFIXES = {None: "", "none": "", "gzip": ".gz", "gz": ".gz", "zstd": ".zst", "zst": ".zst", "bz2": ".bz2"}

@@ -1,0 +1,35 @@
+"""Memory of blocks that is used again for later ones."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+_rooms: list[npt.NDArray[np.uint8]] = []
+_lock = threading.Lock()
+_LEAST_ROOM, _MOST_ROOM, _MOST_ROOMS = 4 << 20, 32 << 20, 4
+_UNUSED = 2  # The list and whoever counts.
+
+
+def room_for(nbytes: int) -> npt.NDArray[np.uint8]:
+    """So many bytes, uninitialised: those of a block in memory that an earlier block no longer needs.
+
+    Left to itself, the allocator puts small things that stay into the gaps that blocks leave behind, so that the next
+    block needs new memory. What is handed out is a view, and free again when nobody refers to its base but this module.
+    """
+    if not _LEAST_ROOM <= nbytes <= _MOST_ROOM:
+        return np.empty(nbytes, np.uint8)
+    with _lock:
+        free = [at for at in range(len(_rooms)) if sys.getrefcount(_rooms[at]) == _UNUSED]
+        for at in free:
+            if len(_rooms[at]) >= nbytes:
+                return _rooms[at][:nbytes]
+        if free:
+            del _rooms[free[0]]
+        room = np.empty(-(-nbytes // _LEAST_ROOM) * _LEAST_ROOM, np.uint8)
+        if len(_rooms) < _MOST_ROOMS:
+            _rooms.append(room)
+        return room[:nbytes]
