@@ -71,7 +71,7 @@ class Versions:
         source = self.folder / ("few" if few else "in")
         places = {
             "IN": f"{source}/*.jsonl", "FEW": f"{self.folder}/few/*.jsonl", "PARQUET": f"{self.folder}/parquet",
-            "OUT": str(output), "COPY": str(self.folder / "copy.py"),
+            "OUT": str(output), "COPY": str(self.folder / "read_and_write.py"),
         }  # fmt: skip
         return [sys.executable, *(places.get(word, word) for word in PATHS[path])]
 
@@ -158,7 +158,7 @@ def make_inputs(corpus: Path, folder: Path) -> dict[str, float]:
 
     for name in ("in", "few", "parquet"):
         (folder / name).mkdir()
-    (folder / "copy.py").write_text(COPY)
+    (folder / "read_and_write.py").write_text(COPY)
     files = sorted(corpus.glob("corpus-*.jsonl"))
     if not files:
         raise SystemExit(f"{corpus} holds no corpus-*.jsonl. Make it with ../shared/data/build_corpus.py.")
@@ -189,14 +189,14 @@ def main() -> None:
         revision = ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"]
         result[name] = subprocess.run(revision, check=True, capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory(dir=options.corpus.parent) as place:
-        result["input"] = make_inputs(options.corpus, Path(place))
+        size = make_inputs(options.corpus, Path(place))
         versions = Versions(trees, Path(place), options.rounds)
         for path in PATHS:
             if path in options.only:
-                result[path] = versions.compare(path)
+                result[path] = {**size, **versions.compare(path)}
                 print(path, result[path]["speedup"], "same" if result[path]["same"] else "", flush=True)
         if "memory" in options.only:
-            result["peak_mb"] = {name: versions.peak_megabytes(name) for name in trees}
+            result["peak_mb"] = {**size} | {name: versions.peak_megabytes(name) for name in trees}
     save("hot_paths", result)
 
 

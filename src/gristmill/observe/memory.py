@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ __all__ = [
     "available_memory",
     "cpu_count",
     "descendants",
-    "forget_code",
     "gpu_devices",
     "gpu_memory_gb",
     "measure_tree",
@@ -62,28 +60,6 @@ def measure_tree(pids: Iterable[int]) -> MemorySample:
         if held is not None:
             per_pid[pid] = held
     return MemorySample(sum(per_pid.values()), per_pid)
-
-
-def forget_code(library: str) -> None:
-    """Give back the memory into which this process has mapped the code and the constants of a library.
-
-    They count as ours as long as they are mapped, although the kernel can take them back at any time. What is needed
-    again comes from its cache of files: right for a library that has done its work.
-
-    Args:
-        library: How the name of its file begins.
-    """
-    try:
-        with open("/proc/self/maps") as file:
-            mappings = [line.split(maxsplit=5) for line in file if f"/{library}" in line]
-        system = ctypes.CDLL(None)
-    except OSError:
-        return
-    for (place, rights, *_), (_, rights_behind, *_) in pairwise(mappings):
-        # What lies before writable data was written to when the library was loaded, and is nowhere but here.
-        if rights in ("r-xp", "r--p") and "w" not in rights_behind:
-            begin, end = (int(address, 16) for address in place.split("-"))
-            system.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
 
 
 def descendants(pid: int) -> list[int]:
@@ -273,8 +249,6 @@ def gpu_devices(library: str = _NVML) -> list[GpuDevice]:
 
     `library` is what comes with the driver (NVML).
     """
-    import ctypes
-
     try:
         nvml = ctypes.CDLL(library)
     except OSError:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from gristmill.observe.memory import forget_code
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
@@ -81,22 +80,3 @@ def test_the_memory_of_a_block_serves_the_next_one(monkeypatch: pytest.MonkeyPat
     larger = block_memory.room_for(3 * size)
     assert len(larger) == 3 * size
     assert len(block_memory._rooms) <= block_memory._MOST_ROOMS
-
-
-def test_code_that_was_given_back_is_there_when_it_is_needed() -> None:
-    import numba
-
-    def mapped() -> int:
-        found, inside = 0, False
-        for line in Path("/proc/self/smaps").read_text().splitlines():
-            if "-" in line.split(maxsplit=1)[0]:
-                inside = "/libllvmlite" in line
-            elif inside and line.startswith("Rss:"):
-                found += int(line.split()[1])
-        return found
-
-    before = mapped()
-    forget_code("libllvmlite")
-    assert mapped() < before / 4
-    assert numba.njit(lambda number: number * 3)(14) == 42
-    forget_code("no library of this name")

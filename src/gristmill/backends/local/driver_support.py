@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.backends.local.fork_server import COMPILER
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import TaskEnd
 from gristmill.observe.events import EventStream
-from gristmill.observe.memory import descendants, forget_code, measure_tree
+from gristmill.observe.memory import descendants, measure_tree
 from gristmill.stages.base import FusedStage
 
 _PERIOD_S = 0.25
@@ -128,7 +127,6 @@ class MemoryMonitor:
         self._over.set()
 
     def _measure(self) -> None:
-        forget_code(COMPILER)  # kernels are loaded and run by the workers
         pause = 0.0
         while not self._over.wait(pause):
             begun = time.monotonic()

@@ -32,8 +32,6 @@ from gristmill.errors import WorkerError
 from gristmill.observe.memory import OutOfMemoryCounter, process_start_time
 
 PRELOAD_VARIABLE = "GRISTMILL_PRELOAD"
-COMPILER = "libllvmlite"
-"""The library that loads kernels, whose code is larger than everything else that is mapped."""
 LOST = "lost with the process it was forked from"
 """Why a worker ended when its fork server did, which says nothing about the worker."""
 

@@ -24,9 +24,9 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 
-from gristmill.backends.local.fork_server import COMPILER, PRELOAD_VARIABLE, WORKER_NAME, end_with_parent, set_variables
+from gristmill.backends.local.fork_server import PRELOAD_VARIABLE, WORKER_NAME, end_with_parent, set_variables
 from gristmill.execution.late_imports import defer_imports
-from gristmill.observe.memory import forget_code, process_start_time
+from gristmill.observe.memory import process_start_time
 
 # Heavy packages first; what does not exist in this installation is skipped.
 EVERY_WORKER: tuple[str, ...] = (
@@ -149,7 +149,6 @@ def _become_server(text: str) -> None:
     # The interpreter warns about any thread at a fork; the one there may be has been waited for.
     warnings.filterwarnings("ignore", r".*fork\(\)", DeprecationWarning)
     set_variables(settings["restore"])
-    forget_code(COMPILER)  # it has loaded the kernels
     # What lives now is shared with every worker as long as nobody writes to it: the collector must not.
     gc.freeze()
     gc.enable()
