@@ -27,9 +27,14 @@ def limit_sentence(error: BaseException) -> str | None:
     if (
         isinstance(error, MemoryError)
         or number == errno.ENOMEM
-        or (isinstance(error, ImportError) and any(words in str(error) for words in _MEMORY_WORDS))
+        or (isinstance(error, ImportError | OSError) and any(words in _told(error) for words in _MEMORY_WORDS))
     ):
         allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
         bound = "" if allowed == resource.RLIM_INFINITY else f" of address space ({format_size(allowed)}, ulimit -v)"
         return f"Out of memory{bound}: {error}. Raise the limit, or use fewer workers and a smaller blocksize."
     return None
+
+
+def _told(error: BaseException) -> str:
+    """What an error says, with the one that it was raised from: llvmlite has advice of its own in front of it."""
+    return f"{error} {error.__cause__ or error.__context__ or ''}"

@@ -342,7 +342,9 @@ class _FileReader:
                     yield block
                     del block
             offset += complete
-            tail = buffer[complete:filled].copy()
+            tail = buffer[complete:filled]
+            if complete:  # a line that fills the buffer is not copied
+                tail = tail.copy()
             del buffer, newlines  # the next block takes their memory
             if ended:
                 if self._damage is not None:
@@ -353,6 +355,7 @@ class _FileReader:
             else:
                 buffer = self._with_room(tail)
                 used = scanned = len(tail)
+            del tail
         if self._bad:
             yield self._empty_block()
 
