@@ -46,7 +46,7 @@ from gristmill.kernels import (
     vector_search,
 )
 from gristmill.kernels.compiler import all_kernels
-from gristmill.kernels.machine import WIDTH
+from gristmill.kernels.machine import BLOCK, WIDTH
 from gristmill.kernels.text_column import TextColumn, word_spans
 from gristmill.kernels.unicode_classes import CODE_POINTS
 from gristmill.stages.text.filters import fasttext_model
@@ -227,10 +227,11 @@ def _clean(given: Given) -> None:
 
 def _scan_records(given: Given) -> None:
     base, size = given.data.ctypes.data, len(given.data)
+    json_scan.find_newlines(base, size // 3, size, guarded(np.zeros(size, np.int64), writeable=True))
     starts, ends = given.spans
     names = [b"text", b"a", "é".encode()]
     firsts, lasts, kinds, status, _ = json_scan.scan_records(base, size, starts, ends, names)
-    room = int(np.maximum(lasts - firsts, 0).sum(axis=1).max(initial=0)) + WIDTH
+    room = int(np.maximum(lasts - firsts, 0).sum(axis=1).max(initial=0)) + BLOCK
     for name in range(len(names)):
         out = guarded(np.zeros(room, np.uint8), writeable=True)
         spans = guarded(firsts[name], writeable=True), guarded(lasts[name], writeable=True)
@@ -241,7 +242,7 @@ def _scan_records(given: Given) -> None:
     total = int((ends - starts).sum())
     starts, ends = guarded(starts, writeable=True), guarded(ends, writeable=True)
     dropped = guarded(np.frombuffer(b"textid", np.uint8), writeable=True), guarded(np.array([0, 4, 6]), writeable=True)
-    out = guarded(np.zeros(total + WIDTH, np.uint8), writeable=True)
+    out = guarded(np.zeros(total + BLOCK, np.uint8), writeable=True)
     filled = guarded(np.zeros(len(starts) + 1, np.int64), writeable=True)
     json_scan.drop_members(base, size, starts, ends, *dropped, out, filled)
     for separator in (-1, 10):

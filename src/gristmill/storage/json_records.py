@@ -39,7 +39,6 @@ from gristmill.storage.json_columns import (
     string_parts,
 )
 
-# So much stays in the processor's cache between being put together and being written.
 _CAUSES = {
     json_values.MALFORMED: "malformed_json",
     json_values.NOT_AN_OBJECT: "not_an_object",

@@ -20,6 +20,7 @@ from gristmill.storage.formats import codec_of
 if TYPE_CHECKING:
     from gristmill.storage.json_records import JsonRecords
 
+# So much stays in the processor's cache between being put together and being written.
 _PIECE_BYTES = 1 << 19
 
 
