@@ -34,6 +34,7 @@ from tests.outputs import record_of
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PER_BATCH_S = 0.12
+PER_THREAD_S = 0.5
 BATCHES = 6
 
 
@@ -62,10 +63,12 @@ class Sleeps(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class HasThreads(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Has threads that live much longer than it is between two looks: what they do after the last is not seen."""
+
     name = "has_threads"
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        threads = [threading.Thread(target=burn, args=(PER_BATCH_S,)) for _ in range(2)]
+        threads = [threading.Thread(target=burn, args=(PER_THREAD_S,)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -174,7 +177,7 @@ def test_a_killed_worker_leaves_what_it_did(tmp_path: Path) -> None:
 def test_threads_of_a_stage_count_beside_it(source: Path, tmp_path: Path) -> None:
     profile = run(source, tmp_path / "out", HasThreads(), cpus=1).profile
     assert part(profile, "has_threads", "waiting") > 0.8
-    assert row(profile, "has_threads").other_threads_s == pytest.approx(2 * BATCHES * PER_BATCH_S, rel=0.25)
+    assert row(profile, "has_threads").other_threads_s == pytest.approx(2 * BATCHES * PER_THREAD_S, rel=0.25)
 
 
 class FailsLate(Burns):
