@@ -51,7 +51,7 @@ def test_runs_on_ray_are_watched(prometheus: Prometheus, tmp_path: Path, executo
         pytest.importorskip("cosmos_xenna")
     begun = time.time()
     source, output = make_source(tmp_path / "in"), tmp_path / "out"
-    pipeline = make_pipeline(source, output, seconds=0.7)
+    pipeline = make_pipeline(source, output, seconds=1.5)
     pipeline.run(executor, metrics_port=0, progress=False, ignore_failures=True, error_budget=10)
     # Ray tells its own figures now and then, and not for every run.
     prometheus.wait_for("last_over_time(ray_node_mem_used[5m])")
