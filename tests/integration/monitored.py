@@ -32,11 +32,10 @@ ROWS = 40
 INTERVAL_S = 0.5
 
 
-class Slow(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Takes its time in workers of its own, and cannot bear some documents."""
+class Steady(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Takes its time beside the reader, so that the reader's workers are still there when Prometheus looks."""
 
-    name = "slow"
-    needs_own_worker = True
+    name = "steady"
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -48,10 +47,20 @@ class Slow(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], ["text"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        if any("unbearable" in text for text in task.to_pyarrow().column("text").to_pylist()):
-            raise ValueError("unbearable")
         time.sleep(self.seconds * task.num_items / ROWS)
         return task
+
+
+class Slow(Steady):
+    """Takes its time in workers of its own, and cannot bear some documents."""
+
+    name = "slow"
+    needs_own_worker = True
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if any("unbearable" in text for text in task.to_pyarrow().column("text").to_pylist()):
+            raise ValueError("unbearable")
+        return super().process(task)
 
 
 def make_source(folder: Path) -> Path:
@@ -68,7 +77,8 @@ def make_pipeline(source: Path, output: Path, *, seconds: float = 0.5) -> Pipeli
     """Reads, drops, takes its time and writes."""
     filters = ScoreFilter(WordCountFilter(min_words=4))
     reader = JsonlReader(str(source), files_per_partition=1)
-    return Pipeline("watched", stages=[reader, filters, Slow(seconds), JsonlWriter(str(output))])
+    stages = [reader, filters, Steady(seconds), Slow(seconds), JsonlWriter(str(output))]
+    return Pipeline("watched", stages=stages)
 
 
 class Prometheus:

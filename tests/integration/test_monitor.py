@@ -79,7 +79,7 @@ def test_every_panel_and_every_alert_has_something_to_show(
 ) -> None:
     begun = time.time()
     # Prometheus tells its own parts of a new target up to five seconds later.
-    _run(make_pipeline(source, tmp_path / "out", seconds=2.0), 2)
+    _run(make_pipeline(source, tmp_path / "out", seconds=1.5), 2)
     empty = []
     for place, expression in asked_expressions():
         found = prometheus.over(expression, begun)
@@ -95,7 +95,7 @@ def test_every_panel_and_every_alert_has_something_to_show(
     assert 0 < float(read[0]["values"][-1][1]) <= record["rows_read"] == FILES * ROWS
     memory = prometheus.over("max(gristmill_memory_bytes)", begun)[0]["values"]
     assert max(float(value) for _, value in memory) <= record["peak_memory_bytes"]
-    for segment in ("slow", "jsonl_reader+WordCountFilter"):
+    for segment in ("slow", "jsonl_reader+WordCountFilter+steady"):
         held = prometheus.over(f'gristmill_worker_memory_bytes{{segment="{segment}"}}', begun)
         assert held, f"no worker of {segment} in {prometheus.over('gristmill_worker_memory_bytes', begun)}"
         assert max(float(value) for one in held for _, value in one["values"]) > 1 << 20
@@ -106,7 +106,7 @@ def test_every_panel_and_every_alert_has_something_to_show(
 
 def test_a_run_in_one_process_is_watched_too(prometheus: Prometheus, source: Path, tmp_path: Path) -> None:
     begun = time.time()
-    _run(make_pipeline(source, tmp_path / "out", seconds=0.7), 0)
+    _run(make_pipeline(source, tmp_path / "out", seconds=0.4), 0)
     for name in ("documents_read_total", "stage_latency_seconds_bucket", "tasks_total", "dropped_total", "workers"):
         assert prometheus.over(f"gristmill_{name}", begun), name
 

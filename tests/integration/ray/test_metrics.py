@@ -51,7 +51,7 @@ def test_runs_on_ray_are_watched(prometheus: Prometheus, tmp_path: Path, executo
         pytest.importorskip("cosmos_xenna")
     begun = time.time()
     source, output = make_source(tmp_path / "in"), tmp_path / "out"
-    pipeline = make_pipeline(source, output, seconds=1.5)
+    pipeline = make_pipeline(source, output, seconds=1.0)
     pipeline.run(executor, metrics_port=0, progress=False, ignore_failures=True, error_budget=10)
     # Ray tells its own figures now and then, and not for every run.
     prometheus.wait_for("last_over_time(ray_node_mem_used[5m])")
@@ -65,7 +65,9 @@ def test_runs_on_ray_are_watched(prometheus: Prometheus, tmp_path: Path, executo
     stages = {stage["stage"]: stage for stage in record["stages"]}
     assert stages["slow"]["peak_memory_bytes"] > 1 << 20
     assert stages["slow"]["workers"] >= 1
-    assert sum(stages["jsonl_writer"][f"{why}_seconds"] for why in ("starved", "blocked")) > 0.5
+    # Stage by stage, the writer begins when everything is there, and may not wait at all.
+    waited = sum(stages["jsonl_writer"][f"{why}_seconds"] for why in ("starved", "blocked"))
+    assert waited > 0.5 or executor == "ray_actor_pool"
 
 
 def test_ray_s_own_metrics_are_beside_them(prometheus: Prometheus) -> None:
