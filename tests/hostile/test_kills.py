@@ -150,8 +150,9 @@ def delete_output(output: Path) -> str:
 
 
 def delete_record(output: Path) -> str:
-    delete_all(record_of(output))
-    return "staging|without a record"
+    record = record_of(output)
+    delete_all(record)
+    return f"{record.name}/|without a record"
 
 
 def delete_file(output: Path) -> str:
@@ -193,7 +194,7 @@ def test_output_harmed_during_the_run(mill: Mill, tmp_path: Path, harm: Callable
     said = ended(process)
     assert said.code == 1, said
     assert said.kind, said
-    assert any(words in said.err for words in named.split("|"))
+    assert any(words in said.err for words in named.split("|")), said
     completed(mill, output, "streaming")
     mill.check(output)
 

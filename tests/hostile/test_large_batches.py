@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from gristmill.kernels.hashing import hash_column
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.tasks import DocumentBatch
-from tests.hostile.attempt import FULL, attempt
+from tests.hostile.attempt import FULL, attempt, attempt_fresh
 from tests.hostile.test_slow_patterns import made
 
 pytestmark = pytest.mark.skipif(not FULL, reason="takes some GB of memory")
@@ -25,16 +26,25 @@ ROW = ("The quick brown fox jumps over the lazy dog, and the end of it is http:/
 ROWS = 2100
 BYTES = ROWS * len(ROW)
 FILTERS = ["WordCountFilter", "NonAlphaNumericFilter", "RepeatedLinesFilter", "RepeatingTopNGramsFilter", "UrlsFilter"]
+LAYOUTS = ["one chunk", "chunks of 32 bits"]
 MODIFIERS = ["UrlRemover", "NewlineNormalizer", "MarkdownRemover", "PiiRedactor"]
 
 
-@pytest.fixture(scope="module", params=["one chunk", "chunks of 32 bits"])
+@pytest.fixture(scope="module", params=LAYOUTS)
 def table(request: pytest.FixtureRequest) -> pa.Table:
     """The same text in every row: as one column with offsets of 64 bits, or as chunks whose offsets have 32."""
+    skip_without_memory()
+    return make_table(request.param)
+
+
+def skip_without_memory() -> None:
     if psutil.virtual_memory().available < 12 << 30:
         pytest.skip("less than 12 GB of memory are free")
+
+
+def make_table(layout: str) -> pa.Table:
     assert BYTES > 1 << 31
-    if request.param == "one chunk":
+    if layout == "one chunk":
         data = np.tile(np.frombuffer(ROW.encode(), np.uint8), ROWS)
         offsets = np.arange(ROWS + 1, dtype=np.int64) * len(ROW)
         text = pa.LargeStringArray.from_buffers(ROWS, pa.py_buffer(offsets), pa.py_buffer(data))
@@ -70,18 +80,23 @@ def test_filters_count_past_32_bits(table: pa.Table, name: str) -> None:
     check(work)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", MODIFIERS)
-def test_modifiers_write_past_32_bits(table: pa.Table, name: str) -> None:
+def test_modifiers_write_past_32_bits(layout: str, name: str) -> None:
     """2.2 GB of text in a batch, through modifiers: every row becomes what it becomes alone."""
+    skip_without_memory()
+    # In a new interpreter: in a forked one the threads of Polars that other tests have started would be missing.
+    outcome = attempt_fresh(__name__, "rows_changed", name, layout, seconds=600)
+    assert outcome == ("done", "0") or (outcome.kind == "raised" and "gristmill.errors." in outcome.detail), outcome
+
+
+def rows_changed(name: str, layout: str) -> int:
+    """How many of some rows of a large batch do not become what they become alone."""
+    resource.setrlimit(resource.RLIMIT_AS, (18 << 30, 18 << 30))
     stage = made(name)
-
-    def work() -> int:
-        # In this process too: it is forked, and the threads that Polars has started would be missing in it.
-        alone = stage.process(DocumentBatch(data=pa.table({"text": [ROW]}))).to_pyarrow().column("text")[0].as_py()
-        given = stage.process(DocumentBatch(data=table)).to_pyarrow().column("text")
-        return same_everywhere([given[row].as_py() for row in (0, 1, ROWS // 2, ROWS - 2, ROWS - 1)], alone)
-
-    check(work)
+    alone = stage.process(DocumentBatch(data=pa.table({"text": [ROW]}))).to_pyarrow().column("text")[0].as_py()
+    given = stage.process(DocumentBatch(data=make_table(layout))).to_pyarrow().column("text")
+    return same_everywhere([given[row].as_py() for row in (0, 1, ROWS // 2, ROWS - 2, ROWS - 1)], alone)
 
 
 def test_jsonl_is_written_past_32_bits(table: pa.Table) -> None:
