@@ -63,11 +63,16 @@ def names_in(stages: Iterable[Any]) -> set[str]:
 
 
 def missing(users: Collection[str]) -> list[Listed]:
-    """What the users need, is imported here and cannot be loaded yet."""
-    kernels = {stores[kernel].name: kernel for kernel in all_kernels}
-    wanted = [one for one in read_list() if one.kernel in kernels and not one.users.isdisjoint(users)]
-    there = {name: stores[kernels[name]].signatures() for name in {one.kernel for one in wanted}}
+    """What the users need and cannot be loaded yet, also for later steps of a workflow whose first one asks."""
+    wanted = [one for one in read_list() if not one.users.isdisjoint(users)]
+    there = {name: stores[_kernel(name)].signatures() for name in {one.kernel for one in wanted}}
     return [one for one in wanted if one.signature not in there[one.kernel]]
+
+
+def _kernel(name: str) -> Any:
+    """A kernel of the list, as `module.function`."""
+    module, _, function = name.partition(".")
+    return getattr(importlib.import_module(f"gristmill.kernels.{module}"), function)
 
 
 def compile_for(stages: Iterable[Any], *, processes: int) -> list[subprocess.Popen[bytes]]:
@@ -116,9 +121,8 @@ def compile_listed(jobs: Iterable[Sequence[str]]) -> None:
     for name, signature in jobs:
         if os.getppid() != parent:
             break  # nobody waits for it any more
-        module, _, function = name.partition(".")
         with contextlib.suppress(BlockingIOError):
-            getattr(importlib.import_module(f"gristmill.kernels.{module}"), function).compile(parsed(signature))
+            _kernel(name).compile(parsed(signature))
 
 
 if __name__ == "__main__":
