@@ -14,11 +14,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from gristmill.kernels.compiler import leaf, routine
-from gristmill.kernels.machine import bit_count, trailing_zeros
+from gristmill.kernels.machine import BLOCK, bit_count, leading_zeros, trailing_zeros
 from gristmill.kernels.numba_internals import raw_memcpy
 from gristmill.kernels.utf8 import ALL, ONE, space_width
-
-BLOCK = 64
 
 # Classes that more than one kernel asks for.
 WHITE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "  # ASCII white space of str.isspace
@@ -89,26 +87,6 @@ def _mask(builder: Any, block: Any, members: list[tuple[int, int]]) -> Any:
 
 def _splat(value: int) -> ir.Constant:
     return ir.Constant(_VECTOR, [value] * BLOCK)
-
-
-@intrinsic
-def leading_zeros(typing: Any, mask: Any) -> Any:
-    """How many zero bits lie above the highest set bit (64 for zero)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
-@intrinsic
-def reversed_bits(typing: Any, mask: Any) -> Any:
-    """The mask with its first bit as the last one."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitreverse(args[0])
-
-    return types.uint64(types.uint64), generate
 
 
 @leaf

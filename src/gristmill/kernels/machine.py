@@ -161,6 +161,26 @@ def trailing_zeros(typing: Any, value: Any) -> Any:
 
 
 @intrinsic
+def leading_zeros(typing: Any, value: Any) -> Any:
+    """How many zero bits lie above the highest set bit (64 for zero)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def reversed_bits(typing: Any, value: Any) -> Any:
+    """The number with its first bit as the last one."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitreverse(args[0])
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
 def bit_count(typing: Any, value: Any) -> Any:
     """How many bits of the number are set."""
 

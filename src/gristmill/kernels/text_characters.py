@@ -6,9 +6,9 @@ import string
 
 import numpy as np
 
-from gristmill.kernels.byte_masks import BLOCK, CONTINUATIONS, DIGITS, LEADS, LETTERS, byte_masks
+from gristmill.kernels.byte_masks import CONTINUATIONS, DIGITS, LEADS, LETTERS, byte_masks
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.machine import bit_count, trailing_zeros
+from gristmill.kernels.machine import BLOCK, bit_count, trailing_zeros
 from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
 from gristmill.kernels.utf8 import ONE, byte_table, decode, flags_of

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.kernels.byte_masks import BLOCK, byte_masks
+from gristmill.kernels.byte_masks import byte_masks
 from gristmill.kernels.compiler import kernel, routine
-from gristmill.kernels.machine import address_of, copy_bytes, trailing_zeros
+from gristmill.kernels.machine import BLOCK, address_of, copy_bytes, trailing_zeros
 from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn
 from gristmill.kernels.text_phrases import compile_phrases, kelvin_folded, phrase_kinds
 from gristmill.kernels.text_tokens import sentences, tokenize

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.byte_masks import BLOCK, byte_masks
+from gristmill.kernels.byte_masks import byte_masks
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.machine import trailing_zeros
+from gristmill.kernels.machine import BLOCK, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
 from gristmill.kernels.text_lines import count_newlines, room_for_pieces, unique_pieces
 from gristmill.kernels.unicode_classes import TERMINAL, class_tables

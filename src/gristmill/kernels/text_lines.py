@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.kernels.byte_masks import BLOCK, CONTINUATIONS, byte_masks
+from gristmill.kernels.byte_masks import CONTINUATIONS, byte_masks
 from gristmill.kernels.compiler import inlined, kernel, leaf, routine
-from gristmill.kernels.machine import bit_count, load8, trailing_zeros
+from gristmill.kernels.machine import BLOCK, bit_count, load8, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn
 from gristmill.kernels.utf8 import (
     HIGH_BITS,

@@ -21,13 +21,12 @@ from gristmill.kernels.byte_masks import (
     byte_masks,
     first_bits,
     long_word_end,
-    reversed_bits,
     whole_words,
     with_wide_spaces,
     write_places,
 )
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.machine import trailing_zeros
+from gristmill.kernels.machine import reversed_bits, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
 from gristmill.kernels.unicode_classes import ALNUM, ALPHA, PUNCTUATION, TERMINAL, class_tables
 from gristmill.kernels.utf8 import (

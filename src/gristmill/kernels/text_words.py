@@ -10,7 +10,6 @@ import string
 import numpy as np
 
 from gristmill.kernels.byte_masks import (
-    BLOCK,
     CONTINUATIONS,
     LETTERS,
     MAYBE_WHITE,
@@ -24,7 +23,7 @@ from gristmill.kernels.byte_masks import (
     write_places,
 )
 from gristmill.kernels.compiler import kernel, leaf, routine
-from gristmill.kernels.machine import bit_count, trailing_zeros
+from gristmill.kernels.machine import BLOCK, bit_count, trailing_zeros
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans
 from gristmill.kernels.unicode_classes import ALPHABETIC, class_tables
 from gristmill.kernels.utf8 import (

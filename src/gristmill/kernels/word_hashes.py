@@ -16,9 +16,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gristmill.kernels.byte_masks import DIGITS, WHITE, WIDE, byte_masks, leading_zeros
+from gristmill.kernels.byte_masks import DIGITS, WHITE, WIDE, byte_masks
 from gristmill.kernels.compiler import leaf, routine
-from gristmill.kernels.machine import bit_count, load8, trailing_zeros
+from gristmill.kernels.machine import bit_count, leading_zeros, load8, trailing_zeros
 from gristmill.kernels.utf8 import ALL, ONE, ZERO, decode, flags_of, load_part
 
 ALONE = np.uint32(1 << 30)

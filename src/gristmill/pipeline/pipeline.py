@@ -100,7 +100,8 @@ class Pipeline:
         output another one, and the place of the record.
         """
         from gristmill.backends.registry import as_executor
-        from gristmill.pipeline.run import Options, explain
+        from gristmill.pipeline.explanation import explain
+        from gristmill.pipeline.run import Options
 
         options = Options(
             id_field=id_field, url_field=url_field, scores=scores, record_path=record_path, salvage=salvage

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.kernels import text_layout, text_lines
-from gristmill.kernels.byte_masks import BLOCK, LETTERS, WHITE, WIDE, byte_masks, write_places
+from gristmill.kernels.byte_masks import LETTERS, WHITE, WIDE, byte_masks, write_places
 from gristmill.kernels.compiler import kernel
+from gristmill.kernels.machine import BLOCK
 from gristmill.kernels.text_column import text_column
 
 CLASSES = (WHITE, LETTERS, WIDE, b"\x00\x01", b"\xff")
