@@ -24,6 +24,7 @@ from gristmill.cli.main import (
     record_option,
 )
 from gristmill.errors import RecipeError
+from gristmill.storage.formats import FORMATS, RECORD_FORMATS
 
 if TYPE_CHECKING:
     from gristmill.backends.base import BaseExecutor
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXECUTOR_PREFIX = "executor."
-FILETYPES = ("jsonl", "parquet")
 DOCUMENT_OPTIONS = (
     "text_field", "input_filetype", "errors", "output_filetype", "compression", "limit", "sample", "seed"
 )  # fmt: skip
@@ -101,7 +101,7 @@ input_options = options(
     click.option("--text-field", metavar="NAME", help="Column that holds the text, for every stage that names none."),
     click.option(
         "--input-filetype",
-        type=click.Choice(FILETYPES),
+        type=click.Choice(list(FORMATS)),
         help="Read only files of this format [default: what is there].",
     ),
     click.option(
@@ -127,7 +127,7 @@ errors_option = click.option(
     "document as changed [default: quarantine].",
 )
 output_options = options(
-    click.option("--output-filetype", type=click.Choice(FILETYPES), help="Format to write [default: as read]."),
+    click.option("--output-filetype", type=click.Choice(RECORD_FORMATS), help="Format to write [default: as read]."),
     click.option(
         "--compression",
         type=click.Choice(["none", "gz", "gzip", "zst", "zstd", "bz2", "snappy", "lz4", "brotli"]),

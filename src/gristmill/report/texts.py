@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import ManifestEntry
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.partitions import BadRecord, FileRange, Partition
+
+if TYPE_CHECKING:
+    from gristmill.storage.parquet_blocks import TableBlock
 
 Place = tuple[str, int]
 """The partition and the row number of a document."""
@@ -95,7 +98,7 @@ class TextReader:
         options: StorageOptions,
     ) -> Iterator[tuple[int, Record]]:
         """The first documents of a partition, and those that are wanted, until the budget is spent."""
-        if any(".parquet" in part.relative.lower() for part in partition.ranges):
+        if any(part.reading or ".parquet" in part.relative.lower() for part in partition.ranges):
             yield from self._rows(partition, wanted, left_out, options)
             return
         from gristmill.storage.jsonl_blocks import read_blocks
@@ -127,14 +130,16 @@ class TextReader:
         options: StorageOptions,
     ) -> Iterator[tuple[int, Record]]:
         from gristmill.storage.parquet_blocks import read_parquet_blocks, unified_schema
+        from gristmill.storage.row_blocks import read_row_blocks
 
-        schema = unified_schema(partition.ranges, storage_options=options)
-        fields = [name for name in schema.names if name in (self.text_field, "id", *_LANGUAGES)]
         counted = 0
-        blocks = read_parquet_blocks(
+        read: Callable[..., Iterator[TableBlock]] = read_row_blocks
+        if not any(part.reading for part in partition.ranges):
+            schema = unified_schema(partition.ranges, storage_options=options)
+            fields = [name for name in schema.names if name in (self.text_field, "id", *_LANGUAGES)]
+            read = partial(read_parquet_blocks, schema=schema, fields=fields or None)
+        blocks = read(
             partition,
-            schema=schema,
-            fields=fields or None,
             block_bytes=_BLOCK_BYTES,
             max_record_bytes=_MAX_RECORD_BYTES,
             left_out=left_out,

@@ -24,12 +24,14 @@ from gristmill.storage.formats import Format
 from gristmill.storage.partitions import BadRecord, Partition
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
+from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gristmill.storage.parquet_blocks import TableBlock
     from gristmill.storage.selection import Selection
     from gristmill.storage.text_repair import Repair
 
@@ -142,6 +144,19 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
                 marks[places[repair.row]] = repair.marks
         for column, marks in by_column.items():
             batch.note_change(column, marks > 0, marks)
+
+    def batch_of(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
+        """Rows that were read, as a batch that knows their places."""
+        batch = DocumentBatch.from_columns(TableColumns(block.table), rows=block.rows, dataset_name=dataset_name)
+        if len(block.sources) == 1:
+            batch._metadata["source_file"] = block.sources[0][1].path
+        else:
+            batch._metadata["source_rows"] = [(first, file.path) for first, file in block.sources]
+        if block.repaired:
+            self.note_repairs(batch, block.repaired)
+        for bad in block.bad:
+            self.note_bad(batch, bad)
+        return batch
 
     def note_bad(self, batch: DocumentBatch, bad: BadRecord) -> None:
         """Quarantine what could not be read."""

@@ -161,6 +161,25 @@ def open_source(path: str, *, storage_options: StorageOptions = None) -> ByteSou
     return raw if codec == "none" else DecompressedSource(raw, codec, path=path)
 
 
+class SourceFileObject(io.RawIOBase):
+    """A source as a file that libraries read from; closing it closes the source."""
+
+    def __init__(self, source: ByteSource) -> None:
+        super().__init__()
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any, /) -> int:
+        return self._source.readinto(memoryview(target)) or 0
+
+    def close(self) -> None:
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+
 class DecompressedSource:
     """The content of a compressed stream, piece by piece.
 

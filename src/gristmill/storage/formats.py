@@ -7,14 +7,43 @@ import io
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["jsonl", "parquet"]
+Format = Literal["jsonl", "parquet", "arrow", "csv", "html", "text"]
+RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
+"""The formats of records that lie ready: what workflows read and every run can write."""
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
 
-EXTENSIONS: Mapping[Format, tuple[str, ...]] = {"jsonl": (".jsonl", ".json", ".ndjson"), "parquet": (".parquet",)}
-READERS: Mapping[Format, str] = {"jsonl": "JsonlReader", "parquet": "ParquetReader"}
-FORMAT_NAMES: Mapping[Format, str] = {"jsonl": "JSONL", "parquet": "Parquet"}
+
+@dataclass(frozen=True, slots=True)
+class FormatSpec:
+    """What is known of a format.
+
+    Attributes:
+        label: What people call it.
+        extensions: How names of such files end; a compression suffix may follow.
+        reader: The public class that reads it.
+        companion: Such files often lie beside data of another format, as a README does, and are not data then.
+        packed: Files are usually small and many, so that several make one partition unless asked otherwise.
+    """
+
+    label: str
+    extensions: tuple[str, ...]
+    reader: str
+    companion: bool = False
+    packed: bool = False
+
+
+FORMATS: Mapping[Format, FormatSpec] = {
+    "jsonl": FormatSpec("JSONL", (".jsonl", ".json", ".ndjson"), "JsonlReader"),
+    "parquet": FormatSpec("Parquet", (".parquet",), "ParquetReader"),
+    "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
+    "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
+    "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True),
+    "text": FormatSpec("text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True),
+}
+EXTENSIONS: Mapping[Format, tuple[str, ...]] = {name: spec.extensions for name, spec in FORMATS.items()}
 CODECS: Mapping[str, Codec] = {
     ".gz": "gz", ".zst": "zst", ".zstd": "zst", ".bz2": "bz2", ".xz": "xz", ".lzma": "xz",
 }  # fmt: skip
@@ -205,4 +234,4 @@ def mismatch(path: str, kind: str | None, format: Format) -> str | None:
         what, fix = _KINDS[kind]
         fix = f"Decompress it first. {fix}" if codec != "none" and "{path" in fix else fix
     fix = fix.format(path=shlex.quote(path), suffix=path[path.rfind(".") :])
-    return f"{path} cannot be read as {FORMAT_NAMES[format]}: it is {what}. {fix}."
+    return f"{path} cannot be read as {FORMATS[format].label}: it is {what}. {fix}."

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.errors import InputNotFoundError
-from gristmill.storage.formats import COMPRESSED_SUFFIXES, HEAD_BYTES, READERS, codec_of, format_of, mismatch, recognise
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, FORMATS, HEAD_BYTES, codec_of, format_of, mismatch, recognise
 
 _LISTED = 10_000
 
@@ -48,7 +48,7 @@ def _contents(left_out: Mapping[str, str | None], fs: Any) -> str:
     if not others:
         fix = "Rename them, or"
     elif kind is not None:
-        fix = f"Read those with {READERS[kind]}, or"
+        fix = f"Read those with {FORMATS[kind].reader}, or"
     else:
         suffix = Counter(map(_suffix, others)).most_common(1)[0][0]
         fix = _advice(next(path for path in others if _suffix(path) == suffix), suffix, fs)
@@ -68,7 +68,7 @@ def _advice(example: str, suffix: str, fs: Any) -> str:
         return "Rename them, or"
     if kind is None:
         return f"If they hold records, pass file_extensions=[{suffix!r}], or"
-    return f"Pass file_extensions=[{suffix!r}] to {READERS['parquet' if kind == 'parquet' else 'jsonl']}, or"
+    return f"Pass file_extensions=[{suffix!r}] to {FORMATS['parquet' if kind == 'parquet' else 'jsonl'].reader}, or"
 
 
 def _near(asked: str, path: str, fs: Any) -> str:

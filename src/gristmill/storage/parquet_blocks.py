@@ -456,20 +456,28 @@ class _FileReader:
         first = self.row - self._pending_rows
         self._pending, self._pending_rows, self._pending_bytes, self._decoded_bytes = [], 0, 0.0, 0
         rows = np.arange(first, self.row, dtype=np.int64)
-        found, problems = find_invalid_text(table), [] if bad is None else [bad]
-        repaired: list[Repair] = []
-        if found is not None and self._errors == "replace":
-            from gristmill.storage.text_repair import repair_table
+        block = TableBlock(rows, table, [(first, self._file)], [] if bad is None else [bad])
+        yield checked_block(block, self._file, self._errors)
 
-            table, repaired = repair_table(table, rows)
-            found = find_invalid_text(table)
-        if found is not None:
-            invalid, column = found
-            told = f"the bytes in column {column!r} are not UTF-8"
-            wrong = (BadRecord(int(row), self._file, -1, "invalid_utf8", b"", 0, told) for row in rows[invalid])
-            problems[:0] = wrong
-            rows, table = rows[~invalid], table.filter(~invalid)
-        yield TableBlock(rows, table, [(first, self._file)], problems, repaired)
+
+def checked_block(block: TableBlock, file: SourceFile, errors: TextErrors) -> TableBlock:
+    """A block of one file whose texts are all UTF-8: rows that hold others are bad records, or repaired."""
+    table, rows = block.table, block.rows
+    found = find_invalid_text(table)
+    repaired: list[Repair] = []
+    if found is not None and errors == "replace":
+        from gristmill.storage.text_repair import repair_table
+
+        table, repaired = repair_table(table, rows)
+        found = find_invalid_text(table)
+    problems = block.bad
+    if found is not None:
+        invalid, column = found
+        told = f"the bytes in column {column!r} are not UTF-8"
+        wrong = [BadRecord(int(row), file, -1, "invalid_utf8", b"", 0, told) for row in rows[invalid]]
+        problems = [*wrong, *problems]
+        rows, table = rows[~invalid], table.filter(~invalid)
+    return TableBlock(rows, table, block.sources, problems, repaired)
 
 
 def _raise_unless_damage(error: Exception) -> None:

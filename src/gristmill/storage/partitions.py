@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from gristmill.errors import UsageError
 from gristmill.figures import parse_size, plural
 from gristmill.storage.files import InputFile, StorageOptions
-from gristmill.storage.formats import COMPRESSED_SUFFIXES, Format
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, EXTENSIONS, FORMATS, Format
 
 if TYPE_CHECKING:
     from gristmill.storage.parquet_blocks import Footers
@@ -34,7 +34,8 @@ _STORED_RECORD_BYTES = 1000
 # The longest readable part, so that a hash and a block or group mark still fit below MAX_ID_CHARS.
 _MAX_STEM_CHARS = 140
 _PLAIN_COMPONENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.,=+_-]*[A-Za-z0-9.,=+-])?")
-_MARK = re.compile(rf"~({'|'.join(suffix[1:] for suffix in COMPRESSED_SUFFIXES)}|json|ndjson)(?=$|\.[bn]\d)")
+_ENDINGS = [ending[1:] for ending in (*COMPRESSED_SUFFIXES, *itertools.chain(*EXTENSIONS.values()))]
+_MARK = re.compile(rf"~({'|'.join(_ENDINGS)})(?=$|\.[bn]\d)")
 _LOOKS_MARKED = re.compile(r"\.b\d{4,}|\.n\d+-[0-9a-f]{10}")
 
 
@@ -51,6 +52,7 @@ class FileRange:
         start: First byte (JSONL) or first row group (Parquet).
         end: One past the last; -1 means to the end of the file, for files whose extent is not known when planning.
         whole: The range is the whole file.
+        reading: How it is read, as `row_formats.reading_of` gave it; empty for JSONL and Parquet.
     """
 
     path: str
@@ -60,6 +62,7 @@ class FileRange:
     start: int
     end: int
     whole: bool
+    reading: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,7 @@ def make_partitions(
     storage_options: StorageOptions = None,
     footers: Footers | None = None,
     whole: Container[str] = (),
+    reading: str = "",
 ) -> list[Partition]:
     """Partitions of `files`, the same for any order of them.
 
@@ -261,6 +265,7 @@ def make_partitions(
         storage_options: Handed to fsspec where Parquet footers must be read.
         footers: Where footers are read and kept, for a caller that needs them again.
         whole: Paths of files that cannot be split, whatever their size (JSON arrays).
+        reading: How files of other formats are read.
 
     Raises:
         UsageError: Both sizes are given, or one is not positive.
@@ -280,8 +285,8 @@ def make_partitions(
         raise UsageError(
             "blocksize=0 cannot hold anything. Give a size such as '128MB', or leave it out.", value=blocksize
         )
-    if format not in ("jsonl", "parquet"):
-        raise UsageError(f"format={format!r} is not known. Use 'jsonl' or 'parquet'.", value=format)
+    if format not in FORMATS:
+        raise UsageError(f"format={format!r} is not known. Use one of {', '.join(FORMATS)}.", value=format)
 
     ordered = sorted(files, key=attrgetter("relative"))
     groups: list[tuple[str, tuple[FileRange, ...]]] = []
@@ -310,6 +315,8 @@ def make_partitions(
         groups = groups[:limit]
     partitions, alone = [], Counter(map(plain_name, map(itemgetter(0), groups))) if len(groups) > 1 else {}
     for index, (stem, ranges) in enumerate(groups):
+        if reading:
+            ranges = tuple(replace(part, reading=reading) for part in ranges)
         plain = _MARK.sub("", stem)
         partitions.append(Partition(index, stem, ranges, plain if alone.get(plain, 1) == 1 else ""))
     if len(set(map(attrgetter("id"), partitions))) != len(partitions):
@@ -350,7 +357,7 @@ def _blocks(
     if file.size > block_bytes and not file.path.lower().endswith(COMPRESSED_SUFFIXES):
         if kind == "jsonl":
             cuts = [*range(0, file.size, block_bytes), file.size]
-        else:
+        elif kind == "parquet":
             from gristmill.storage.parquet_blocks import row_group_cuts
 
             cuts = row_group_cuts(file.path, block_bytes=block_bytes, storage_options=storage_options, footers=footers)

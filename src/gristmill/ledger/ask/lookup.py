@@ -16,6 +16,7 @@ from gristmill.ledger.record.trail import TOO_MANY
 from gristmill.storage.jsonl_blocks import RecordBlock, read_blocks
 from gristmill.storage.parquet_blocks import TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
+from gristmill.storage.row_blocks import read_row_blocks
 from gristmill.storage.schemas import is_json_field
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def source_of(entry: ManifestEntry) -> tuple[Partition, dict[str, BadRecord]]:
 def source_blocks(entry: ManifestEntry, *, block_bytes: int = 4 << 20) -> Iterator[RecordBlock | TableBlock]:
     """The input of a partition, block by block, with the row numbers that the ledger has."""
     partition, left_out = source_of(entry)
+    if any(part.reading for part in partition.ranges):
+        return read_row_blocks(partition, left_out=left_out, block_bytes=block_bytes, errors="replace")
     if any(".parquet" in part.relative.lower() for part in partition.ranges):
         return read_parquet_blocks(partition, left_out=left_out, block_bytes=block_bytes, errors="replace")
     return read_blocks(partition, left_out=left_out, block_bytes=block_bytes)

@@ -11,10 +11,13 @@ from gristmill.stages.source_sink import Mode, SourceStage
 from gristmill.stages.text.io.reader.jsonl import JsonlReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
+from gristmill.stages.text.io.reader.rows import RowReader
+from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
+from gristmill.stages.text.io.reader.text import HtmlReader, TextReader
 from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
-from gristmill.storage.files import survey
-from gristmill.storage.formats import EXTENSIONS, Format, codec_of, format_of
+from gristmill.storage.files import Survey, survey
+from gristmill.storage.formats import EXTENSIONS, FORMATS, RECORD_FORMATS, Format, codec_of, format_of
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
@@ -22,21 +25,25 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 Stages = list[ProcessingStage[Any, Any]]
-READERS: Mapping[Format, type[JsonlReaderStage] | type[ParquetReaderStage]] = {
-    "jsonl": JsonlReaderStage,
-    "parquet": ParquetReaderStage,
+ROW_READERS: Mapping[Format, type[RowReader]] = {
+    "arrow": ArrowReader,
+    "csv": CsvReader,
+    "html": HtmlReader,
+    "text": TextReader,
 }
 
 
 class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads JSONL or Parquet, compressed or not: the format that the files have.
+    """Reads files in the format that they have, compressed or not: JSONL, Parquet, CSV, Arrow, text and others.
 
-    Input in both formats is refused with both choices, so that neither half is left out unnoticed.
+    Records that lie ready (JSONL, Parquet) go before all else: a README or an index page beside them is not data.
+    Input in two formats that could both be meant is refused with both choices, so that neither half is left out
+    unnoticed. A reader with options of its own, such as `CsvReader`, does what this one cannot guess.
 
     Args:
         file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
             are skipped.
-        filetype: `jsonl` or `parquet`, to read only files of this format; by default the one that is there.
+        filetype: A format, such as `jsonl`, to read only files of this format; by default the one that is there.
         files_per_partition: Whole files per partition.
         blocksize: Partitions of about this size; large files are split.
         fields: Only these columns.
@@ -67,8 +74,9 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         storage_options: Mapping[str, Any] | None = None,
         errors: TextErrors = "quarantine",
     ) -> None:
-        if filetype not in (None, *READERS):
-            raise UsageError(f"filetype={filetype!r}: give 'jsonl' or 'parquet', or leave it out.", value=filetype)
+        if filetype not in (None, *FORMATS):
+            known = ", ".join(map(repr, FORMATS))
+            raise UsageError(f"filetype={filetype!r}: give one of {known}, or leave it out.", value=filetype)
         if errors != "quarantine":
             JsonlReaderStage(errors=errors)  # refuses what it does not know
         self.errors = errors
@@ -91,12 +99,11 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
     def decompose(self) -> Stages:
         kind, found = self.filetype, None
         if kind is None:
-            found, parquet = survey(self.file_paths, storage_options=self.storage_options), 0
-            for file in found.files:
-                parquet += file.relative.lower().endswith(EXTENSIONS["parquet"])
-            kind = "parquet" if parquet else "jsonl"
-            if parquet and parquet < len(found.files):
-                found = found.only("parquet")  # where the rest is data too, the source refuses it with both choices
+            found = survey(self.file_paths, storage_options=self.storage_options)
+            kind = self._format_of(found)
+            found = found.only(kind)  # where the rest is records too, the source refuses it with both choices
+        if kind in ROW_READERS:
+            return self._read_rows(kind, found)
         selection = None
         if self.sample is not None or self.max_documents is not None:
             selection = Selection(self.sample, self.seed, self.max_documents)
@@ -111,10 +118,46 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
             selection=selection,
         )
         source.found = None if found is None else [found]
-        reader = READERS[kind](self.fields, storage_options=self.storage_options, errors=self.errors)
+        stage = ParquetReaderStage if kind == "parquet" else JsonlReaderStage
+        reader = stage(self.fields, storage_options=self.storage_options, errors=self.errors)
         if selection is not None:
             reader.select(selection)
         return [source, reader]
+
+    def _format_of(self, found: Survey) -> Format:
+        """The format to read: what is surely data, and not a file that lies beside it."""
+        formats = found.formats()
+        named = [kind for kind in formats if kind is not None]
+        for ready in ("parquet", "jsonl"):
+            if ready in formats or not named:
+                return "parquet" if ready in formats and ready == "parquet" else "jsonl"
+        data = [kind for kind in named if not FORMATS[kind].companion] or named
+        if len(data) > 1:
+            places = " and ".join(f"{FORMATS[kind].label} ({formats[kind][0].relative})" for kind in data)
+            choices = " or ".join(f"--input-filetype {kind} (filetype={kind!r})" for kind in data)
+            raise UsageError(
+                f"{self.file_paths} holds files of several formats: {places}. Say which to read: {choices}; for all of "
+                "them, one run for each.",
+                paths=self.file_paths,
+            )
+        return data[0]
+
+    def _read_rows(self, kind: Format, found: Survey | None) -> Stages:
+        reader = ROW_READERS[kind](
+            self.file_paths,
+            files_per_partition=self.files_per_partition,
+            blocksize=self.blocksize,
+            fields=self.fields,
+            max_documents=self.max_documents,
+            sample=self.sample,
+            seed=self.seed,
+            storage_options=self.storage_options,
+            errors=self.errors,
+        )
+        source, *rest = reader.decompose()
+        assert isinstance(source, FilePartitioningStage)
+        source.found = None if found is None else [found]
+        return [source, *rest]
 
 
 class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
@@ -146,7 +189,7 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         mode: Mode = "ignore",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if filetype not in (None, *READERS):
+        if filetype not in (None, *RECORD_FORMATS):
             raise UsageError(f"filetype={filetype!r}: give 'jsonl' or 'parquet', or leave it out.", value=filetype)
         self.path = str(path)
         self.filetype = filetype
@@ -165,7 +208,9 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         if self.filetype is not None:
             return super().decompose_and_apply_with()
         chosen = own_copy(self)
-        chosen.filetype = before[0].format if before and isinstance(before[0], SourceStage) else "jsonl"
+        chosen.filetype = "jsonl"
+        if before and isinstance(before[0], SourceStage) and before[0].format in RECORD_FORMATS:
+            chosen.filetype = before[0].format
         return chosen.decompose_and_apply_with()
 
     def decompose(self) -> Stages:

@@ -17,14 +17,12 @@ from gristmill.storage.formats import EXTENSIONS
 from gristmill.storage.parquet_blocks import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_MAX_RECORD_BYTES,
-    TableBlock,
     read_parquet_blocks,
 )
 from gristmill.storage.partitions import Partition, find_damage, make_partitions
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
-from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
@@ -85,20 +83,8 @@ class ParquetReaderStage(ReaderStage):
         left_out = find_damage(partition, read) if self.checks_first else {}
         blocks = read(partition, strict=not self.salvage, left_out=left_out)
         for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
-            yield self._batch(block, task.dataset_name)
+            yield self.batch_of(block, task.dataset_name)
             del block  # the next one takes its memory
-
-    def _batch(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
-        batch = DocumentBatch.from_columns(TableColumns(block.table), rows=block.rows, dataset_name=dataset_name)
-        if len(block.sources) == 1:
-            batch._metadata["source_file"] = block.sources[0][1].path
-        else:
-            batch._metadata["source_rows"] = [(first, file.path) for first, file in block.sources]
-        if block.repaired:
-            self.note_repairs(batch, block.repaired)
-        for bad in block.bad:
-            self.note_bad(batch, bad)
-        return batch
 
 
 class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
 from operator import attrgetter
@@ -21,10 +21,20 @@ from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage, field_names
 from gristmill.storage.compression import HEADS, kinds_of
 from gristmill.storage.files import InputFile, LeftOut, SourceFiles, Survey, is_local, local_path, survey
-from gristmill.storage.formats import EXTENSIONS, FORMAT_NAMES, READERS, Format, codec_of, format_of, mismatch
+from gristmill.storage.formats import (
+    EXTENSIONS,
+    FORMATS,
+    RECORD_FORMATS,
+    Format,
+    codec_of,
+    format_of,
+    mismatch,
+)
 from gristmill.storage.jsonl_blocks import RecordBlock, read_blocks
 from gristmill.storage.parquet_blocks import Footers
-from gristmill.storage.partitions import DEFAULT_BLOCKSIZE, Partition, make_partitions
+from gristmill.storage.partitions import DEFAULT_BLOCKSIZE, Block, Partition, make_partitions
+from gristmill.storage.row_blocks import read_row_blocks
+from gristmill.storage.row_formats import reading_of
 from gristmill.storage.selection import Selection
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -55,6 +65,7 @@ class FilePartitioningStage(SourceStage):
         format: What the files hold, which decides where they can be split.
         fields: The only columns that the reader will give.
         selection: The documents to read, where not all.
+        options: How files of formats besides JSONL and Parquet are read.
 
     Attributes:
         found: The survey of the input, where somebody has just made one to tell its format; taken out by whoever uses
@@ -78,6 +89,7 @@ class FilePartitioningStage(SourceStage):
         format: Format | None = None,
         fields: Sequence[str] | None = None,
         selection: Selection | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         if files_per_partition is not None and blocksize is not None:
             raise UsageError(
@@ -97,6 +109,8 @@ class FilePartitioningStage(SourceStage):
         self.fields = field_names(fields)
         self.selection = self._selected = selection
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
+        if self.format not in RECORD_FORMATS:  # otherwise no part of the plan, as in outputs of earlier versions
+            self.options = dict(options or {})
 
     def num_workers(self) -> int | None:
         return 1
@@ -108,17 +122,24 @@ class FilePartitioningStage(SourceStage):
             found = self.found.pop()
         else:
             found = survey(self.file_paths, extensions=extensions, storage_options=self.storage_options)
-        left_out = self._without_other_formats(found) if found.left_out else []
-        kinds = self._kinds(found.files)
+        blocksize, kinds, reading, left_out = self.blocksize, {}, "", found.left_out
+        if self.format in RECORD_FORMATS:
+            left_out = self._without_other_formats(found) if found.left_out else []
+            kinds = self._kinds(found.files)
+        else:
+            reading = reading_of(self.format, self.options)
+            if blocksize is None and self.files_per_partition is None and FORMATS[self.format].packed:
+                blocksize = DEFAULT_BLOCKSIZE
         partitions = make_partitions(
             found.files,
             format=self.format,
             files_per_partition=self.files_per_partition,
-            blocksize=self.blocksize,
+            blocksize=blocksize,
             limit=self.limit,
             storage_options=self.storage_options,
             footers=self._footers,
             whole=kinds,
+            reading=reading,
         )
         if self.selection is not None:
             partitions, self._selected = self.selection.first_of(partitions, self._row_numbers)
@@ -137,7 +158,7 @@ class FilePartitioningStage(SourceStage):
         if self._footers is not None:
             yield np.arange(self._footers.rows(partition))
             return
-        for block in read_blocks(partition, storage_options=self.storage_options):
+        for block in _read(partition, self.storage_options):
             yield np.sort(np.append(block.rows, [bad.row for bad in block.bad]).astype(np.int64))
 
     def _without_other_formats(self, found: Survey) -> list[LeftOut]:
@@ -146,10 +167,11 @@ class FilePartitioningStage(SourceStage):
         Raises:
             UsageError: There are some and nobody has said which to read.
         """
+        ready = {kind for kind in RECORD_FORMATS if kind != self.format}
         others = {
             item.path: kind
             for item in found.left_out
-            if item.reason == "extension" and (kind := format_of(item.relative)) not in (None, self.format)
+            if item.reason == "extension" and (kind := format_of(item.relative)) in ready
         }
         if others and self._takes_all:
             some = list(others)[:_MOST_CHECKED_REMOTE]
@@ -164,13 +186,13 @@ class FilePartitioningStage(SourceStage):
         other = kinds[others[0]] or "jsonl"
         named = next(item.relative for item in found.left_out if item.path == others[0])
         choices = " or ".join(
-            f"{READERS[kind]}({self.file_paths!r}, file_extensions={list(EXTENSIONS[kind])!r})"
+            f"{FORMATS[kind].reader}({self.file_paths!r}, file_extensions={list(EXTENSIONS[kind])!r})"
             for kind in (self.format, other)
         )
         return UsageError(
-            f"{self.file_paths} holds {FORMAT_NAMES[self.format]} files ({found.files[0].relative}) and "
-            f"{FORMAT_NAMES[other]} files ({named}), and {READERS[self.format]} reads only "
-            f"{FORMAT_NAMES[self.format]}. Say which to read: {choices} (on the command line: --input-filetype "
+            f"{self.file_paths} holds {FORMATS[self.format].label} files ({found.files[0].relative}) and "
+            f"{FORMATS[other].label} files ({named}), and {FORMATS[self.format].reader} reads only "
+            f"{FORMATS[self.format].label}. Say which to read: {choices} (on the command line: --input-filetype "
             f"{self.format} or --input-filetype {other}); for all of them, one run for each.",
             paths=self.file_paths,
         )
@@ -227,6 +249,8 @@ class FilePartitioningStage(SourceStage):
             not_text = {column.name: str(column.type) for column in schema if any(test(column.type) for test in other)}
             looked_at = f"the footers of {len(files)} files"
             found = SourceColumns(tuple(schema.names), complete=True, looked_at=looked_at, not_text=not_text)
+        elif self.format not in RECORD_FORMATS:
+            found = _row_columns(partitions, storage_options=self.storage_options)
         else:
             looked_for = wanted if self.fields is None else self.fields
             found = _jsonl_columns(partitions, looked_for, storage_options=self.storage_options)
@@ -270,6 +294,30 @@ def plain_paths(file_paths: Paths) -> str | list[str]:
     if not isinstance(file_paths, Iterable):
         raise UsageError(f"file_paths={file_paths!r}: give a file, a folder, a glob, a URL, or a list of these.")
     return [os.fspath(path) if isinstance(path, os.PathLike) else path for path in file_paths]
+
+
+def _read(partition: Partition, storage_options: Mapping[str, Any] | None) -> Iterator[Any]:
+    """The blocks of a partition of any format but Parquet."""
+    read: Callable[..., Iterator[Block]] = read_row_blocks if partition.ranges[0].reading else read_blocks
+    return read(partition, storage_options=storage_options)
+
+
+def _row_columns(partitions: Sequence[Partition], *, storage_options: Mapping[str, Any] | None) -> SourceColumns | None:
+    """The columns of the first rows of a few partitions; others may turn up later."""
+    names: dict[str, None] = {}
+    rows, whole = 0, True
+    for partition in partitions[:_PEEK_FILES]:
+        seen = 0
+        for block in read_row_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
+            names.update(dict.fromkeys(block.table.column_names))
+            rows, seen = rows + block.table.num_rows, seen + block.nbytes
+            if seen >= _PEEK_BYTES:
+                whole = False
+                break
+    if not rows:
+        return None
+    complete = whole and len(partitions) <= _PEEK_FILES
+    return SourceColumns(tuple(names), complete=complete, looked_at=f"{'all ' * complete}{rows} records")
 
 
 def _jsonl_columns(

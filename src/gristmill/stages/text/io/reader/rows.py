@@ -1,0 +1,195 @@
+"""Reads files of formats besides JSONL and Parquet: what all their readers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from gristmill.errors import UsageError
+from gristmill.figures import parse_size
+from gristmill.stages.base import CompositeStage, ProcessingStage, Spec
+from gristmill.stages.source_sink import ReaderStage, field_names
+from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
+from gristmill.storage.files import list_files
+from gristmill.storage.formats import EXTENSIONS, Format
+from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES
+from gristmill.storage.partitions import Partition, find_damage, make_partitions
+from gristmill.storage.row_blocks import read_row_blocks
+from gristmill.storage.row_formats import reading_of
+from gristmill.storage.selection import Selection
+from gristmill.storage.valid_text import TextErrors
+from gristmill.tasks.base import EmptyTask
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+
+class RowReaderStage(ReaderStage):
+    """Turns a group of files into batches, as they are read; each file says in the plan how it is read.
+
+    Args:
+        format: What the files hold.
+        options: How they are read, as the module of their format in `gristmill.storage.row_formats` understands it.
+        fields: Only these columns.
+        batch_bytes: About how much a batch holds.
+        max_record_bytes: A larger document is quarantined.
+        storage_options: Options of the file system, for URLs.
+        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+            U+FFFD and count the document as changed.
+    """
+
+    name = "row_reader"
+    fork_safe = True
+
+    def __init__(
+        self,
+        format: Format,
+        options: Mapping[str, Any] | None = None,
+        fields: Sequence[str] | None = None,
+        *,
+        batch_bytes: int | str | None = None,
+        max_record_bytes: int | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        errors: TextErrors = "quarantine",
+    ) -> None:
+        self.name = f"{format}_reader"
+        self.format = format
+        self.options = dict(options or {})
+        self.fields = field_names(fields)
+        self.batch_bytes = batch_bytes
+        self.max_record_bytes = max_record_bytes
+        self.storage_options = None if storage_options is None else dict(storage_options)
+        if errors != "quarantine":
+            self.handle_errors(errors)
+
+    def inputs(self) -> Spec:
+        return ["data"], []
+
+    def outputs(self) -> Spec:
+        return ["data"], list(self.fields or [])
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        partition: Partition = task._metadata.get("partition") or self._ad_hoc_partition(task)
+        read = partial(
+            read_row_blocks,
+            fields=self.fields,
+            block_bytes=DEFAULT_BLOCK_BYTES if self.batch_bytes is None else parse_size(self.batch_bytes),
+            max_record_bytes=(
+                DEFAULT_MAX_RECORD_BYTES if self.max_record_bytes is None else parse_size(self.max_record_bytes)
+            ),
+            storage_options=self.storage_options,
+            errors=self.errors,
+        )
+        left_out = find_damage(partition, read) if self.checks_first else {}
+        blocks = read(partition, strict=not self.salvage, left_out=left_out)
+        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
+            yield self.batch_of(block, task.dataset_name)
+            del block  # the next one takes its memory
+
+    def _ad_hoc_partition(self, task: FileGroupTask) -> Partition:
+        """The partition of a task that was made by hand: its files, whole."""
+        files = list_files(list(task.data), extensions=EXTENSIONS[self.format], storage_options=self.storage_options)
+        reading = reading_of(self.format, self.options)
+        return make_partitions(files, format=self.format, files_per_partition=max(1, len(files)), reading=reading)[0]
+
+
+class RowReader(CompositeStage[EmptyTask, DocumentBatch]):
+    """What readers of files besides JSONL and Parquet have in common.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL, or a list of these. In folders, names that begin with `_` or `.`
+            are skipped.
+        files_per_partition: Whole files per partition.
+        blocksize: Partitions of about this size; small files are put together.
+        fields: Only these columns.
+        file_extensions: Which files of a folder to take.
+        limit: Read at most this many partitions.
+        max_documents: Read at most this many documents, from the start (of the sample, if there is one).
+        sample: Only a random share of the documents, such as 0.01.
+        seed: Another seed gives another sample.
+        max_record_bytes: A larger document is quarantined.
+        storage_options: Options of the file system, for URLs.
+        errors: What to do with text that is not UTF-8: `quarantine` its document, or `replace` the invalid bytes by
+            U+FFFD and count the document as changed.
+    """
+
+    format: ClassVar[Format]
+
+    def __init__(
+        self,
+        file_paths: Paths,
+        files_per_partition: int | None = None,
+        blocksize: int | str | None = None,
+        fields: Sequence[str] | None = None,
+        file_extensions: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        max_documents: int | None = None,
+        sample: float | None = None,
+        seed: int = 0,
+        max_record_bytes: int | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        errors: TextErrors = "quarantine",
+    ) -> None:
+        self.file_paths = plain_paths(file_paths)
+        self.files_per_partition = files_per_partition
+        self.blocksize = blocksize
+        self.fields = fields
+        self.file_extensions = file_extensions
+        self.limit = limit
+        self.max_documents = max_documents
+        self.sample = sample
+        self.seed = seed
+        self.max_record_bytes = max_record_bytes
+        self.storage_options = storage_options
+        self.errors = errors
+        self.decompose()  # refuses options that cannot work
+
+    def options(self) -> dict[str, Any]:
+        """How files of this format are read; what is None is left to the format."""
+        return {}
+
+    def inputs(self) -> Spec:
+        return [], []
+
+    def outputs(self) -> Spec:
+        return ["data"], list(self.fields or [])
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        options = self.options()
+        reader = RowReaderStage(
+            self.format,
+            options,
+            self.fields,
+            max_record_bytes=self.max_record_bytes,
+            storage_options=self.storage_options,
+            errors=self.errors,
+        )
+        selection = None
+        if self.sample is not None or self.max_documents is not None:
+            selection = Selection(self.sample, self.seed, self.max_documents)
+            reader.select(selection)
+        source = FilePartitioningStage(
+            self.file_paths,
+            self.files_per_partition,
+            self.blocksize,
+            self.file_extensions,
+            self.storage_options,
+            self.limit,
+            format=self.format,
+            fields=self.fields,
+            selection=selection,
+            options=options,
+        )
+        return [source, reader]
+
+
+def one_of(reader: str, name: str, value: str, known: Sequence[str]) -> str:
+    """`value`, once it is clear that it is one of the known ones.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if value not in known:
+        raise UsageError(f"{reader}({name}={value!r}): give one of {', '.join(map(repr, known))}.", value=value)
+    return value

@@ -1,0 +1,67 @@
+"""Reads tables in files: CSV, TSV and Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gristmill.errors import UsageError
+from gristmill.stages.text.io.reader.partitioning import Paths
+from gristmill.stages.text.io.reader.rows import RowReader
+from gristmill.storage.formats import Format
+
+
+class CsvReader(RowReader):
+    """Reads CSV and TSV, compressed or not; every value stays the text that it is, an empty one without quotes is null.
+
+    A line with too many or too few values is quarantined, and the rest goes on.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        delimiter: What separates values; by default a tab in `.tsv`, otherwise the one the header seems to have.
+        column_names: The columns, for files without a header.
+        encoding: The encoding of the files, where it is not UTF-8.
+        **options: Those of `RowReader`.
+
+    Example:
+        >>> pipeline.add_stage(CsvReader("posts.csv.gz", fields=["id", "body"]))
+    """
+
+    name = "csv_reader"
+    format: ClassVar[Format] = "csv"
+
+    def __init__(
+        self,
+        file_paths: Paths,
+        delimiter: str | None = None,
+        column_names: Sequence[str] | None = None,
+        encoding: str | None = None,
+        **options: Any,
+    ) -> None:
+        if delimiter is not None and len(delimiter) != 1:
+            raise UsageError(f"CsvReader(delimiter={delimiter!r}): give one character.", value=delimiter)
+        self.delimiter = delimiter
+        self.column_names = None if column_names is None else list(column_names)
+        self.encoding = encoding
+        super().__init__(file_paths, **options)
+
+    def options(self) -> dict[str, Any]:
+        return {"delimiter": self.delimiter, "column_names": self.column_names, "encoding": self.encoding}
+
+
+class ArrowReader(RowReader):
+    """Reads Arrow files: Feather, the IPC file format and IPC streams.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        **options: Those of `RowReader`.
+
+    Example:
+        >>> pipeline.add_stage(ArrowReader("dataset/"))
+    """
+
+    name = "arrow_reader"
+    format: ClassVar[Format] = "arrow"
+
+    def __init__(self, file_paths: Paths, **options: Any) -> None:
+        super().__init__(file_paths, **options)

@@ -1,0 +1,56 @@
+"""Reads plain text, Markdown and HTML: a document per file, per line or per paragraph."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from gristmill.stages.text.io.reader.partitioning import Paths
+from gristmill.stages.text.io.reader.rows import RowReader, one_of
+from gristmill.storage.formats import Format
+
+UNITS = ("file", "line", "paragraph")
+
+
+class TextReader(RowReader):
+    """Reads text files (`.txt`, `.md`, compressed or not); columns are `text`, `file_name` and `id`.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        document: What a document is: a `file`, a `line`, or a `paragraph` (what lies between blank lines).
+        text_field: The column that gets the text.
+        **options: Those of `RowReader`.
+
+    Example:
+        >>> pipeline.add_stage(TextReader("books/", document="paragraph"))
+    """
+
+    name = "text_reader"
+    format: ClassVar[Format] = "text"
+
+    def __init__(self, file_paths: Paths, document: str = "file", text_field: str = "text", **options: Any) -> None:
+        self.document = one_of("TextReader", "document", document, UNITS)
+        self.text_field = text_field
+        super().__init__(file_paths, **options)
+
+    def options(self) -> dict[str, Any]:
+        return {"document": self.document, "text_field": self.text_field}
+
+
+class HtmlReader(RowReader):
+    """Reads HTML files, one page per file; columns are `html` (bytes), `file_name` and `id`.
+
+    `HtmlExtractor` turns the pages into text.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        **options: Those of `RowReader`.
+
+    Example:
+        >>> pipeline.add_stage(HtmlReader("site/")).add_stage(HtmlExtractor())
+    """
+
+    name = "html_reader"
+    format: ClassVar[Format] = "html"
+
+    def __init__(self, file_paths: Paths, **options: Any) -> None:
+        super().__init__(file_paths, **options)
