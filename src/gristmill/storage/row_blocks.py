@@ -27,6 +27,7 @@ from gristmill.storage.partitions import (
     join_small,
 )
 from gristmill.storage.row_formats import Broken, rows_of
+from gristmill.storage.schemas import conform, merge_schemas
 from gristmill.storage.valid_text import TextErrors
 
 
@@ -77,17 +78,25 @@ def read_row_blocks(
 def _joined(blocks: list[TableBlock]) -> TableBlock:
     return TableBlock(
         np.concatenate([block.rows for block in blocks]),
-        _one_table([block.table for block in blocks]),
+        _one_table([(block.sources[0][1].relative, block.table) for block in blocks]),
         [source for block in blocks for source in block.sources],
         [bad for block in blocks for bad in block.bad],
         [repair for block in blocks for repair in block.repaired],
     )
 
 
-def _one_table(tables: list[pa.Table]) -> pa.Table:
-    """Tables below each other; where one lacks a column, it is null there."""
-    some = [table for table in tables if table.num_columns] or tables[:1]
-    return pa.concat_tables(some, promote_options="permissive").combine_chunks()
+def _one_table(tables: list[tuple[str, pa.Table]]) -> pa.Table:
+    """Tables below each other, each with its file; where one lacks a column, it is null there.
+
+    Raises:
+        SchemaConflictError: A column has types that can't be brought together, which names both files.
+    """
+    some = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
+    schema = some[0][1].schema
+    if any(not table.schema.equals(schema, check_metadata=True) for _, table in some):
+        schema = merge_schemas((name, table.schema) for name, table in some)
+        some = [(name, conform(table, schema)) for name, table in some]
+    return pa.concat_tables([table for _, table in some]).combine_chunks()
 
 
 class _FileReader:
@@ -165,8 +174,7 @@ class _FileReader:
         if self._fields is None:
             return table
         columns = [
-            table.column(name) if name in table.column_names else pa.nulls(table.num_rows, pa.string())
-            for name in self._fields
+            table.column(name) if name in table.column_names else pa.nulls(table.num_rows) for name in self._fields
         ]
         return pa.table(columns, names=list(self._fields))
 
@@ -204,7 +212,9 @@ class _FileReader:
     def _flush(self) -> Iterator[TableBlock]:
         if not self._tables and not self._bad:
             return
-        table = _one_table(self._tables) if self._tables else pa.table({})
+        table = pa.table({})
+        if self._tables:
+            table = _one_table([(self._part.relative, table) for table in self._tables])
         rows = np.array(self._rows, np.int64)
         numbers = itertools.chain(self._rows[:1], (bad.row for bad in self._bad[:1]))
         block = TableBlock(rows, table, [(min(numbers), self._file)], self._bad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from gristmill.figures import format_size
-from gristmill.storage.compression import open_source
+from gristmill.storage.compression import ByteSource, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows
@@ -14,13 +14,12 @@ MAX_FILE_BYTES = 256 << 20
 _PIECE = 1 << 20
 
 
-def read_whole(path: str, *, storage_options: StorageOptions, most: int = MAX_FILE_BYTES) -> bytes | Broken:
-    """The content of a file, decompressed; `Broken` where it holds more than `most` bytes.
+def read_whole(source: ByteSource, *, most: int = MAX_FILE_BYTES) -> bytes | Broken:
+    """All that a source gives, which is closed; `Broken` where it is more than `most` bytes.
 
     Raises:
         DamagedArchiveError: It is compressed and damaged.
     """
-    source = open_source(path, storage_options=storage_options)
     content = bytearray()
     piece = bytearray(_PIECE)
     try:
@@ -36,7 +35,7 @@ def read_whole(path: str, *, storage_options: StorageOptions, most: int = MAX_FI
 
 def read_rows(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
     """One row: `html` with the bytes of the file, `file_name` and `id`."""
-    content = read_whole(part.path, storage_options=storage_options)
+    content = read_whole(open_source(part.path, storage_options=storage_options))
     if isinstance(content, Broken):
         yield content
     else:

@@ -9,15 +9,30 @@ from gristmill.lazy import lazy_names
 if TYPE_CHECKING:
     from gristmill.stages.text.io.documents import DocumentReader, DocumentWriter
     from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
+    from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
+    from gristmill.stages.text.io.reader.text import HtmlReader, TextReader
     from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 
-__all__ = ["DocumentReader", "DocumentWriter", "JsonlReader", "JsonlWriter", "ParquetReader", "ParquetWriter"]
+__all__ = [
+    "ArrowReader",
+    "CsvReader",
+    "DocumentReader",
+    "DocumentWriter",
+    "HtmlReader",
+    "JsonlReader",
+    "JsonlWriter",
+    "ParquetReader",
+    "ParquetWriter",
+    "TextReader",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "documents": ["DocumentReader", "DocumentWriter"],
         "reader": ["JsonlReader", "ParquetReader"],
+        "reader.table_files": ["ArrowReader", "CsvReader"],
+        "reader.text": ["HtmlReader", "TextReader"],
         "writer": ["JsonlWriter", "ParquetWriter"],
     },
 )

@@ -16,7 +16,8 @@ from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
 from gristmill.stages.text.io.reader.text import HtmlReader, TextReader
 from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
-from gristmill.storage.files import Survey, survey
+from gristmill.storage.compression import kinds_of
+from gristmill.storage.files import InputFile, Survey, survey
 from gristmill.storage.formats import EXTENSIONS, FORMATS, RECORD_FORMATS, Format, codec_of, format_of
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
@@ -24,6 +25,7 @@ from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
+_MOST_DESCRIPTIONS = 20
 Stages = list[ProcessingStage[Any, Any]]
 ROW_READERS: Mapping[Format, type[RowReader]] = {
     "arrow": ArrowReader,
@@ -100,8 +102,12 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         kind, found = self.filetype, None
         if kind is None:
             found = survey(self.file_paths, storage_options=self.storage_options)
-            kind = self._format_of(found)
-            found = found.only(kind)  # where the rest is records too, the source refuses it with both choices
+            formats = found.formats()
+            kind = "parquet" if "parquet" in formats else "jsonl"
+            if formats.keys() - {None, "jsonl", "parquet"}:
+                kind = self._format_of(formats)
+            if len(formats) > 1:
+                found = found.only(kind)  # where the rest is records too, the source refuses it with both choices
         if kind in ROW_READERS:
             return self._read_rows(kind, found)
         selection = None
@@ -124,14 +130,21 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
             reader.select(selection)
         return [source, reader]
 
-    def _format_of(self, found: Survey) -> Format:
+    def _format_of(self, formats: Mapping[Format | None, Sequence[InputFile]]) -> Format:
         """The format to read: what is surely data, and not a file that lies beside it."""
-        formats = found.formats()
         named = [kind for kind in formats if kind is not None]
+        data = [kind for kind in named if not FORMATS[kind].companion]
+        if "jsonl" in data and len(data) > 1:
+            described = [file.path for file in formats["jsonl"]]
+            if all(path.endswith(".json") for path in described):
+                # A description of the data, such as dataset_info.json, is JSON as well.
+                kinds = kinds_of(described[:_MOST_DESCRIPTIONS], storage_options=self.storage_options)
+                if not {"jsonl", "json_array"}.intersection(kinds.values()):
+                    data.remove("jsonl")
         for ready in ("parquet", "jsonl"):
-            if ready in formats or not named:
-                return "parquet" if ready in formats and ready == "parquet" else "jsonl"
-        data = [kind for kind in named if not FORMATS[kind].companion] or named
+            if ready in data:
+                return "parquet" if ready == "parquet" else "jsonl"
+        data = data or named
         if len(data) > 1:
             places = " and ".join(f"{FORMATS[kind].label} ({formats[kind][0].relative})" for kind in data)
             choices = " or ".join(f"--input-filetype {kind} (filetype={kind!r})" for kind in data)

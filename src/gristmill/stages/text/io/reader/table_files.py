@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gristmill.errors import UsageError
 from gristmill.stages.text.io.reader.partitioning import Paths
-from gristmill.stages.text.io.reader.rows import RowReader
+from gristmill.stages.text.io.reader.rows import RowReader, known_encoding
 from gristmill.storage.formats import Format
 
 
@@ -20,7 +20,7 @@ class CsvReader(RowReader):
         file_paths: A file, a folder, a glob, a URL, or a list of these.
         delimiter: What separates values; by default a tab in `.tsv`, otherwise the one the header seems to have.
         column_names: The columns, for files without a header.
-        encoding: The encoding of the files, where it is not UTF-8.
+        encoding: The encoding of the files; by default UTF-8, or UTF-16 where a byte order mark says so.
         **options: Those of `RowReader`.
 
     Example:
@@ -42,7 +42,7 @@ class CsvReader(RowReader):
             raise UsageError(f"CsvReader(delimiter={delimiter!r}): give one character.", value=delimiter)
         self.delimiter = delimiter
         self.column_names = None if column_names is None else list(column_names)
-        self.encoding = encoding
+        self.encoding = known_encoding("CsvReader", encoding)
         super().__init__(file_paths, **options)
 
     def options(self) -> dict[str, Any]:

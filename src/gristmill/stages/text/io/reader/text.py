@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from gristmill.stages.text.io.reader.partitioning import Paths
-from gristmill.stages.text.io.reader.rows import RowReader, one_of
+from gristmill.stages.text.io.reader.rows import RowReader, known_encoding, one_of
 from gristmill.storage.formats import Format
 
 UNITS = ("file", "line", "paragraph")
@@ -18,6 +18,7 @@ class TextReader(RowReader):
         file_paths: A file, a folder, a glob, a URL, or a list of these.
         document: What a document is: a `file`, a `line`, or a `paragraph` (what lies between blank lines).
         text_field: The column that gets the text.
+        encoding: The encoding of the files; by default UTF-8, or UTF-16 where a byte order mark says so.
         **options: Those of `RowReader`.
 
     Example:
@@ -27,13 +28,21 @@ class TextReader(RowReader):
     name = "text_reader"
     format: ClassVar[Format] = "text"
 
-    def __init__(self, file_paths: Paths, document: str = "file", text_field: str = "text", **options: Any) -> None:
+    def __init__(
+        self,
+        file_paths: Paths,
+        document: str = "file",
+        text_field: str = "text",
+        encoding: str | None = None,
+        **options: Any,
+    ) -> None:
         self.document = one_of("TextReader", "document", document, UNITS)
         self.text_field = text_field
+        self.encoding = known_encoding("TextReader", encoding)
         super().__init__(file_paths, **options)
 
     def options(self) -> dict[str, Any]:
-        return {"document": self.document, "text_field": self.text_field}
+        return {"document": self.document, "text_field": self.text_field, "encoding": self.encoding}
 
 
 class HtmlReader(RowReader):
