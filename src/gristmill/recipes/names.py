@@ -54,7 +54,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
     f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
     f"{_TEXT}.io.reader.table_files": (STAGE, "ArrowReader CsvReader"),
-    f"{_TEXT}.io.reader.text": (STAGE, "HtmlReader TextReader"),
+    f"{_TEXT}.io.reader.text": (STAGE, "ArchiveReader HtmlReader TextReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
     f"{_TEXT}.filters.heuristic.string": (
         FILTER,

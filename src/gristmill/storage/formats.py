@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["jsonl", "parquet", "arrow", "csv", "html", "text"]
+Format = Literal["jsonl", "parquet", "archive", "arrow", "csv", "html", "text"]
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 """The formats of records that lie ready: what workflows read and every run can write."""
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
@@ -40,6 +40,7 @@ class FormatSpec:
 FORMATS: Mapping[Format, FormatSpec] = {
     "jsonl": FormatSpec("JSONL", (".jsonl", ".json", ".ndjson"), "JsonlReader"),
     "parquet": FormatSpec("Parquet", (".parquet",), "ParquetReader"),
+    "archive": FormatSpec("archives", (".tar", ".tgz", ".zip"), "ArchiveReader"),
     "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
     "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
     "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True, uniform=True),
@@ -133,9 +134,9 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "json_values": ("a JSON array of values that are no objects", 'Records are objects, such as {{"text": "…"}}'),
     "parquet": ("Parquet", _RENAME.format("parquet", "ParquetReader")),
     "lz4": ("LZ4-compressed", "Decompress it: `lz4 -d {path}`"),
-    "zip": ("a ZIP archive", "Unpack it: `unzip {path}`"),
+    "zip": ("a ZIP archive", f"{_RENAME.format('zip', 'ArchiveReader')}, or unpack it: `unzip {{path}}`"),
     "7z": ("a 7z archive", "Unpack it: `7z x {path}`"),
-    "tar": ("a tar archive", "Unpack it: `tar -xf {path}`"),
+    "tar": ("a tar archive", f"{_RENAME.format('tar', 'ArchiveReader')}, or unpack it: `tar -xf {{path}}`"),
     "arrow": ("Arrow IPC (Feather)", _RENAME.format("arrow", "ArrowReader")),
     "arrow_stream": ("an Arrow IPC stream", _RENAME.format("arrow", "ArrowReader")),
     "avro": ("Avro", "Convert it: " + _POLARS.format("read_avro(sys.argv[1])", "write_parquet", "parquet")),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.errors import InputError, SchemaConflictError, UsageError
-from gristmill.storage.compression import DamagedArchiveError
+from gristmill.storage.compression import DamagedArchiveError, open_source
 from gristmill.storage.files import InputFile, list_files
 from gristmill.storage.formats import EXTENSIONS, Format
 from gristmill.storage.partitions import DEFAULT_BLOCKSIZE, Partition, find_damage, make_partitions
@@ -118,7 +118,7 @@ def test_a_document_over_the_limit_is_never_held(tmp_path: Path, monkeypatch: py
     source = write(tmp_path, a_txt=end.join(["first", long, "last", long]).encode())
     part = partition_of(source, "text").ranges[0]
     rows = text_rows.documents_of(
-        text_rows.TextSource(part.path), "a.txt", document=unit, text_field="text", most=10_000
+        text_rows.TextSource(open_source(part.path)), "a.txt", document=unit, text_field="text", most=10_000
     )
     found = [row.column("text").to_pylist() if isinstance(row, pa.Table) else (row.cause, row.size) for row in rows]
     sizes = [one[1] for one in found if isinstance(one, tuple)]

@@ -22,6 +22,7 @@ from gristmill.storage.partitions import FileRange
 
 # The only modules that are ever imported for a format, whatever a file or a record says.
 _MODULES: Mapping[str, str] = {
+    "archive": "archive_rows",
     "arrow": "arrow_rows",
     "csv": "csv_rows",
     "html": "file_rows",

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from gristmill.storage.compression import DamagedArchiveError, SourceFileObject
+from gristmill.storage.compression import DamagedArchiveError, SourceFileObject, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import has_extension
 from gristmill.storage.partitions import FileRange
@@ -35,7 +35,7 @@ def read_rows(
     encoding: str | None = None,
 ) -> Rows:
     """The rows of a table; a line with another number of values than the header is one broken piece."""
-    file = _UntilDamage(TextSource(part.path, storage_options=storage_options, encoding=encoding))
+    file = _UntilDamage(TextSource(open_source(part.path, storage_options=storage_options), encoding))
     with io.BufferedReader(file, _HEAD_BYTES) as stream:
         head = _first_line(stream.peek(_HEAD_BYTES))
         if head.strip():

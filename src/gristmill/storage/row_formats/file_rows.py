@@ -35,8 +35,13 @@ def read_whole(source: ByteSource, *, most: int = MAX_FILE_BYTES) -> bytes | Bro
 
 def read_rows(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
     """One row: `html` with the bytes of the file, `file_name` and `id`."""
-    content = read_whole(open_source(part.path, storage_options=storage_options))
+    return page_of(open_source(part.path, storage_options=storage_options), part.relative)
+
+
+def page_of(source: ByteSource, name: str, *, most: int = MAX_FILE_BYTES) -> Rows:
+    """One row with all that a source gives."""
+    content = read_whole(source, most=most)
     if isinstance(content, Broken):
         yield content
     else:
-        yield pa.table({"id": [part.relative], "file_name": [part.relative], "html": pa.array([content], pa.binary())})
+        yield pa.table({"id": [name], "file_name": [name], "html": pa.array([content], pa.binary())})

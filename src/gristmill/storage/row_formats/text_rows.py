@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.figures import format_size
-from gristmill.storage.compression import ByteSource
+from gristmill.storage.compression import ByteSource, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows
@@ -32,7 +32,7 @@ def read_rows(
     encoding: str | None = None,
 ) -> Rows:
     """Rows with the text, the file's name, and an id made of the name and the number of the document in it."""
-    source = TextSource(part.path, storage_options=storage_options, encoding=encoding)
+    source = TextSource(open_source(part.path, storage_options=storage_options), encoding)
     return documents_of(source, part.relative, document=document, text_field=text_field)
 
 

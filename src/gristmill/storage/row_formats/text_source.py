@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-from gristmill.storage.compression import ByteSource, open_source
-from gristmill.storage.files import StorageOptions
+from gristmill.storage.compression import ByteSource
 
 _PIECE = 1 << 18
 _UNDECODABLE = "gristmill.undecodable"
@@ -17,13 +16,12 @@ class TextSource:
     """A source of UTF-8 without a byte order mark.
 
     Args:
-        path: The file, compressed or not.
-        storage_options: Options of the file system.
-        encoding: That of the file; by default UTF-8, or UTF-16 where a byte order mark says so.
+        source: The bytes of the file.
+        encoding: Their encoding; by default UTF-8, or UTF-16 where a byte order mark says so.
     """
 
-    def __init__(self, path: str, *, storage_options: StorageOptions = None, encoding: str | None = None) -> None:
-        self._source: ByteSource = open_source(path, storage_options=storage_options)
+    def __init__(self, source: ByteSource, encoding: str | None = None) -> None:
+        self._source = source
         self._piece = bytearray(_PIECE)
         self._encoding = encoding
         self._decoder: codecs.IncrementalDecoder | None = None

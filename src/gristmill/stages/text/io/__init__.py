@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from gristmill.stages.text.io.documents import DocumentReader, DocumentWriter
     from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
     from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
-    from gristmill.stages.text.io.reader.text import HtmlReader, TextReader
+    from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
     from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 
 __all__ = [
+    "ArchiveReader",
     "ArrowReader",
     "CsvReader",
     "DocumentReader",
@@ -32,7 +33,7 @@ __getattr__, __dir__ = lazy_names(
         "documents": ["DocumentReader", "DocumentWriter"],
         "reader": ["JsonlReader", "ParquetReader"],
         "reader.table_files": ["ArrowReader", "CsvReader"],
-        "reader.text": ["HtmlReader", "TextReader"],
+        "reader.text": ["ArchiveReader", "HtmlReader", "TextReader"],
         "writer": ["JsonlWriter", "ParquetWriter"],
     },
 )

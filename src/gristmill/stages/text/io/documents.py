@@ -13,7 +13,7 @@ from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.stages.text.io.reader.rows import RowReader
 from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
-from gristmill.stages.text.io.reader.text import HtmlReader, TextReader
+from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
 from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
 from gristmill.storage.compression import kinds_of
@@ -28,6 +28,7 @@ from gristmill.tasks.file_group import FileGroupTask
 _MOST_DESCRIPTIONS = 20
 Stages = list[ProcessingStage[Any, Any]]
 ROW_READERS: Mapping[Format, type[RowReader]] = {
+    "archive": ArchiveReader,
     "arrow": ArrowReader,
     "csv": CsvReader,
     "html": HtmlReader,
