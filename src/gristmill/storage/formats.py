@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["jsonl", "parquet", "archive", "arrow", "csv", "html", "text"]
+Format = Literal["jsonl", "parquet", "archive", "arrow", "csv", "html", "sql", "text"]
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 """The formats of records that lie ready: what workflows read and every run can write."""
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
@@ -44,6 +44,7 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
     "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
     "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True, uniform=True),
+    "sql": FormatSpec("SQL", (".sqlite", ".sqlite3", ".duckdb"), "SqlReader"),
     "text": FormatSpec(
         "text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True, uniform=True
     ),
@@ -102,6 +103,7 @@ _MAGIC: tuple[tuple[str, int, bytes], ...] = (
     ("avro", 0, b"Obj\1"),
     ("hdf5", 0, b"\x89HDF\r\n"),
     ("sqlite", 0, b"SQLite format 3\0"),
+    ("duckdb", 8, b"DUCK"),
     ("pdf", 0, b"%PDF-"),
     ("warc", 0, b"WARC/"),
     ("utf-32", 0, b"\xff\xfe\0\0"),
@@ -141,7 +143,8 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "arrow_stream": ("an Arrow IPC stream", _RENAME.format("arrow", "ArrowReader")),
     "avro": ("Avro", "Convert it: " + _POLARS.format("read_avro(sys.argv[1])", "write_parquet", "parquet")),
     "hdf5": ("HDF5", "Convert it to Parquet or JSONL"),
-    "sqlite": ("an SQLite database", "Export a table: `sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json`"),
+    "sqlite": ("an SQLite database", "Read it with SqlReader (--input-filetype sql)"),
+    "duckdb": ("a DuckDB database", "Read it with SqlReader (--input-filetype sql)"),
     "pdf": ("a PDF", "Extract its text into records first"),
     "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
     "html": ("HTML", _RENAME.format("html", "HtmlReader")),

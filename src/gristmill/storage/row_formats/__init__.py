@@ -26,6 +26,7 @@ _MODULES: Mapping[str, str] = {
     "arrow": "arrow_rows",
     "csv": "csv_rows",
     "html": "file_rows",
+    "sql": "sql_rows",
     "text": "text_rows",
 }
 

@@ -9,7 +9,7 @@ from gristmill.lazy import lazy_names
 if TYPE_CHECKING:
     from gristmill.stages.text.io.documents import DocumentReader, DocumentWriter
     from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
-    from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
+    from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
     from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
     from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 
@@ -24,6 +24,7 @@ __all__ = [
     "JsonlWriter",
     "ParquetReader",
     "ParquetWriter",
+    "SqlReader",
     "TextReader",
 ]
 
@@ -32,7 +33,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "documents": ["DocumentReader", "DocumentWriter"],
         "reader": ["JsonlReader", "ParquetReader"],
-        "reader.table_files": ["ArrowReader", "CsvReader"],
+        "reader.table_files": ["ArrowReader", "CsvReader", "SqlReader"],
         "reader.text": ["ArchiveReader", "HtmlReader", "TextReader"],
         "writer": ["JsonlWriter", "ParquetWriter"],
     },

@@ -12,7 +12,7 @@ from gristmill.stages.text.io.reader.jsonl import JsonlReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.stages.text.io.reader.rows import RowReader
-from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
+from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
 from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
 from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
@@ -32,6 +32,7 @@ ROW_READERS: Mapping[Format, type[RowReader]] = {
     "arrow": ArrowReader,
     "csv": CsvReader,
     "html": HtmlReader,
+    "sql": SqlReader,
     "text": TextReader,
 }
 

@@ -1,4 +1,4 @@
-"""Reads tables in files: CSV, TSV and Arrow."""
+"""Reads tables in files: CSV, TSV, Arrow, SQLite and DuckDB."""
 
 from __future__ import annotations
 
@@ -65,3 +65,33 @@ class ArrowReader(RowReader):
 
     def __init__(self, file_paths: Paths, **options: Any) -> None:
         super().__init__(file_paths, **options)
+
+
+class SqlReader(RowReader):
+    """Reads a table or a query of an SQLite or DuckDB file; the file is only read, and no other one is touched.
+
+    A database is one partition. Rows come in the order of the query, which has to be the same every time for a run to
+    be resumed: end the query with ORDER BY. DuckDB files need the extra `sql`.
+
+    Args:
+        file_paths: The database file, or several.
+        query: One SELECT.
+        table: A table or a view, instead of a query; by default the only one.
+        **options: Those of `RowReader`.
+
+    Example:
+        >>> pipeline.add_stage(SqlReader("forum.sqlite", query="SELECT id, body AS text FROM posts ORDER BY id"))
+    """
+
+    name = "sql_reader"
+    format: ClassVar[Format] = "sql"
+
+    def __init__(self, file_paths: Paths, query: str | None = None, table: str | None = None, **options: Any) -> None:
+        if query is not None and table is not None:
+            raise UsageError("SqlReader: give query or table, not both.", query=query, table=table)
+        self.query = query
+        self.table = table
+        super().__init__(file_paths, **options)
+
+    def options(self) -> dict[str, Any]:
+        return {"query": self.query, "table": self.table}
