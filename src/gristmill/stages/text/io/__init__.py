@@ -8,6 +8,7 @@ from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.text.io.documents import DocumentReader, DocumentWriter
+    from gristmill.stages.text.io.hugging_face import HuggingFaceReader
     from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
     from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
     from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
@@ -20,6 +21,7 @@ __all__ = [
     "DocumentReader",
     "DocumentWriter",
     "HtmlReader",
+    "HuggingFaceReader",
     "JsonlReader",
     "JsonlWriter",
     "ParquetReader",
@@ -32,6 +34,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "documents": ["DocumentReader", "DocumentWriter"],
+        "hugging_face": ["HuggingFaceReader"],
         "reader": ["JsonlReader", "ParquetReader"],
         "reader.table_files": ["ArrowReader", "CsvReader", "SqlReader"],
         "reader.text": ["ArchiveReader", "HtmlReader", "TextReader"],

@@ -26,6 +26,8 @@ from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
 _MOST_DESCRIPTIONS = 20
+_DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
+"""What `datasets` puts beside its Arrow files."""
 Stages = list[ProcessingStage[Any, Any]]
 ROW_READERS: Mapping[Format, type[RowReader]] = {
     "archive": ArchiveReader,
@@ -137,10 +139,11 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         named = [kind for kind in formats if kind is not None]
         data = [kind for kind in named if not FORMATS[kind].companion]
         if "jsonl" in data and len(data) > 1:
-            described = [file.path for file in formats["jsonl"]]
-            if all(path.endswith(".json") for path in described):
-                # A description of the data, such as dataset_info.json, is JSON as well.
-                kinds = kinds_of(described[:_MOST_DESCRIPTIONS], storage_options=self.storage_options)
+            files = [file for file in formats["jsonl"] if file.path.rpartition("/")[2] not in _DESCRIPTIONS]
+            if all(file.path.endswith(".json") for file in files):
+                # A description of the data is JSON as well.
+                described = [file.path for file in files[:_MOST_DESCRIPTIONS]]
+                kinds = kinds_of(described, storage_options=self.storage_options)
                 if not {"jsonl", "json_array"}.intersection(kinds.values()):
                     data.remove("jsonl")
         for ready in ("parquet", "jsonl"):
