@@ -250,10 +250,10 @@ def command(
     """Run a recipe.
 
     RECIPE is a YAML file, or the name of a shipped one (see 'gristmill recipes'). INPUT is a file, a folder, a glob or
-    a URL, and there may be several; '-' is standard input (JSONL, of which a copy is kept beside the output). They and
-    OUTPUT, the last one, set the variables input_path and output_path. OUTPUT is a folder that will hold data only, or
-    for one input file also a file, such as clean.jsonl; the record of the run goes beside it. Interrupt a run at any
-    time: run the same command again to resume.
+    a URL, and there may be several; '-' is standard input (JSONL, or what --input-filetype says), of which a copy is
+    kept beside the output. They and OUTPUT, the last one, set the variables input_path and output_path. OUTPUT is a
+    folder that will hold data only, or for one input file also a file, such as clean.jsonl; the record of the run goes
+    beside it. Interrupt a run at any time: run the same command again to resume.
 
     \b
     gristmill run english crawl/ clean/
@@ -268,7 +268,9 @@ def command(
 
         read_recipe(recipe, assignments)  # what is wrong with the recipe is told before anything is read
         output = assignments.variables.get("output_path")
-        assignments.variables["input_path"] = keep_standard_input(output, run_with["record_path"])
+        assignments.variables["input_path"] = keep_standard_input(
+            output, run_with["record_path"], assignments.options.get("input_filetype")
+        )
     pipeline, engine, display = make_ready(
         recipe,
         assignments,

@@ -451,9 +451,11 @@ def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
 
 def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int]) -> list[str]:
     expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()}
+    kept = f"{RECORD_FOLDER}/input/"  # standard input
     for entry in entries.values():
         expected.add(folder.relative(folder.record_path("manifest", entry.partition)))
         expected.update(file.path for file in entry.all_files)
+        expected.update(kept + part["relative"] for part in entry.source if f"{kept}{part['relative']}" in listing)
     # What lies in the manifest and cannot be read as an entry has been named already.
     named = f"{RECORD_FOLDER}/manifest/"
     temporary = named + TEMPORARY_PREFIX

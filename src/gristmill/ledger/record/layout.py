@@ -60,6 +60,7 @@ _PLACES = {
     "rows": "index/{}.rows",  # only in the steps of a longer run
     "manifest": "manifest/{}.json",
     "staging": "staging/{}",
+    "input": "input/{}",  # standard input of another format than JSONL
 }
 RECORD_NAMES = frozenset(place.partition("/")[0] for place in (*_PLACES.values(), STEPS_FOLDER))
 """What lies directly in a record folder; a workflow has its lists there too."""
