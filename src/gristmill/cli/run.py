@@ -24,7 +24,7 @@ from gristmill.cli.main import (
     record_option,
 )
 from gristmill.errors import RecipeError
-from gristmill.storage.formats import FORMATS, RECORD_FORMATS
+from gristmill.storage.formats import FORMATS, WRITTEN_FORMATS
 
 if TYPE_CHECKING:
     from gristmill.backends.base import BaseExecutor
@@ -39,7 +39,7 @@ DOCUMENT_OPTIONS = (
     "text_field", "input_filetype", "errors", "output_filetype", "compression", "limit", "sample", "seed"
 )  # fmt: skip
 STANDARD_INPUT = "-"
-WRITERS = frozenset({"DocumentWriter", "JsonlWriter", "ParquetWriter"})
+WRITERS = frozenset({"ArrowWriter", "CsvWriter", "DocumentWriter", "JsonlWriter", "ParquetWriter"})
 
 
 def _error_budget(ctx: click.Context, param: click.Parameter, text: str) -> float | int | None:
@@ -127,13 +127,17 @@ errors_option = click.option(
     "document as changed [default: quarantine].",
 )
 output_options = options(
-    click.option("--output-filetype", type=click.Choice(RECORD_FORMATS), help="Format to write [default: as read]."),
+    click.option(
+        "--output-filetype",
+        type=click.Choice(WRITTEN_FORMATS),
+        help="Format to write [default: as read, JSONL for other formats].",
+    ),
     click.option(
         "--compression",
         type=click.Choice(["none", "gz", "gzip", "zst", "zstd", "bz2", "snappy", "lz4", "brotli"]),
         metavar="NAME",
-        help="Compress the output: none, gz, zst or bz2; for Parquet none, gz, zst, snappy, lz4 or brotli "
-        "[default: none for JSONL, zst for Parquet].",
+        help="Compress the output: none, gz, zst or bz2; for Parquet none, gz, zst, snappy, lz4 or brotli; for Arrow "
+        "none, zst or lz4 [default: zst for Parquet, otherwise none].",
     ),
 )
 document_options = options(input_options, errors_option, sample_options, output_options)

@@ -57,6 +57,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.reader.table_files": (STAGE, "ArrowReader CsvReader SqlReader"),
     f"{_TEXT}.io.reader.text": (STAGE, "ArchiveReader HtmlReader TextReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
+    f"{_TEXT}.io.writer.tables": (STAGE, "ArrowWriter CsvWriter"),
     f"{_TEXT}.filters.heuristic.string": (
         FILTER,
         """

@@ -12,7 +12,8 @@ from typing import Literal
 
 Format = Literal["jsonl", "parquet", "archive", "arrow", "csv", "html", "sql", "text"]
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
-"""The formats of records that lie ready: what workflows read and every run can write."""
+"""The formats of records that lie ready: what workflows read, and what is written by default."""
+WRITTEN_FORMATS: tuple[Format, ...] = (*RECORD_FORMATS, "arrow", "csv")
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
 
 

@@ -10,10 +10,11 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import UsageError
+from gristmill.errors import InputError, UsageError
 from gristmill.figures import format_size
 from gristmill.storage.compression import SALVAGE_HINT, DamagedArchiveError
 from gristmill.storage.files import StorageOptions
+from gristmill.storage.formats import format_of
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES
 from gristmill.storage.parquet_blocks import TableBlock, checked_block
 from gristmill.storage.parquet_decoding import decoded_bytes, row_sizes
@@ -26,7 +27,7 @@ from gristmill.storage.partitions import (
     estimated_records,
     join_small,
 )
-from gristmill.storage.row_formats import Broken, rows_of
+from gristmill.storage.row_formats import Broken, reading_of, rows_of
 from gristmill.storage.schemas import conform, merge_schemas
 from gristmill.storage.valid_text import TextErrors
 
@@ -220,3 +221,17 @@ class _FileReader:
         block = TableBlock(rows, table, [(min(numbers), self._file)], self._bad)
         self._tables, self._rows, self._bad, self._size = [], [], [], 0
         yield checked_block(block, self._file, self._errors)
+
+
+def count_rows(path: str, *, size: int, storage_options: StorageOptions = None) -> int:
+    """How many rows a data file has that is neither JSONL nor Parquet, by reading it.
+
+    Raises:
+        InputError: Its name is that of no known format.
+    """
+    kind = format_of(path)
+    if kind is None:
+        raise InputError(f"{path!r} has the name of no known format.", path=path)
+    part = FileRange(path, path, size, "", 0, -1, True, reading_of(kind, {}))
+    blocks = read_row_blocks(Partition(0, "count", (part,)), storage_options=storage_options)
+    return sum(block.table.num_rows + len(block.bad) for block in blocks)

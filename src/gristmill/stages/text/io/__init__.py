@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
     from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
     from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
+    from gristmill.stages.text.io.writer.tables import ArrowWriter, CsvWriter
 
 __all__ = [
     "ArchiveReader",
     "ArrowReader",
+    "ArrowWriter",
     "CsvReader",
+    "CsvWriter",
     "DocumentReader",
     "DocumentWriter",
     "HtmlReader",
@@ -39,5 +42,6 @@ __getattr__, __dir__ = lazy_names(
         "reader.table_files": ["ArrowReader", "CsvReader", "SqlReader"],
         "reader.text": ["ArchiveReader", "HtmlReader", "TextReader"],
         "writer": ["JsonlWriter", "ParquetWriter"],
+        "writer.tables": ["ArrowWriter", "CsvWriter"],
     },
 )

@@ -18,7 +18,7 @@ from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
 from gristmill.storage.compression import kinds_of
 from gristmill.storage.files import InputFile, Survey, survey
-from gristmill.storage.formats import EXTENSIONS, FORMATS, RECORD_FORMATS, Format, codec_of, format_of
+from gristmill.storage.formats import EXTENSIONS, FORMATS, RECORD_FORMATS, WRITTEN_FORMATS, Format, codec_of, format_of
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
@@ -179,13 +179,15 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
-    """Writes JSONL or Parquet: the format of the input, unless another is asked for.
+    """Writes JSONL or Parquet as the input is, and JSONL for other inputs, unless another format is asked for.
 
     Args:
         path: The folder. A name such as `clean.jsonl.gz` tells format and compression by itself.
-        filetype: `jsonl` or `parquet`; by default what the pipeline reads, and JSONL where it reads no files.
-        compression: How files are compressed: `none`, `gz`, `zst` or `bz2` for JSONL, `none`, `gz`, `zst`, `snappy`,
-            `lz4` or `brotli` for Parquet. By default JSONL is not compressed, and Parquet by Zstandard.
+        filetype: `jsonl`, `parquet`, `csv` or `arrow`; by default what the pipeline reads if that is one of the first
+            two, and JSONL otherwise.
+        compression: How files are compressed: `none`, `gz`, `zst` or `bz2` for JSONL and CSV, `none`, `zst` or `lz4`
+            for Arrow, `none`, `gz`, `zst`, `snappy`, `lz4` or `brotli` for Parquet. By default Parquet is compressed by
+            Zstandard, and the others are not.
         fields: Only these columns, in this order.
         mode: How to treat existing files: "ignore" resumes an earlier run and refuses to replace other files,
             "overwrite" starts over and replaces them, "error" requires an empty folder.
@@ -207,8 +209,9 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         mode: Mode = "ignore",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if filetype not in (None, *RECORD_FORMATS):
-            raise UsageError(f"filetype={filetype!r}: give 'jsonl' or 'parquet', or leave it out.", value=filetype)
+        if filetype not in (None, *WRITTEN_FORMATS):
+            known = ", ".join(map(repr, WRITTEN_FORMATS))
+            raise UsageError(f"filetype={filetype!r}: give one of {known}, or leave it out.", value=filetype)
         self.path = str(path)
         self.filetype = filetype
         self.compression = compression
@@ -216,8 +219,9 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         self.mode = mode
         self.storage_options = storage_options
         if "." in self.path.rstrip("/").rpartition("/")[2]:
-            self.filetype = filetype or format_of(self.path.rstrip("/"))
-            if self.filetype == "jsonl" and compression is None:
+            named = format_of(self.path.rstrip("/"))
+            self.filetype = filetype or (named if named in WRITTEN_FORMATS else None)
+            if self.filetype in ("jsonl", "csv") and compression is None:
                 self.compression = codec_of(self.path.rstrip("/"))
         if self.filetype is not None:
             self.decompose()  # refuses options that cannot work
@@ -232,6 +236,12 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         return chosen.decompose_and_apply_with()
 
     def decompose(self) -> Stages:
-        writer = ParquetWriter if self.filetype == "parquet" else JsonlWriter
+        writer: Any = ParquetWriter if self.filetype == "parquet" else JsonlWriter
         options = {} if self.compression is None else {"compression": self.compression}
+        if self.filetype in ("arrow", "csv"):
+            from gristmill.stages.text.io.writer.tables import ArrowWriter, CsvWriter
+
+            writer = ArrowWriter if self.filetype == "arrow" else CsvWriter
+            if ".tsv" in self.path.rpartition("/")[2].lower():
+                options["delimiter"] = "\t"
         return [writer(self.path, None, self.fields, self.mode, storage_options=self.storage_options, **options)]
