@@ -453,7 +453,7 @@ def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
 
 
 def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int]) -> list[str]:
-    expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()}
+    expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()} | {"README.md"}  # the card of the data set
     kept = f"{RECORD_FOLDER}/input/"  # standard input
     for entry in entries.values():
         expected.add(folder.relative(folder.record_path("manifest", entry.partition)))
