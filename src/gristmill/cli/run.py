@@ -24,7 +24,7 @@ from gristmill.cli.main import (
     record_option,
 )
 from gristmill.errors import RecipeError
-from gristmill.storage.formats import FORMATS, RECORD_FORMATS
+from gristmill.storage.formats import FORMATS, WRITTEN_FORMATS
 
 if TYPE_CHECKING:
     from gristmill.backends.base import BaseExecutor
@@ -39,7 +39,7 @@ DOCUMENT_OPTIONS = (
     "text_field", "input_filetype", "errors", "output_filetype", "compression", "limit", "sample", "seed"
 )  # fmt: skip
 STANDARD_INPUT = "-"
-WRITERS = frozenset({"DocumentWriter", "JsonlWriter", "ParquetWriter"})
+WRITERS = frozenset({"ArrowWriter", "CsvWriter", "DocumentWriter", "JsonlWriter", "ParquetWriter"})
 
 
 def _error_budget(ctx: click.Context, param: click.Parameter, text: str) -> float | int | None:
@@ -127,13 +127,17 @@ errors_option = click.option(
     "document as changed [default: quarantine].",
 )
 output_options = options(
-    click.option("--output-filetype", type=click.Choice(RECORD_FORMATS), help="Format to write [default: as read]."),
+    click.option(
+        "--output-filetype",
+        type=click.Choice(WRITTEN_FORMATS),
+        help="Format to write [default: as read, JSONL for other formats].",
+    ),
     click.option(
         "--compression",
         type=click.Choice(["none", "gz", "gzip", "zst", "zstd", "bz2", "snappy", "lz4", "brotli"]),
         metavar="NAME",
-        help="Compress the output: none, gz, zst or bz2; for Parquet none, gz, zst, snappy, lz4 or brotli "
-        "[default: none for JSONL, zst for Parquet].",
+        help="Compress the output: none, gz, zst or bz2; for Parquet none, gz, zst, snappy, lz4 or brotli; for Arrow "
+        "none, zst or lz4 [default: zst for Parquet, otherwise none].",
     ),
 )
 document_options = options(input_options, errors_option, sample_options, output_options)
@@ -250,10 +254,10 @@ def command(
     """Run a recipe.
 
     RECIPE is a YAML file, or the name of a shipped one (see 'gristmill recipes'). INPUT is a file, a folder, a glob or
-    a URL, and there may be several; '-' is standard input (JSONL, of which a copy is kept beside the output). They and
-    OUTPUT, the last one, set the variables input_path and output_path. OUTPUT is a folder that will hold data only, or
-    for one input file also a file, such as clean.jsonl; the record of the run goes beside it. Interrupt a run at any
-    time: run the same command again to resume.
+    a URL, and there may be several; '-' is standard input (JSONL, or what --input-filetype says), of which a copy is
+    kept beside the output. They and OUTPUT, the last one, set the variables input_path and output_path. OUTPUT is a
+    folder that will hold data only, or for one input file also a file, such as clean.jsonl; the record of the run goes
+    beside it. Interrupt a run at any time: run the same command again to resume.
 
     \b
     gristmill run english crawl/ clean/
@@ -268,7 +272,9 @@ def command(
 
         read_recipe(recipe, assignments)  # what is wrong with the recipe is told before anything is read
         output = assignments.variables.get("output_path")
-        assignments.variables["input_path"] = keep_standard_input(output, run_with["record_path"])
+        assignments.variables["input_path"] = keep_standard_input(
+            output, run_with["record_path"], assignments.options.get("input_filetype")
+        )
     pipeline, engine, display = make_ready(
         recipe,
         assignments,

@@ -9,11 +9,12 @@ import click
 
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.storage.atomic import AtomicFile
+from gristmill.storage.formats import CODEC_KINDS, FORMATS, HEAD_BYTES, Format, recognise
 
 _CHUNK = 1 << 20
 
 
-def keep_standard_input(output: str | None, record_path: str | None) -> str:
+def keep_standard_input(output: str | None, record_path: str | None, filetype: Format | None = None) -> str:
     """Copy standard input into the record of an output; returns the path of the copy.
 
     A copy that has the same bytes already stays as it is, so that the same stream resumes a run.
@@ -21,6 +22,7 @@ def keep_standard_input(output: str | None, record_path: str | None) -> str:
     Args:
         output: The output of the run.
         record_path: Where its record is, if not beside it.
+        filetype: What comes, where it is not JSONL.
 
     Raises:
         click.UsageError: Nothing comes from standard input, or there is no output.
@@ -31,16 +33,26 @@ def keep_standard_input(output: str | None, record_path: str | None) -> str:
     stream = sys.stdin.buffer
     if stream.isatty():
         raise click.UsageError("INPUT is '-', but nothing is piped in. Try: zcat FILE | gristmill run RECIPE - OUTPUT")
-    path = folder.record_path("stdin")
+    piece = stream.read(_CHUNK)
+    path = _place(folder, filetype or "jsonl", piece)
     with ExitStack() as stack:
         earlier = stack.enter_context(folder.open(path)) if folder.exists(path) else None
         file = stack.enter_context(AtomicFile(path, storage_options=folder.storage_options))
         same = earlier is not None
-        while piece := stream.read(_CHUNK):
+        while piece:
             file.write(piece)
             same = same and earlier is not None and earlier.read(len(piece)) == piece
+            piece = stream.read(_CHUNK)
         if not file.size:  # as after a command before the pipe that failed: what is there is not replaced by nothing
             raise click.UsageError("INPUT is '-', but standard input is empty. Check the command before the pipe.")
         if same and earlier is not None and not earlier.read(1):
             file.discard()
     return path
+
+
+def _place(folder: RunFolder, filetype: Format, head: bytes) -> str:
+    """Where the copy lies, with the name that tells how it is to be read."""
+    kind = recognise(head[:HEAD_BYTES]) or ""
+    ending = ".zip" if (filetype, kind) == ("archive", "zip") else FORMATS[filetype].extensions[0]
+    ending += f".{CODEC_KINDS[kind]}" if kind in CODEC_KINDS else ""
+    return folder.record_path("stdin") if ending == ".jsonl" else folder.record_path("input", f"stdin{ending}")

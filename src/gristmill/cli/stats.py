@@ -15,6 +15,7 @@ import click
 from gristmill.cli.main import before_the_run, common_options, echo, json_option, print_json
 from gristmill.cli.run import STANDARD_INPUT, executor_options, input_options, sample_options
 from gristmill.figures import duration, format_size, plural, printable, share
+from gristmill.storage.formats import FORMATS, Format
 
 if TYPE_CHECKING:
     from gristmill.advice.histogram import Histogram
@@ -47,7 +48,7 @@ _WIDE = 120
 def command(
     inputs: tuple[str, ...],
     text_field: str | None,
-    input_filetype: str | None,
+    input_filetype: Format | None,
     limit: int | None,
     sample: float | None,
     seed: int | None,
@@ -89,7 +90,7 @@ def command(
         choose_filters(names, code=code)
     with (
         named_column(text_field or "text"),
-        readable(inputs) as paths,
+        readable(inputs, input_filetype) as paths,
         closing(make_listener("off" if quiet else "auto")) as display,
     ):
         found = read_statistics(
@@ -135,7 +136,7 @@ def named_column(column: str) -> Iterator[None]:
 
 
 @contextmanager
-def readable(inputs: tuple[str, ...]) -> Iterator[list[str]]:
+def readable(inputs: tuple[str, ...], filetype: Format | None = None) -> Iterator[list[str]]:
     """The inputs as paths: of standard input a copy, for as long as it is needed."""
     if STANDARD_INPUT not in inputs:
         yield list(inputs)
@@ -146,7 +147,7 @@ def readable(inputs: tuple[str, ...]) -> Iterator[list[str]]:
     if stream.isatty():
         raise click.UsageError("INPUT is '-', but nothing is piped in. Try: zcat FILE | gristmill stats -")
     with tempfile.TemporaryDirectory(prefix="gristmill-stats-") as folder:
-        copy = Path(folder, "stdin.jsonl")
+        copy = Path(folder, f"stdin{FORMATS[filetype or 'jsonl'].extensions[0]}")
         with copy.open("wb") as file:
             shutil.copyfileobj(stream, file, 1 << 20)
         if not copy.stat().st_size:

@@ -327,7 +327,8 @@ class LineDisplay(Display):
             if event.partitions_done_before:
                 parts.append(f"{event.partitions_done_before:,} done before")
             if event.input_bytes:
-                parts.append(format_size(event.input_bytes))
+                kind = f" of {event.input_format}" if event.input_format else ""
+                parts.append(format_size(event.input_bytes) + kind)
             line = ", ".join([*parts, f"executor {event.executor}"])
         elif isinstance(event, RunFinished):
             self.close()

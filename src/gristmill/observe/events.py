@@ -38,6 +38,7 @@ class RunStarted:
     input_bytes: int
     output: str | None
     at: float = field(default_factory=time.time)
+    input_format: str = ""
 
 
 @dataclass(frozen=True, slots=True)

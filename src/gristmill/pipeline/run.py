@@ -341,6 +341,7 @@ def begun_run(
             partitions = [partition for partition in partitions if partition.id not in state.done]
     work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget, plan.settings.output))
     left_out = {} if files is None or not files.left_out else totals(files.left_out)
+    input_format = "" if files is None else files.format
     del prepared, partitions, files  # the work lets go of each partition as it ends
     if state is not None:
         work.budget.records, work.budget.quarantined = state.rows_read, state.quarantined
@@ -354,6 +355,7 @@ def begun_run(
         partitions_done_before=done_before,
         input_bytes=work.input_bytes,
         output=plan.settings.output,
+        input_format=input_format,
     )
     if len(work) and state is not None and any(map(NEEDS_ALL, pipeline.stages)):
         state.recorder(started)  # the others are told when the last step begins; until then they see the earlier ones

@@ -52,8 +52,12 @@ class Registered:
 _TEXT = "gristmill.stages.text"
 _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
+    f"{_TEXT}.io.hugging_face": (STAGE, "HuggingFaceReader"),
     f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
+    f"{_TEXT}.io.reader.table_files": (STAGE, "ArrowReader CsvReader SqlReader"),
+    f"{_TEXT}.io.reader.text": (STAGE, "ArchiveReader HtmlReader TextReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
+    f"{_TEXT}.io.writer.tables": (STAGE, "ArrowWriter CsvWriter"),
     f"{_TEXT}.filters.heuristic.string": (
         FILTER,
         """

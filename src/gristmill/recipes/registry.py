@@ -141,7 +141,7 @@ def build_stage(
     if problems or of_settings:
         return None
     cls = entry.load() if entry.attribute else resolve_name(f"{entry.module}:{entry.name}")
-    own = inspect.signature(cls).parameters if isinstance(cls, type) else {}
+    own = parameters_of(cls) if isinstance(cls, type) else {}
     parameters: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for name, value in accepted.items():
@@ -217,6 +217,9 @@ def parameters_of(made: Any) -> dict[str, Parameter]:
     for name, parameter in inspect.signature(made).parameters.items():
         if not name.startswith("_") and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             found[name] = Parameter(name, hints.get(name, Any), made_anew.get(name, parameter.default))
+        elif parameter.kind is parameter.VAR_KEYWORD and name == "options" and isinstance(made, type):
+            base = next(base for base in made.__mro__[1:] if "__init__" in vars(base))
+            found = {**found, **parameters_of(base), **found}  # handed on to the constructor of the base
     return found
 
 

@@ -162,7 +162,7 @@ def open_source(path: str, *, storage_options: StorageOptions = None) -> ByteSou
 
 
 class SourceFileObject(io.RawIOBase):
-    """A source as a file that libraries read from; closing it closes the source."""
+    """A source as a file that libraries read from, full pieces at a time; closing it closes the source."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__()
@@ -172,7 +172,14 @@ class SourceFileObject(io.RawIOBase):
         return True
 
     def readinto(self, target: Any, /) -> int:
-        return self._source.readinto(memoryview(target)) or 0
+        view, filled = memoryview(target), 0
+        try:
+            while filled < len(view) and (count := self._source.readinto(view[filled:])):
+                filled += count
+        except DamagedArchiveError:
+            if not filled:
+                raise
+        return filled
 
     def close(self) -> None:
         if not self.closed:

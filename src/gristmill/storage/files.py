@@ -112,12 +112,14 @@ class SourceFiles:
         extensions: The endings that were looked for in folders.
         read: How many files are read.
         left_out: The others.
+        format: What people call the format of those that are read.
     """
 
     paths: list[str]
     extensions: list[str]
     read: int
     left_out: list[LeftOut]
+    format: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["jsonl", "parquet", "arrow", "csv", "html", "text"]
+Format = Literal["jsonl", "parquet", "archive", "arrow", "csv", "html", "sql", "text"]
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
-"""The formats of records that lie ready: what workflows read and every run can write."""
+"""The formats of records that lie ready: what workflows read, and what is written by default."""
+WRITTEN_FORMATS: tuple[Format, ...] = (*RECORD_FORMATS, "arrow", "csv")
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
 
 
@@ -26,6 +27,7 @@ class FormatSpec:
         reader: The public class that reads it.
         companion: Such files often lie beside data of another format, as a README does, and are not data then.
         packed: Files are usually small and many, so that several make one partition unless asked otherwise.
+        uniform: Every file gives the same columns.
     """
 
     label: str
@@ -33,15 +35,20 @@ class FormatSpec:
     reader: str
     companion: bool = False
     packed: bool = False
+    uniform: bool = False
 
 
 FORMATS: Mapping[Format, FormatSpec] = {
     "jsonl": FormatSpec("JSONL", (".jsonl", ".json", ".ndjson"), "JsonlReader"),
     "parquet": FormatSpec("Parquet", (".parquet",), "ParquetReader"),
+    "archive": FormatSpec("archives", (".tar", ".tgz", ".zip"), "ArchiveReader"),
     "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
     "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
-    "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True),
-    "text": FormatSpec("text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True),
+    "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True, uniform=True),
+    "sql": FormatSpec("SQL", (".sqlite", ".sqlite3", ".duckdb"), "SqlReader"),
+    "text": FormatSpec(
+        "text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True, uniform=True
+    ),
 }
 EXTENSIONS: Mapping[Format, tuple[str, ...]] = {name: spec.extensions for name, spec in FORMATS.items()}
 CODECS: Mapping[str, Codec] = {
@@ -97,6 +104,7 @@ _MAGIC: tuple[tuple[str, int, bytes], ...] = (
     ("avro", 0, b"Obj\1"),
     ("hdf5", 0, b"\x89HDF\r\n"),
     ("sqlite", 0, b"SQLite format 3\0"),
+    ("duckdb", 8, b"DUCK"),
     ("pdf", 0, b"%PDF-"),
     ("warc", 0, b"WARC/"),
     ("utf-32", 0, b"\xff\xfe\0\0"),
@@ -117,47 +125,39 @@ _COLUMN_NAME = re.compile(r"[\w .:/-]{1,64}")
 _TEXT_LINES = 10
 
 _POLARS = "`python -c \"import sys, polars; polars.{}.{}('records.{}')\" {{path}}`"
+_RENAME = "Rename it to end with .{} and read it with {}"
 _KINDS: Mapping[str, tuple[str, str]] = {
-    "jsonl": ("JSONL", "Rename it to end with .jsonl and read it with JsonlReader"),
-    "json_array": ("a JSON array", "Rename it to end with .json and read it with JsonlReader"),
+    "jsonl": ("JSONL", _RENAME.format("jsonl", "JsonlReader")),
+    "json_array": ("a JSON array", _RENAME.format("json", "JsonlReader")),
     "uncompressed": ("not compressed", "Rename it to end without {suffix}"),
     "json_object": (
         "JSON laid out over several lines, not one record per line",
         "Convert it: `jq -c . {path} > records.jsonl` (with '.NAME[]' for '.', where the records are a list in it)",
     ),
     "json_values": ("a JSON array of values that are no objects", 'Records are objects, such as {{"text": "…"}}'),
-    "parquet": ("Parquet", "Rename it to end with .parquet and read it with ParquetReader"),
+    "parquet": ("Parquet", _RENAME.format("parquet", "ParquetReader")),
     "lz4": ("LZ4-compressed", "Decompress it: `lz4 -d {path}`"),
-    "zip": ("a ZIP archive", "Unpack it: `unzip {path}`"),
+    "zip": ("a ZIP archive", f"{_RENAME.format('zip', 'ArchiveReader')}, or unpack it: `unzip {{path}}`"),
     "7z": ("a 7z archive", "Unpack it: `7z x {path}`"),
-    "tar": ("a tar archive", "Unpack it: `tar -xf {path}`"),
-    "arrow": (
-        "Arrow IPC (Feather)",
-        "Convert it: " + _POLARS.format("scan_ipc(sys.argv[1])", "sink_parquet", "parquet"),
-    ),
-    "arrow_stream": (
-        "an Arrow IPC stream",
-        "Convert it: " + _POLARS.format("read_ipc_stream(sys.argv[1])", "write_parquet", "parquet"),
-    ),
+    "tar": ("a tar archive", f"{_RENAME.format('tar', 'ArchiveReader')}, or unpack it: `tar -xf {{path}}`"),
+    "arrow": ("Arrow IPC (Feather)", _RENAME.format("arrow", "ArrowReader")),
+    "arrow_stream": ("an Arrow IPC stream", _RENAME.format("arrow", "ArrowReader")),
     "avro": ("Avro", "Convert it: " + _POLARS.format("read_avro(sys.argv[1])", "write_parquet", "parquet")),
     "hdf5": ("HDF5", "Convert it to Parquet or JSONL"),
-    "sqlite": ("an SQLite database", "Export a table: `sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json`"),
+    "sqlite": ("an SQLite database", "Read it with SqlReader (--input-filetype sql)"),
+    "duckdb": ("a DuckDB database", "Read it with SqlReader (--input-filetype sql)"),
     "pdf": ("a PDF", "Extract its text into records first"),
     "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
-    "html": ("HTML", "Extract its text into records first"),
+    "html": ("HTML", _RENAME.format("html", "HtmlReader")),
     "xml": ("XML", "Convert it to records first"),
-    "csv": ("CSV", "Convert it: " + _POLARS.format("scan_csv(sys.argv[1])", "sink_ndjson", "jsonl")),
-    "tsv": (
-        "tab-separated values",
-        "Convert it: " + _POLARS.format("scan_csv(sys.argv[1], separator='\\t')", "sink_ndjson", "jsonl"),
-    ),
+    "csv": ("CSV", _RENAME.format("csv", "CsvReader")),
+    "tsv": ("tab-separated values", _RENAME.format("tsv", "CsvReader")),
     "utf-16": ("text in UTF-16", "Convert it: `iconv -f UTF-16 -t UTF-8 {path} > records.jsonl`"),
     "utf-32": ("text in UTF-32", "Convert it: `iconv -f UTF-32 -t UTF-8 {path} > records.jsonl`"),
-    "text": (
-        "plain text, not records",
-        "To make each line a document: `jq -R -c '{{text: .}}' {path} > records.jsonl`",
-    ),
+    "text": ("plain text, not records", _RENAME.format("txt", "TextReader (document='line' for a document per line)")),
 }  # fmt: skip
+_NO_TEXT = frozenset(kind for kind, _, _ in _MAGIC) - {"utf-16", "utf-32"}
+"""What no reader of text takes, whatever is called text: the rest may well be text that begins so."""
 
 
 def recognise(head: bytes) -> str | None:
@@ -222,7 +222,9 @@ def mismatch(path: str, kind: str | None, format: Format) -> str | None:
         kind: What it was recognised as.
         format: That of the reader.
     """
-    if kind is None or kind in (("jsonl", "json_array") if format == "jsonl" else ("parquet",)):
+    if kind is None or kind == format or (format == "jsonl" and kind == "json_array"):
+        return None
+    if format not in RECORD_FORMATS and kind not in _NO_TEXT:
         return None
     codec = codec_of(path)
     if kind in CODEC_KINDS:

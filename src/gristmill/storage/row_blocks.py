@@ -10,10 +10,11 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import UsageError
+from gristmill.errors import InputError, UsageError
 from gristmill.figures import format_size
 from gristmill.storage.compression import SALVAGE_HINT, DamagedArchiveError
 from gristmill.storage.files import StorageOptions
+from gristmill.storage.formats import format_of
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES
 from gristmill.storage.parquet_blocks import TableBlock, checked_block
 from gristmill.storage.parquet_decoding import decoded_bytes, row_sizes
@@ -26,7 +27,8 @@ from gristmill.storage.partitions import (
     estimated_records,
     join_small,
 )
-from gristmill.storage.row_formats import Broken, rows_of
+from gristmill.storage.row_formats import Broken, reading_of, rows_of
+from gristmill.storage.schemas import conform, merge_schemas
 from gristmill.storage.valid_text import TextErrors
 
 
@@ -77,17 +79,25 @@ def read_row_blocks(
 def _joined(blocks: list[TableBlock]) -> TableBlock:
     return TableBlock(
         np.concatenate([block.rows for block in blocks]),
-        _one_table([block.table for block in blocks]),
+        _one_table([(block.sources[0][1].relative, block.table) for block in blocks]),
         [source for block in blocks for source in block.sources],
         [bad for block in blocks for bad in block.bad],
         [repair for block in blocks for repair in block.repaired],
     )
 
 
-def _one_table(tables: list[pa.Table]) -> pa.Table:
-    """Tables below each other; where one lacks a column, it is null there."""
-    some = [table for table in tables if table.num_columns] or tables[:1]
-    return pa.concat_tables(some, promote_options="permissive").combine_chunks()
+def _one_table(tables: list[tuple[str, pa.Table]]) -> pa.Table:
+    """Tables below each other, each with its file; where one lacks a column, it is null there.
+
+    Raises:
+        SchemaConflictError: A column has types that can't be brought together, which names both files.
+    """
+    some = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
+    schema = some[0][1].schema
+    if any(not table.schema.equals(schema, check_metadata=True) for _, table in some):
+        schema = merge_schemas((name, table.schema) for name, table in some)
+        some = [(name, conform(table, schema)) for name, table in some]
+    return pa.concat_tables([table for _, table in some]).combine_chunks()
 
 
 class _FileReader:
@@ -165,8 +175,7 @@ class _FileReader:
         if self._fields is None:
             return table
         columns = [
-            table.column(name) if name in table.column_names else pa.nulls(table.num_rows, pa.string())
-            for name in self._fields
+            table.column(name) if name in table.column_names else pa.nulls(table.num_rows) for name in self._fields
         ]
         return pa.table(columns, names=list(self._fields))
 
@@ -204,9 +213,25 @@ class _FileReader:
     def _flush(self) -> Iterator[TableBlock]:
         if not self._tables and not self._bad:
             return
-        table = _one_table(self._tables) if self._tables else pa.table({})
+        table = pa.table({})
+        if self._tables:
+            table = _one_table([(self._part.relative, table) for table in self._tables])
         rows = np.array(self._rows, np.int64)
         numbers = itertools.chain(self._rows[:1], (bad.row for bad in self._bad[:1]))
         block = TableBlock(rows, table, [(min(numbers), self._file)], self._bad)
         self._tables, self._rows, self._bad, self._size = [], [], [], 0
         yield checked_block(block, self._file, self._errors)
+
+
+def count_rows(path: str, *, size: int, storage_options: StorageOptions = None) -> int:
+    """How many rows a data file has that is neither JSONL nor Parquet, by reading it.
+
+    Raises:
+        InputError: Its name is that of no known format.
+    """
+    kind = format_of(path)
+    if kind is None:
+        raise InputError(f"{path!r} has the name of no known format.", path=path)
+    part = FileRange(path, path, size, "", 0, -1, True, reading_of(kind, {}))
+    blocks = read_row_blocks(Partition(0, "count", (part,)), storage_options=storage_options)
+    return sum(block.table.num_rows + len(block.bad) for block in blocks)

@@ -154,7 +154,9 @@ def test_a_file_that_is_something_else_by_its_name(tmp_path: Path) -> None:
     arguments = ["dedup", "exact", str(tmp_path / "in" / "a.txt"), str(tmp_path / "out"), "--workers", "0"]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code != 0
-    assert "is neither JSONL nor Parquet by its name" in result.output
+    assert (
+        "a.txt is text, and this command reads JSONL and Parquet. A recipe deduplicates every format" in result.output
+    )
     assert CliRunner().invoke(cli, [*arguments, "--input-filetype", "jsonl"]).exit_code == 0
     assert kept_ids(tmp_path) == ["d0"]
 

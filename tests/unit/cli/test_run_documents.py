@@ -111,6 +111,21 @@ def test_standard_input_is_kept_so_that_the_run_resumes(here: Path) -> None:
     assert ids(here / "out") == sorted(document["id"] for document in DOCUMENTS[1:20:2])
 
 
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+def test_standard_input_of_another_format(here: Path, packed: Any) -> None:
+    table = b"id,content\n" + b"".join(f'{row["id"]},"{row["content"]}"\n'.encode() for row in DOCUMENTS)
+    command = ("run", "english", "-", "out", "--workers", 0, "--json", "--text-field", "content")
+    for done in (0, 1):
+        result = run(*command, "--input-filetype", "csv", data=packed(table))
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["partitions_done_before"] == done
+        assert ids(here / "out") == KEPT
+    assert run("verify", "out").exit_code == 0
+    assert "kept" in run("why", "out", KEPT[0]).output
+    result = run("stats", "-", "--json", "--text-field", "content", "--input-filetype", "csv", data=table)
+    assert json.loads(result.stdout)["documents"] == len(DOCUMENTS)
+
+
 def test_nothing_from_standard_input_replaces_nothing(here: Path) -> None:
     command = ("run", "english", "-", "out", *SMALL)
     assert run(*command, data=lines(DOCUMENTS)).exit_code == 0

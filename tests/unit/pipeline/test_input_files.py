@@ -199,7 +199,7 @@ def test_compressed_files_are_read_under_all_usual_names(tmp_path):
 # Files that are not what they are called -----------------------------------------------------------------------------
 
 WRONG = {
-    "csv": (b"id,text\n1,one\n2,two\n", "CSV. Convert it: `python -c"),
+    "csv": (b"id,text\n1,one\n2,two\n", "CSV. Rename it to end with .csv and read it with CsvReader"),
     "object": (json.dumps({"data": RECORDS}, indent=1).encode(), "JSON laid out over several lines"),
     "utf16": ('{"text": "a"}\n' * 3).encode("utf-16"),
     "html": (b"<!doctype html>\n<html></html>", "it is HTML"),

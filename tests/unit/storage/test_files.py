@@ -97,7 +97,7 @@ def test_links_are_followed_and_loops_end(tree):
         ("corpus/zzz/q.jsonl", ["zzz", "holds"]),
         ("corpus/*.parquet", ["pattern", "*.parquet"]),
         ("empty", ["empty", ".jsonl"]),
-        ("texts", ["2 × .txt", "1 × .csv", "file_extensions=['.txt']"]),
+        ("texts", ["2 × .txt", "1 × .csv", "Read those with TextReader"]),
     ],
 )
 def test_nothing_found_says_what_is_there(tree, path, parts):
@@ -119,7 +119,8 @@ def test_nothing_found_says_what_is_there(tree, path, parts):
     [
         ("a.parquet", [".jsonl", ".json", ".ndjson"], "1 × .parquet.* Read those with ParquetReader, or point"),
         ("a.JSONL.gz", [".parquet"], "1 × .jsonl.* Read those with JsonlReader, or point"),
-        ("a.csv.zst", [".jsonl"], r"file_extensions=\['.csv'\]"),
+        ("a.csv.zst", [".jsonl"], "1 × .csv.* Read those with CsvReader, or point"),
+        ("a.rec.zst", [".jsonl"], r"file_extensions=\['.rec'\]"),
         ("_a.jsonl.gz", [".jsonl"], "1 × .jsonl .* Rename them"),
     ],
 )
@@ -132,7 +133,11 @@ def test_files_of_another_format_are_left_to_its_reader(tmp_path, name, wanted, 
 @pytest.mark.parametrize(
     ("name", "content", "fix"),
     [
-        ("a.csv", b"id,text\n1,one\n2,two\n", r"a\.csv cannot be read as JSONL: it is CSV\. Convert it"),
+        (
+            "a.tab",
+            b"id,text\n1,one\n2,two\n",
+            r"a\.tab cannot be read as JSONL: it is CSV\. Rename it to end with \.csv",
+        ),
         ("a.log", b'{"text": "one"}\n', r"Pass file_extensions=\['\.log'\] to JsonlReader, or"),
         ("a.pq", b"PAR1....PAR1", r"Pass file_extensions=\['\.pq'\] to ParquetReader, or"),
         ("a.dat", b"\x93\x01", r"If they hold records, pass file_extensions=\['\.dat'\], or"),
@@ -224,7 +229,6 @@ LEFT_OUT = {
     "nothing.jsonl": "empty",
     "out.gristmill/": "record",
     "sub/_skip/": "hidden",
-    "sub/x.txt": "extension",
 }
 
 
@@ -233,11 +237,11 @@ def test_every_file_is_taken_or_left_out_with_a_reason(mixed):
     assert reasons(found.left_out) == LEFT_OUT
     by_format = {kind: names(files) for kind, files in found.formats().items()}
     jsonl = ["a.jsonl", "b.jsonl", "nothing.jsonl", "sub/c.jsonl.gz", "sub/deep/d.JSON", "y.json.zstd", "z.ndjson.xz"]
-    assert by_format == {"jsonl": jsonl, "parquet": ["sub/t.parquet"]}
+    assert by_format == {"jsonl": jsonl, "parquet": ["sub/t.parquet"], "text": ["sub/x.txt"]}
     everything = sum(len(files) for _, _, files in os.walk(mixed))
     assert sum(item.files for item in found.left_out) + len(found.files) - 1 == everything  # the empty one is in both
     only = survey(mixed, extensions=".jsonl")
-    assert reasons(only.left_out)["sub/t.parquet"] == "extension"
+    assert reasons(only.left_out)["sub/t.parquet"] == reasons(only.left_out)["sub/x.txt"] == "extension"
     assert only.files == list_files(mixed, extensions=".jsonl")
 
 
@@ -256,7 +260,7 @@ def test_other_stores_account_for_every_file_too(mixed):
 
 
 def test_a_pattern_accounts_for_what_it_matches(mixed):
-    assert reasons(survey(f"{mixed}/sub/*").left_out) == {"_skip/": "hidden", "x.txt": "extension"}
+    assert reasons(survey(f"{mixed}/sub/*").left_out) == {"_skip/": "hidden"}
     assert reasons(survey(f"{mixed}/*").left_out) == {
         name: reason
         for name, reason in LEFT_OUT.items()

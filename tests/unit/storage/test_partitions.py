@@ -158,7 +158,7 @@ def test_json_round_trip_and_fingerprint():
         {"blocksize": 0},
         {"blocksize": "lots"},
         {"limit": -1},
-        {"format": "csv"},
+        {"format": "xls"},
     ],
 )
 def test_useless_options_are_refused(options):

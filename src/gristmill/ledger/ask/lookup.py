@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ import xxhash
 
 from gristmill.ledger.record.plan_record import read_plan
 from gristmill.ledger.record.trail import TOO_MANY
+from gristmill.storage.formats import format_of
 from gristmill.storage.jsonl_blocks import RecordBlock, read_blocks
 from gristmill.storage.parquet_blocks import TableBlock, read_parquet_blocks
 from gristmill.storage.partitions import BadRecord, FileRange, Partition, SourceFile
 from gristmill.storage.row_blocks import read_row_blocks
+from gristmill.storage.row_formats import reading_of
 from gristmill.storage.schemas import is_json_field
 
 if TYPE_CHECKING:
@@ -111,15 +114,22 @@ def _in_output(
     """The first record of the output of a partition whose id (or URL) is the wanted one."""
     sizes = [FileRange(ledger.folder.join(file.path), file.path, file.size, "", 0, -1, True) for file in entry.files]
     partition = Partition(0, entry.partition, tuple(sizes))
-    if any(file.path.endswith(".parquet") for file in entry.files):
-        for block in read_parquet_blocks(partition, storage_options=ledger.folder.storage_options):
+    options, blocks = ledger.folder.storage_options, None
+    kind = format_of(entry.files[0].path) if entry.files else None
+    if kind == "parquet":
+        blocks = read_parquet_blocks(partition, storage_options=options)
+    elif kind not in (None, "jsonl"):
+        ranges = tuple(replace(part, reading=reading_of(kind, {})) for part in sizes)
+        blocks = read_row_blocks(replace(partition, ranges=ranges), storage_options=options)
+    if blocks is not None:
+        for block in blocks:
             names = values(block.table, field) if field in block.table.column_names else []
             place = next((at for at, value in enumerate(names) if is_wanted(str(value))), None)
             if place is not None:
                 return record_at(block, place)
         return None
     probe = b"" if needle is None else json.dumps(needle, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
-    for lines in read_blocks(partition, storage_options=ledger.folder.storage_options):
+    for lines in read_blocks(partition, storage_options=options):
         data = lines.buffer.tobytes()
         for start, end in zip(lines.starts.tolist(), lines.ends.tolist(), strict=True):
             # Most records are told by their bytes not to hold the id.

@@ -29,7 +29,8 @@ from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_w
 from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
 from gristmill.storage.compression import open_source
 from gristmill.storage.files import StorageOptions
-from gristmill.storage.formats import codec_of
+from gristmill.storage.formats import codec_of, format_of
+from gristmill.storage.row_blocks import count_rows
 
 _CHUNK = 1 << 20
 _TEXT_ENDINGS = (".jsonl", ".json", ".ndjson")
@@ -219,8 +220,10 @@ def _check_rows(folder: RunFolder, file: FileEntry, who: str, lines: int) -> lis
                 rows = pq.read_metadata(stream).num_rows
         elif plain.endswith(_TEXT_ENDINGS):
             rows = lines if codec == "none" else _count_lines(folder, path)
-        else:
+        elif format_of(plain) is None:  # of a writer that others made
             return []
+        else:
+            rows = count_rows(path, size=file.size, storage_options=folder.storage_options)
     except (OSError, ValueError, pa.ArrowException, GristmillError) as error:
         return [f"{who} cannot be read: {error}."]
     if rows != file.rows:
@@ -450,10 +453,12 @@ def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
 
 
 def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int]) -> list[str]:
-    expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()}
+    expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()} | {"README.md"}  # the card of the data set
+    kept = f"{RECORD_FOLDER}/input/"  # standard input
     for entry in entries.values():
         expected.add(folder.relative(folder.record_path("manifest", entry.partition)))
         expected.update(file.path for file in entry.all_files)
+        expected.update(kept + part["relative"] for part in entry.source if f"{kept}{part['relative']}" in listing)
     # What lies in the manifest and cannot be read as an entry has been named already.
     named = f"{RECORD_FOLDER}/manifest/"
     temporary = named + TEMPORARY_PREFIX

@@ -60,6 +60,7 @@ _PLACES = {
     "rows": "index/{}.rows",  # only in the steps of a longer run
     "manifest": "manifest/{}.json",
     "staging": "staging/{}",
+    "input": "input/{}",  # standard input of another format than JSONL
 }
 RECORD_NAMES = frozenset(place.partition("/")[0] for place in (*_PLACES.values(), STEPS_FOLDER))
 """What lies directly in a record folder; a workflow has its lists there too."""
@@ -67,7 +68,7 @@ _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _MAX_NAME_BYTES = 230  # leaves room for the endings above within the 255 of most file systems
 _STAGING = re.compile(r"(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]+")
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-_DATA_ENDING = re.compile(r"\.(jsonl|json|ndjson|parquet)(\.(gz|zst|zstd|bz2|xz|lzma))?$", re.IGNORECASE)
+_DATA_ENDING = re.compile(r"\.(jsonl|json|ndjson|parquet|csv|tsv|arrow)(\.(gz|zst|zstd|bz2|xz|lzma))?$", re.IGNORECASE)
 
 
 class RunFolder:

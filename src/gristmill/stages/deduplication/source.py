@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.errors import InputChangedError, UsageError
+from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.source_sink import SourceColumns, SourceStage
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.storage.files import list_files
-from gristmill.storage.formats import COMPRESSED_SUFFIXES, EXTENSIONS, Format
+from gristmill.storage.formats import COMPRESSED_SUFFIXES, EXTENSIONS, FORMATS, Format, format_of
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
@@ -99,11 +99,21 @@ def find_filetype(
     """
     usual = [ending for kind in FILETYPES for ending in EXTENSIONS[kind]]
     wanted = list(extensions or usual)
-    files = list_files(
-        paths if isinstance(paths, str) else list(paths), extensions=wanted, storage_options=storage_options
-    )
+    given = paths if isinstance(paths, str) else list(paths)
+    try:
+        files = list_files(given, extensions=wanted, storage_options=storage_options)
+    except InputNotFoundError:
+        files = list_files(given, extensions=sum(EXTENSIONS.values(), ()), storage_options=storage_options)
     endings = tuple(ending + suffix for ending in wanted for suffix in ("", *COMPRESSED_SUFFIXES))
     others = [file.path for file in files if not file.path.lower().endswith(endings)]
+    kind = format_of(others[0]) if others else None
+    if kind is not None:
+        raise UsageError(
+            f"{others[0]} is {FORMATS[kind].label}, and this command reads JSONL and Parquet. A recipe deduplicates "
+            "every format: one with the stages DocumentReader, ExactDeduplication (or FuzzyDeduplication) and "
+            "DocumentWriter, by: gristmill run RECIPE INPUT OUTPUT",
+            paths=others,
+        )
     if others:
         raise UsageError(
             f"{others[0]} is neither JSONL nor Parquet by its name (these end with {', '.join(wanted)}). Web pages and "

@@ -1,8 +1,8 @@
 """Formats besides JSONL and Parquet: how the bytes of a file become rows.
 
 Each format is a module with a function `read_rows(part, *, storage_options, **options)` that yields tables and, where
-something is broken, `Broken`. How a file is read (its format and the options of its reader) travels with the range, so
-that a record can be found again by the ledger alone.
+something is broken, `Broken`; all rows of a file have the same columns. How a file is read (its format and the options
+of its reader) travels with the range, so that a record can be found again by the ledger alone.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from gristmill.storage.partitions import FileRange
 
 # The only modules that are ever imported for a format, whatever a file or a record says.
 _MODULES: Mapping[str, str] = {
+    "archive": "archive_rows",
     "arrow": "arrow_rows",
     "csv": "csv_rows",
     "html": "file_rows",
+    "sql": "sql_rows",
     "text": "text_rows",
 }
 

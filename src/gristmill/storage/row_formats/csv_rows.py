@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
+import re
+from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from gristmill.storage.compression import SourceFileObject, open_source
+from gristmill.storage.compression import DamagedArchiveError, SourceFileObject, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import has_extension
 from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows
+from gristmill.storage.row_formats.text_source import TextSource
 
 _BLOCK_BYTES = 16 << 20
 """Also the longest row that can be read: one must not reach over more than a block."""
 _HEAD_BYTES = 1 << 20
+_UNTOLD = re.compile(r"Row #(\d+): Expected \d+ columns, got \d+")
 _DELIMITERS = ",\t;|"
 
 
@@ -31,58 +35,101 @@ def read_rows(
     encoding: str | None = None,
 ) -> Rows:
     """The rows of a table; a line with another number of values than the header is one broken piece."""
-    broken: list[Broken] = []
-    stream = io.BufferedReader(SourceFileObject(open_source(part.path, storage_options=storage_options)), _HEAD_BYTES)
-    with stream:
-        head = _first_line(stream.peek(_HEAD_BYTES), encoding)
-        if not head.strip():
-            return
-        delimiter = delimiter or _delimiter(part.relative, head)
-        names = list(column_names or next(csv.reader([head], delimiter=delimiter)))
-        problem = _wrong_names(names)
-        if problem:
-            yield Broken("corrupt_csv", problem, 0, head.encode(), len(head), rest=True)
-            return
+    file = _UntilDamage(TextSource(open_source(part.path, storage_options=storage_options), encoding))
+    with io.BufferedReader(file, _HEAD_BYTES) as stream:
+        head = _first_line(stream.peek(_HEAD_BYTES))
+        if head.strip():
+            delimiter = delimiter or _delimiter(part.relative, head)
+            names = list(column_names or next(csv.reader([head], delimiter=delimiter)))
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                told = f"two columns are called {twice[0]!r}; rename one, or give column_names"
+                yield Broken("corrupt_csv", told, 0, head.encode(), len(head.encode()), rest=True)
+                return
+            yield from _whole_rows(_parsed(stream, delimiter, names, given=column_names is not None), file)
+        if file.damage is not None:
+            raise file.damage
 
-        def skip(row: pa_csv.InvalidRow) -> str:
-            told = f"the line has {row.actual_columns} values, and there are {row.expected_columns} columns"
-            broken.append(Broken("corrupt_csv", told, raw=row.text.encode(), size=len(row.text.encode())))
-            return "skip"
 
+def _whole_rows(rows: Rows, file: _UntilDamage) -> Rows:
+    """All but the last row of a damaged file, of which nobody knows where it was cut."""
+    held: pa.Table | Broken | None = None
+    for found in rows:
+        if held is not None:
+            yield held
+        held = found
+    if file.damage is None and held is not None:
+        yield held
+    elif isinstance(held, pa.Table):
+        yield held.slice(0, held.num_rows - 1)
+
+
+def _parsed(stream: io.BufferedReader[_UntilDamage], delimiter: str, names: list[str], *, given: bool) -> Rows:
+    """Rows and what is broken between them, each in its place."""
+    broken: deque[tuple[int, Broken]] = deque()
+
+    def skip(row: pa_csv.InvalidRow) -> str:
+        # Lines are parsed ahead of the rows that come out, so that only their number tells where they belong.
+        told = f"the line has {row.actual_columns} values, and there are {row.expected_columns} columns"
+        raw = row.text.encode("utf-8", "surrogateescape")
+        broken.append((row.number - (1 if given else 2), Broken("corrupt_csv", told, raw=raw, size=len(raw))))
+        return "skip"
+
+    place = 0
+    try:
+        for batch in pa_csv.open_csv(
+            pa.PythonFile(stream, "r"),
+            pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=names if given else None),
+            pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
+            pa_csv.ConvertOptions(
+                check_utf8=False,
+                column_types=dict.fromkeys(names, pa.large_string()),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        ):
+            table = pa.Table.from_batches([batch])
+            while broken and broken[0][0] <= place + table.num_rows:
+                before = broken[0][0] - place
+                if before:
+                    yield table.slice(0, before)
+                yield broken.popleft()[1]
+                table, place = table.slice(before), place + before + 1
+            if table.num_rows:
+                yield table
+                place += table.num_rows
+    except pa.ArrowInvalid as error:
+        told = str(error).splitlines()[0]
+        if "Empty CSV" in told:  # a header and nothing else
+            return
+        if found := _UNTOLD.search(told):  # the library drops what it cannot decode, and with it the handler
+            told = f"row {found[1]} has the wrong number of values and is not UTF-8; if the file has another encoding, "
+            told += "give it: CsvReader(…, encoding='latin-1')"
+        if "straddling" in told:
+            told = f"a row is longer than {_BLOCK_BYTES >> 20} MiB: perhaps a quote is not closed"
+        broken.append((place, Broken("corrupt_csv", told, rest=True)))
+    for _, last in broken:
+        yield last
+
+
+class _UntilDamage(SourceFileObject):
+    """A file that ends where it is damaged, so that a library gives all that came before."""
+
+    damage: DamagedArchiveError | None = None
+
+    def readinto(self, target: Any, /) -> int:
         try:
-            rows = pa_csv.open_csv(
-                pa.PythonFile(stream, "r"),
-                pa_csv.ReadOptions(
-                    use_threads=False, block_size=_BLOCK_BYTES, column_names=column_names, encoding=encoding or "utf8"
-                ),
-                pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
-                pa_csv.ConvertOptions(
-                    check_utf8=False,
-                    column_types=dict.fromkeys(names, pa.large_string()),
-                    null_values=[""],
-                    strings_can_be_null=True,
-                    quoted_strings_can_be_null=False,
-                ),
-            )
-            for batch in rows:
-                yield pa.Table.from_batches([batch])
-                yield from broken
-                broken.clear()
-        except pa.ArrowInvalid as error:
-            yield from broken
-            told = str(error).splitlines()[0]
-            if "straddling" in told:
-                told = f"a row is longer than {_BLOCK_BYTES >> 20} MiB: perhaps a quote is not closed"
-            yield Broken("corrupt_csv", told, rest=True)
-            return
-        yield from broken
+            return super().readinto(target)
+        except DamagedArchiveError as error:
+            self.damage = error
+            return 0
 
 
-def _first_line(head: bytes, encoding: str | None) -> str:
+def _first_line(head: bytes) -> str:
     """The header, whose quoted names may hold line ends."""
-    text = head.decode(encoding or "utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
     line = ""
-    for part in text.splitlines(keepends=True):
+    for part in head.decode("utf-8", "replace").lstrip("\r\n").splitlines(keepends=True):
         line += part
         if line.count('"') % 2 == 0:
             break
@@ -94,10 +141,3 @@ def _delimiter(name: str, head: str) -> str:
         return "\t"
     counts = Counter(head)
     return max(_DELIMITERS, key=lambda sign: (counts[sign], sign == ","))
-
-
-def _wrong_names(names: Sequence[str]) -> str | None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        return f"two columns are called {twice[0]!r}; rename one, or give column_names"
-    return None

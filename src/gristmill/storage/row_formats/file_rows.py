@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from gristmill.figures import format_size
-from gristmill.storage.compression import open_source
+from gristmill.storage.compression import ByteSource, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows
@@ -14,13 +14,12 @@ MAX_FILE_BYTES = 256 << 20
 _PIECE = 1 << 20
 
 
-def read_whole(path: str, *, storage_options: StorageOptions, most: int = MAX_FILE_BYTES) -> bytes | Broken:
-    """The content of a file, decompressed; `Broken` where it holds more than `most` bytes.
+def read_whole(source: ByteSource, *, most: int = MAX_FILE_BYTES) -> bytes | Broken:
+    """All that a source gives, which is closed; `Broken` where it is more than `most` bytes.
 
     Raises:
         DamagedArchiveError: It is compressed and damaged.
     """
-    source = open_source(path, storage_options=storage_options)
     content = bytearray()
     piece = bytearray(_PIECE)
     try:
@@ -36,8 +35,13 @@ def read_whole(path: str, *, storage_options: StorageOptions, most: int = MAX_FI
 
 def read_rows(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
     """One row: `html` with the bytes of the file, `file_name` and `id`."""
-    content = read_whole(part.path, storage_options=storage_options)
+    return page_of(open_source(part.path, storage_options=storage_options), part.relative)
+
+
+def page_of(source: ByteSource, name: str, *, most: int = MAX_FILE_BYTES) -> Rows:
+    """One row with all that a source gives."""
+    content = read_whole(source, most=most)
     if isinstance(content, Broken):
         yield content
     else:
-        yield pa.table({"id": [part.relative], "file_name": [part.relative], "html": pa.array([content], pa.binary())})
+        yield pa.table({"id": [name], "file_name": [name], "html": pa.array([content], pa.binary())})

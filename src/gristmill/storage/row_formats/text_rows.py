@@ -14,63 +14,93 @@ from gristmill.storage.files import StorageOptions
 from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows
 from gristmill.storage.row_formats.file_rows import MAX_FILE_BYTES, read_whole
+from gristmill.storage.row_formats.text_source import TextSource
 
 _PIECE = 4 << 20
-_BOM = b"\xef\xbb\xbf"
+_BORDER_BYTES = 1024
+"""The longest border that is surely found between documents of which one is over the limit."""
+_LINE_ENDS = re.compile(rb"\n")
 _BLANK_LINES = re.compile(rb"(?:[ \t\r\f\v]*\n){2,}")
 
 
 def read_rows(
-    part: FileRange, *, storage_options: StorageOptions = None, document: str = "file", text_field: str = "text"
+    part: FileRange,
+    *,
+    storage_options: StorageOptions = None,
+    document: str = "file",
+    text_field: str = "text",
+    encoding: str | None = None,
 ) -> Rows:
     """Rows with the text, the file's name, and an id made of the name and the number of the document in it."""
+    source = TextSource(open_source(part.path, storage_options=storage_options), encoding)
+    return documents_of(source, part.relative, document=document, text_field=text_field)
+
+
+def documents_of(source: ByteSource, name: str, *, document: str, text_field: str, most: int = MAX_FILE_BYTES) -> Rows:
+    """The documents of a file called `name`, whose content `source` gives; it is closed.
+
+    Args:
+        source: UTF-8 without a byte order mark.
+        name: For ids and for `file_name`.
+        document: What a document is: `file`, `line` or `paragraph`.
+        text_field: The column that gets the text.
+        most: The most bytes that a document may have.
+    """
     if document == "file":
-        content = read_whole(part.path, storage_options=storage_options)
-        if isinstance(content, Broken):
-            yield content
-        else:
-            yield _table(part, [content.removeprefix(_BOM)], [part.relative], text_field)
+        content = read_whole(source, most=most)
+        yield content if isinstance(content, Broken) else text_table([content], [name], name, text_field)
         return
-    border = re.compile(rb"\n") if document == "line" else _BLANK_LINES
     number = 0
-    source = open_source(part.path, storage_options=storage_options)
     try:
-        for found in _pieces(source, border):
+        for found in _pieces(source, _LINE_ENDS if document == "line" else _BLANK_LINES, most):
             if isinstance(found, Broken):
                 yield found
                 continue
             texts = [text for text in map(bytes.strip, found) if text]
-            ids = [f"{part.relative}#{number + at}" for at in range(len(texts))]
+            ids = [f"{name}#{number + at}" for at in range(len(texts))]
             number += len(texts)
             if texts:
-                yield _table(part, texts, ids, text_field)
+                yield text_table(texts, ids, name, text_field)
     finally:
         source.close()
 
 
-def _pieces(source: ByteSource, border: re.Pattern[bytes]) -> Iterator[list[bytes] | Broken]:
-    """What lies between borders, some megabytes at a time."""
-    held = b""
+def _pieces(source: ByteSource, border: re.Pattern[bytes], most: int) -> Iterator[list[bytes] | Broken]:
+    """What lies between borders, some megabytes at a time; of a document over the limit only the end is held."""
+    held: list[bytes] = []
+    size = over = 0
     buffer = bytearray(_PIECE)
-    first = True
-    while count := source.readinto(memoryview(buffer)):
-        held += memoryview(buffer)[:count]
-        if first:
-            held, first = held.removeprefix(_BOM), False
-        *whole, held = border.split(held)
+    ended = False
+    while not ended:
+        count = source.readinto(memoryview(buffer)) or 0
+        ended = not count
+        held.append(piece := bytes(memoryview(buffer)[:count]))
+        size += count
+        if count and b"\n" not in piece and size <= most:
+            continue
+        *whole, last = border.split(b"".join(held))
+        if ended:
+            whole, last = [*whole, last], b""
+        if over and whole:
+            over += len(whole.pop(0))
+            told = f"the document has {format_size(over)}, over {format_size(most)}; it has to fit into memory"
+            yield Broken("record_too_large", told, size=over)
+            over = 0
         if whole:
             yield whole
-        if len(held) > MAX_FILE_BYTES:
-            told = f"over {format_size(MAX_FILE_BYTES)} without an end; a document has to fit into memory"
-            yield Broken("record_too_large", told, raw=held[: 1 << 16], size=len(held), rest=True)
-            return
-    yield border.split(held)
+        if over or len(last) > most:
+            over += len(last[:-_BORDER_BYTES])
+            last = last[-_BORDER_BYTES:]
+        held, size = [last], len(last)
 
 
-def _table(part: FileRange, texts: list[bytes], ids: list[str], text_field: str) -> pa.Table:
-    """Bytes become a column of text as they are; whether they are UTF-8 is checked with the block."""
+def text_table(texts: list[bytes], ids: list[str], name: str, text_field: str) -> pa.Table:
+    """Rows of a text file: the texts, an id for each, and the file's name.
+
+    Bytes become a column of text as they are; whether they are UTF-8 is checked with the block.
+    """
     offsets = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])
     content = pa.py_buffer(b"".join(texts))
     column = pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), content)
-    return pa.table({"id": ids, "file_name": [part.relative] * len(texts), text_field: column})
+    return pa.table({"id": ids, "file_name": [name] * len(texts), text_field: column})

@@ -12,23 +12,29 @@ from gristmill.stages.text.io.reader.jsonl import JsonlReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
 from gristmill.stages.text.io.reader.rows import RowReader
-from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
-from gristmill.stages.text.io.reader.text import HtmlReader, TextReader
+from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
+from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
 from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
-from gristmill.storage.files import Survey, survey
-from gristmill.storage.formats import EXTENSIONS, FORMATS, RECORD_FORMATS, Format, codec_of, format_of
+from gristmill.storage.compression import kinds_of
+from gristmill.storage.files import InputFile, Survey, survey
+from gristmill.storage.formats import EXTENSIONS, FORMATS, RECORD_FORMATS, WRITTEN_FORMATS, Format, codec_of, format_of
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
+_MOST_DESCRIPTIONS = 20
+_DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
+"""What `datasets` puts beside its Arrow files."""
 Stages = list[ProcessingStage[Any, Any]]
 ROW_READERS: Mapping[Format, type[RowReader]] = {
+    "archive": ArchiveReader,
     "arrow": ArrowReader,
     "csv": CsvReader,
     "html": HtmlReader,
+    "sql": SqlReader,
     "text": TextReader,
 }
 
@@ -100,8 +106,12 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         kind, found = self.filetype, None
         if kind is None:
             found = survey(self.file_paths, storage_options=self.storage_options)
-            kind = self._format_of(found)
-            found = found.only(kind)  # where the rest is records too, the source refuses it with both choices
+            formats = found.formats()
+            kind = "parquet" if "parquet" in formats else "jsonl"
+            if formats.keys() - {None, "jsonl", "parquet"}:
+                kind = self._format_of(formats)
+            if len(formats) > 1:
+                found = found.only(kind)  # where the rest is records too, the source refuses it with both choices
         if kind in ROW_READERS:
             return self._read_rows(kind, found)
         selection = None
@@ -124,14 +134,22 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
             reader.select(selection)
         return [source, reader]
 
-    def _format_of(self, found: Survey) -> Format:
+    def _format_of(self, formats: Mapping[Format | None, Sequence[InputFile]]) -> Format:
         """The format to read: what is surely data, and not a file that lies beside it."""
-        formats = found.formats()
         named = [kind for kind in formats if kind is not None]
+        data = [kind for kind in named if not FORMATS[kind].companion]
+        if "jsonl" in data and len(data) > 1:
+            files = [file for file in formats["jsonl"] if file.path.rpartition("/")[2] not in _DESCRIPTIONS]
+            if all(file.path.endswith(".json") for file in files):
+                # A description of the data is JSON as well.
+                described = [file.path for file in files[:_MOST_DESCRIPTIONS]]
+                kinds = kinds_of(described, storage_options=self.storage_options)
+                if not {"jsonl", "json_array"}.intersection(kinds.values()):
+                    data.remove("jsonl")
         for ready in ("parquet", "jsonl"):
-            if ready in formats or not named:
-                return "parquet" if ready in formats and ready == "parquet" else "jsonl"
-        data = [kind for kind in named if not FORMATS[kind].companion] or named
+            if ready in data:
+                return "parquet" if ready == "parquet" else "jsonl"
+        data = data or named
         if len(data) > 1:
             places = " and ".join(f"{FORMATS[kind].label} ({formats[kind][0].relative})" for kind in data)
             choices = " or ".join(f"--input-filetype {kind} (filetype={kind!r})" for kind in data)
@@ -161,13 +179,15 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
-    """Writes JSONL or Parquet: the format of the input, unless another is asked for.
+    """Writes JSONL or Parquet as the input is, and JSONL for other inputs, unless another format is asked for.
 
     Args:
         path: The folder. A name such as `clean.jsonl.gz` tells format and compression by itself.
-        filetype: `jsonl` or `parquet`; by default what the pipeline reads, and JSONL where it reads no files.
-        compression: How files are compressed: `none`, `gz`, `zst` or `bz2` for JSONL, `none`, `gz`, `zst`, `snappy`,
-            `lz4` or `brotli` for Parquet. By default JSONL is not compressed, and Parquet by Zstandard.
+        filetype: `jsonl`, `parquet`, `csv` or `arrow`; by default what the pipeline reads if that is one of the first
+            two, and JSONL otherwise.
+        compression: How files are compressed: `none`, `gz`, `zst` or `bz2` for JSONL and CSV, `none`, `zst` or `lz4`
+            for Arrow, `none`, `gz`, `zst`, `snappy`, `lz4` or `brotli` for Parquet. By default Parquet is compressed by
+            Zstandard, and the others are not.
         fields: Only these columns, in this order.
         mode: How to treat existing files: "ignore" resumes an earlier run and refuses to replace other files,
             "overwrite" starts over and replaces them, "error" requires an empty folder.
@@ -189,8 +209,9 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         mode: Mode = "ignore",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if filetype not in (None, *RECORD_FORMATS):
-            raise UsageError(f"filetype={filetype!r}: give 'jsonl' or 'parquet', or leave it out.", value=filetype)
+        if filetype not in (None, *WRITTEN_FORMATS):
+            known = ", ".join(map(repr, WRITTEN_FORMATS))
+            raise UsageError(f"filetype={filetype!r}: give one of {known}, or leave it out.", value=filetype)
         self.path = str(path)
         self.filetype = filetype
         self.compression = compression
@@ -198,8 +219,9 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         self.mode = mode
         self.storage_options = storage_options
         if "." in self.path.rstrip("/").rpartition("/")[2]:
-            self.filetype = filetype or format_of(self.path.rstrip("/"))
-            if self.filetype == "jsonl" and compression is None:
+            named = format_of(self.path.rstrip("/"))
+            self.filetype = filetype or (named if named in WRITTEN_FORMATS else None)
+            if self.filetype in ("jsonl", "csv") and compression is None:
                 self.compression = codec_of(self.path.rstrip("/"))
         if self.filetype is not None:
             self.decompose()  # refuses options that cannot work
@@ -214,6 +236,12 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
         return chosen.decompose_and_apply_with()
 
     def decompose(self) -> Stages:
-        writer = ParquetWriter if self.filetype == "parquet" else JsonlWriter
+        writer: Any = ParquetWriter if self.filetype == "parquet" else JsonlWriter
         options = {} if self.compression is None else {"compression": self.compression}
+        if self.filetype in ("arrow", "csv"):
+            from gristmill.stages.text.io.writer.tables import ArrowWriter, CsvWriter
+
+            writer = ArrowWriter if self.filetype == "arrow" else CsvWriter
+            if ".tsv" in self.path.rpartition("/")[2].lower():
+                options["delimiter"] = "\t"
         return [writer(self.path, None, self.fields, self.mode, storage_options=self.storage_options, **options)]

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyarrow import types
 
 from gristmill.errors import InputError, MissingColumnError, UsageError, did_you_mean
-from gristmill.figures import parse_size
+from gristmill.figures import parse_size, plural
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage, field_names
@@ -35,6 +36,7 @@ from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import DEFAULT_BLOCKSIZE, Block, Partition, make_partitions
 from gristmill.storage.row_blocks import read_row_blocks
 from gristmill.storage.row_formats import reading_of
+from gristmill.storage.schemas import merge_schemas
 from gristmill.storage.selection import Selection
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -47,6 +49,9 @@ _KINDS = {str: _TEXT, list: "lists", dict: "objects", int: "numbers", float: "nu
 """What values are called, as in `json_records.KINDS`."""
 _PEEK_BYTES = 1 << 20
 _PEEK_FILES = 3
+_PEEK_ROW_FILES = 8
+_TEXT_FORMATS = ("csv", "text")
+_NOT_TEXT = (types.is_nested, types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
 _SEARCH_BYTES = 64 << 20
 """How much to look through for a key that is not in the first records. Bytes and no time: what is found must not depend
 on the pace of the machine."""
@@ -127,6 +132,8 @@ class FilePartitioningStage(SourceStage):
             left_out = self._without_other_formats(found) if found.left_out else []
             kinds = self._kinds(found.files)
         else:
+            if self.format in _TEXT_FORMATS:
+                self._kinds(found.files)
             reading = reading_of(self.format, self.options)
             if blocksize is None and self.files_per_partition is None and FORMATS[self.format].packed:
                 blocksize = DEFAULT_BLOCKSIZE
@@ -150,7 +157,7 @@ class FilePartitioningStage(SourceStage):
             found = Survey([file for file in found.files if file.path in read], left_out)
         given = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
         paths = [*map(local_path, filter(is_local, given)), *filterfalse(is_local, given)]
-        self.surveyed = SourceFiles(paths, list(extensions), len(found.files), left_out)
+        self.surveyed = SourceFiles(paths, list(extensions), len(found.files), left_out, FORMATS[self.format].label)
         return partitions
 
     def _row_numbers(self, partition: Partition) -> Iterator[npt.NDArray[np.int64]]:
@@ -245,12 +252,14 @@ class FilePartitioningStage(SourceStage):
             files = {piece.path: piece for partition in partitions for piece in partition.ranges}
             assert self._footers is not None
             schema = self._footers.unified(list(files.values()))
-            other = (types.is_nested, types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
-            not_text = {column.name: str(column.type) for column in schema if any(test(column.type) for test in other)}
+            not_text = {
+                column.name: str(column.type) for column in schema if any(test(column.type) for test in _NOT_TEXT)
+            }
             looked_at = f"the footers of {len(files)} files"
             found = SourceColumns(tuple(schema.names), complete=True, looked_at=looked_at, not_text=not_text)
         elif self.format not in RECORD_FORMATS:
-            found = _row_columns(partitions, storage_options=self.storage_options)
+            uniform = FORMATS[self.format].uniform
+            found = _row_columns(partitions, uniform=uniform, storage_options=self.storage_options)
         else:
             looked_for = wanted if self.fields is None else self.fields
             found = _jsonl_columns(partitions, looked_for, storage_options=self.storage_options)
@@ -302,22 +311,27 @@ def _read(partition: Partition, storage_options: Mapping[str, Any] | None) -> It
     return read(partition, storage_options=storage_options)
 
 
-def _row_columns(partitions: Sequence[Partition], *, storage_options: Mapping[str, Any] | None) -> SourceColumns | None:
-    """The columns of the first rows of a few partitions; others may turn up later."""
-    names: dict[str, None] = {}
-    rows, whole = 0, True
-    for partition in partitions[:_PEEK_FILES]:
-        seen = 0
-        for block in read_row_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
-            names.update(dict.fromkeys(block.table.column_names))
-            rows, seen = rows + block.table.num_rows, seen + block.nbytes
-            if seen >= _PEEK_BYTES:
-                whole = False
+def _row_columns(
+    partitions: Sequence[Partition], *, uniform: bool, storage_options: Mapping[str, Any] | None
+) -> SourceColumns | None:
+    """The columns of the first row of some files; those of others may turn up later, unless they are `uniform`."""
+    parts = {part.path: (partition, part) for partition in partitions for part in partition.ranges}
+    some = list(parts.values())[: 1 if uniform else _PEEK_ROW_FILES]
+    schemas: list[tuple[str, pa.Schema]] = []
+    for partition, part in some:
+        alone = replace(partition, ranges=(part,))
+        for block in read_row_blocks(alone, block_bytes=_PEEK_BYTES, storage_options=storage_options):
+            if block.table.num_columns:
+                schemas.append((part.relative, block.table.schema))
                 break
-    if not rows:
+    if not schemas:
         return None
-    complete = whole and len(partitions) <= _PEEK_FILES
-    return SourceColumns(tuple(names), complete=complete, looked_at=f"{'all ' * complete}{rows} records")
+    schema = merge_schemas(schemas)
+    complete = uniform or len(some) == len(parts) == len(schemas)
+    not_text = {column.name: str(column.type) for column in schema if any(test(column.type) for test in _NOT_TEXT)}
+    return SourceColumns(
+        tuple(schema.names), complete=complete, looked_at=plural(len(schemas), "file"), not_text=not_text
+    )
 
 
 def _jsonl_columns(

@@ -193,3 +193,20 @@ def one_of(reader: str, name: str, value: str, known: Sequence[str]) -> str:
     if value not in known:
         raise UsageError(f"{reader}({name}={value!r}): give one of {', '.join(map(repr, known))}.", value=value)
     return value
+
+
+def known_encoding(reader: str, encoding: str | None) -> str | None:
+    """`encoding`, once it is clear that there is such an encoding of text.
+
+    Raises:
+        UsageError: There is not.
+    """
+    if encoding is not None:
+        try:
+            "".encode(encoding)
+        except LookupError as error:
+            told = (
+                f"{reader}(encoding={encoding!r}): there is no such encoding. Usual ones are latin-1, cp1252, utf-16."
+            )
+            raise UsageError(told, value=encoding) from error
+    return encoding

@@ -1,4 +1,4 @@
-"""Reads tables in files: CSV, TSV and Arrow."""
+"""Reads tables in files: CSV, TSV, Arrow, SQLite and DuckDB."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gristmill.errors import UsageError
 from gristmill.stages.text.io.reader.partitioning import Paths
-from gristmill.stages.text.io.reader.rows import RowReader
+from gristmill.stages.text.io.reader.rows import RowReader, known_encoding
 from gristmill.storage.formats import Format
 
 
@@ -20,7 +20,7 @@ class CsvReader(RowReader):
         file_paths: A file, a folder, a glob, a URL, or a list of these.
         delimiter: What separates values; by default a tab in `.tsv`, otherwise the one the header seems to have.
         column_names: The columns, for files without a header.
-        encoding: The encoding of the files, where it is not UTF-8.
+        encoding: The encoding of the files; by default UTF-8, or UTF-16 where a byte order mark says so.
         **options: Those of `RowReader`.
 
     Example:
@@ -42,7 +42,7 @@ class CsvReader(RowReader):
             raise UsageError(f"CsvReader(delimiter={delimiter!r}): give one character.", value=delimiter)
         self.delimiter = delimiter
         self.column_names = None if column_names is None else list(column_names)
-        self.encoding = encoding
+        self.encoding = known_encoding("CsvReader", encoding)
         super().__init__(file_paths, **options)
 
     def options(self) -> dict[str, Any]:
@@ -65,3 +65,33 @@ class ArrowReader(RowReader):
 
     def __init__(self, file_paths: Paths, **options: Any) -> None:
         super().__init__(file_paths, **options)
+
+
+class SqlReader(RowReader):
+    """Reads a table or a query of an SQLite or DuckDB file; the file is only read, and no other one is touched.
+
+    A database is one partition. Rows come in the order of the query, which has to be the same every time for a run to
+    be resumed: end the query with ORDER BY. DuckDB files need the extra `sql`.
+
+    Args:
+        file_paths: The database file, or several.
+        query: One SELECT.
+        table: A table or a view, instead of a query; by default the only one.
+        **options: Those of `RowReader`.
+
+    Example:
+        >>> pipeline.add_stage(SqlReader("forum.sqlite", query="SELECT id, body AS text FROM posts ORDER BY id"))
+    """
+
+    name = "sql_reader"
+    format: ClassVar[Format] = "sql"
+
+    def __init__(self, file_paths: Paths, query: str | None = None, table: str | None = None, **options: Any) -> None:
+        if query is not None and table is not None:
+            raise UsageError("SqlReader: give query or table, not both.", query=query, table=table)
+        self.query = query
+        self.table = table
+        super().__init__(file_paths, **options)
+
+    def options(self) -> dict[str, Any]:
+        return {"query": self.query, "table": self.table}

@@ -1,11 +1,11 @@
-"""Reads plain text, Markdown and HTML: a document per file, per line or per paragraph."""
+"""Reads plain text, Markdown and HTML, also in archives: a document per file, per line or per paragraph."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from gristmill.stages.text.io.reader.partitioning import Paths
-from gristmill.stages.text.io.reader.rows import RowReader, one_of
+from gristmill.stages.text.io.reader.rows import RowReader, known_encoding, one_of
 from gristmill.storage.formats import Format
 
 UNITS = ("file", "line", "paragraph")
@@ -18,6 +18,7 @@ class TextReader(RowReader):
         file_paths: A file, a folder, a glob, a URL, or a list of these.
         document: What a document is: a `file`, a `line`, or a `paragraph` (what lies between blank lines).
         text_field: The column that gets the text.
+        encoding: The encoding of the files; by default UTF-8, or UTF-16 where a byte order mark says so.
         **options: Those of `RowReader`.
 
     Example:
@@ -27,13 +28,21 @@ class TextReader(RowReader):
     name = "text_reader"
     format: ClassVar[Format] = "text"
 
-    def __init__(self, file_paths: Paths, document: str = "file", text_field: str = "text", **options: Any) -> None:
+    def __init__(
+        self,
+        file_paths: Paths,
+        document: str = "file",
+        text_field: str = "text",
+        encoding: str | None = None,
+        **options: Any,
+    ) -> None:
         self.document = one_of("TextReader", "document", document, UNITS)
         self.text_field = text_field
+        self.encoding = known_encoding("TextReader", encoding)
         super().__init__(file_paths, **options)
 
     def options(self) -> dict[str, Any]:
-        return {"document": self.document, "text_field": self.text_field}
+        return {"document": self.document, "text_field": self.text_field, "encoding": self.encoding}
 
 
 class HtmlReader(RowReader):
@@ -54,3 +63,48 @@ class HtmlReader(RowReader):
 
     def __init__(self, file_paths: Paths, **options: Any) -> None:
         super().__init__(file_paths, **options)
+
+
+class ArchiveReader(RowReader):
+    """Reads text and HTML files inside archives: `.tar` (compressed or not), `.tgz` and `.zip`.
+
+    Nothing is unpacked. Links, and members whose paths are absolute or lead out of the archive, are quarantined and
+    never followed. Columns are those of `TextReader` or of `HtmlReader`.
+
+    Args:
+        file_paths: A file, a folder, a glob, a URL, or a list of these.
+        content: Which members to read: `text` or `html`; by default the kind of the first one in an archive.
+        document: What a document is in a text: the `file`, a `line`, or a `paragraph`.
+        text_field: The column that gets the text.
+        encoding: The encoding of texts; by default UTF-8, or UTF-16 where a byte order mark says so.
+        **options: Those of `RowReader`.
+
+    Example:
+        >>> pipeline.add_stage(ArchiveReader("books.tar.gz"))
+    """
+
+    name = "archive_reader"
+    format: ClassVar[Format] = "archive"
+
+    def __init__(
+        self,
+        file_paths: Paths,
+        content: str | None = None,
+        document: str = "file",
+        text_field: str = "text",
+        encoding: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.content = None if content is None else one_of("ArchiveReader", "content", content, ("text", "html"))
+        self.document = one_of("ArchiveReader", "document", document, UNITS)
+        self.text_field = text_field
+        self.encoding = known_encoding("ArchiveReader", encoding)
+        super().__init__(file_paths, **options)
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "content": self.content,
+            "document": self.document,
+            "text_field": self.text_field,
+            "encoding": self.encoding,
+        }

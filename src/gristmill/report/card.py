@@ -1,0 +1,131 @@
+"""The card of a data set: a README.md that Hugging Face's `datasets` understands, made from the record of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from gristmill.errors import NotSupportedError, OutputExistsError
+from gristmill.figures import format_size, plural, printable
+from gristmill.figures import share as as_share
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import FileEntry, Manifest
+from gristmill.ledger.record.run_record import read_run
+from gristmill.storage.files import StorageOptions
+from gristmill.storage.formats import FORMATS, format_of
+
+CARD = "README.md"
+_MARK = "<!-- made by gristmill card -->"
+_SIZES = (
+    (10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"),
+    (10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"),
+)  # fmt: skip
+"""What the hub calls the sizes of data sets."""
+_READABLE = ("jsonl", "parquet", "csv", "arrow")
+
+
+def write_card(
+    output: str | os.PathLike[str],
+    *,
+    split: str = "train",
+    name: str | None = None,
+    replace: bool = False,
+    record_path: str | os.PathLike[str] | None = None,
+    storage_options: StorageOptions = None,
+) -> str:
+    """Write the card of an output into it; returns where it is.
+
+    Args:
+        output: The output of a run, a folder.
+        split: What the documents are called as a split.
+        name: The title; by default the name of the folder.
+        replace: Replace a README.md that this command did not write.
+        record_path: Where the record of the run is, if not beside the output.
+        storage_options: Handed to fsspec for URLs.
+
+    Raises:
+        InputNotFoundError: No run has written there.
+        NotSupportedError: The output is a single file, or empty, or in a format that `datasets` does not read.
+        OutputExistsError: There is a README.md of somebody else.
+
+    Example:
+        >>> write_card("clean/")  # doctest: +SKIP
+        'clean/README.md'
+    """
+    folder = RunFolder(output, storage_options, record_path=record_path)
+    folder.require_run()
+    files = [file for entry in Manifest(folder).scan() for file in entry.files]
+    kinds = {format_of(file.path) for file in files}
+    if folder.ending is not None or len(kinds) != 1 or not kinds <= set(_READABLE):
+        what = "is a single file" if folder.ending is not None else "holds no file" if not files else "is not one"
+        raise NotSupportedError(
+            f"A card describes a folder of JSONL, Parquet, CSV or Arrow files, and {folder.path} {what}."
+        )
+    place = folder.join(CARD)
+    if not replace and folder.exists(place) and _MARK not in folder.read(place).decode("utf-8", "replace"):
+        raise OutputExistsError(
+            f"{place} is there, and gristmill did not make it. Move it away, or replace it with --replace.", path=place
+        )
+    run = read_run(folder) or {}
+    recipe = folder.record_path("recipe")
+    text = folder.read(recipe).decode("utf-8", "replace") if folder.exists(recipe) else ""
+    title = name or folder.path.rstrip("/").rpartition("/")[2]
+    folder.write(place, make_card(run, files, title=title, split=split, recipe=text).encode())
+    return place
+
+
+def make_card(run: dict[str, Any], files: Sequence[FileEntry], *, title: str, split: str, recipe: str = "") -> str:
+    """The text of a card: a header for programs, and what was kept and dropped for people."""
+    rows = sum(file.rows or 0 for file in files)
+    size = sum(file.size for file in files)
+    kind = format_of(files[0].path) or "jsonl"
+    low = files[0].path.lower()
+    ending = low[max(low.rfind(ending) for ending in FORMATS[kind].extensions) :]
+    header = {
+        "pretty_name": title,
+        "size_categories": [next((label for limit, label in _SIZES if rows < limit), "n>10B")],
+        "configs": [{"config_name": "default", "data_files": [{"split": split, "path": f"*{ending}"}]}],
+        "dataset_info": {
+            "splits": [{"name": split, "num_bytes": size, "num_examples": rows}],
+            "download_size": size,
+            "dataset_size": size,
+        },
+    }
+    read, dropped, held = (run.get(key) or 0 for key in ("rows_read", "rows_dropped", "rows_quarantined"))
+    held_files = f"{plural(rows, 'document')} in {plural(len(files), 'file')} ({format_size(size)})"
+    made_by = f"made by Gristmill {_plain(run.get('version', ''))} with the pipeline {_plain(run.get('pipeline', ''))}"
+    kept = f"Of {plural(read, 'document')} that were read, {rows:,} were kept, {dropped:,} dropped"
+    lines = ["---", yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(), "---", _MARK, ""]
+    lines += [f"# {_plain(title)}", "", f"{held_files}, {made_by}.", ""]
+    lines += [f"{kept} and {held:,} could not be processed.", ""]
+    table = [
+        (stage["stage"], reason, count, stage["rows_in"] or read, outcome)
+        for stage in run.get("stages", [])
+        for outcome in ("dropped", "quarantined")
+        for reason, count in stage[outcome].items()
+        if count
+    ]
+    if table:
+        lines += ["## What was dropped, and why", "", "| stage | reason | documents | share of its input |"]
+        lines.append("|---|---|--:|--:|")
+        for stage, reason, count, came, outcome in table:
+            why = reason if outcome == "dropped" else f"quarantined: {reason}"
+            lines.append(f"| {_plain(stage)} | {_plain(why)} | {count:,} | {as_share(count / came if came else 0)} |")
+        lines.append("")
+    if recipe:
+        fence = "`" * max(3, 1 + max((len(run) for run in _ticks(recipe)), default=0))
+        lines += ["## Recipe", "", f"{fence}yaml", recipe.rstrip(), fence, ""]
+    return "\n".join(lines)
+
+
+def _plain(text: Any) -> str:
+    """A text that Markdown shows as it is, on one line."""
+    shown = printable(" ".join(str(text).split()))
+    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>#|!" else sign for sign in shown)
+
+
+def _ticks(text: str) -> list[str]:
+    return [part for part in "".join(sign if sign == "`" else " " for sign in text).split(" ") if part]
