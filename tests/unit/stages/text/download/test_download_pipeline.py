@@ -69,7 +69,7 @@ class Shouted(DocumentExtractor):
             return None
         if text == "fails":
             raise LookupError("no such word")
-        return {"text": text.upper(), "url": record["url"]}
+        return {"text": text.upper(), "url": record["url"].replace("u2", "v2")}
 
     def input_columns(self) -> list[str]:
         return ["raw", "url"]
@@ -161,6 +161,8 @@ def test_every_record_is_accounted_for(web: WebServer, tmp_path: Path) -> None:
     told = [found.record.detail for found in sorted(quarantine(tmp_path), key=lambda found: found.record.row)]
     assert told[0] == "the line says so"
     assert "LookupError: no such word" in told[1]
+    (changed,) = {(one.stage, one.field) for found in ledger.why("u2").documents for one in found.changes}
+    assert changed == ("extract", "url")
     reasons = [[decision.reason for decision in found.decisions] for found in ledger.why("u1").documents]
     assert reasons == [[], ["nothing_extracted"], []]
 

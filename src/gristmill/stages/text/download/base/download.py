@@ -192,6 +192,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
     """
 
     name = "download"
+    notes_changes = True
 
     def __init__(self, downloader: DocumentDownloader) -> None:
         self._downloader = downloader  # private, and so no part of the plan: how files come here changes no result

@@ -80,6 +80,7 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     name = "common_crawl_warc_reader"
+    notes_changes = True
 
     def __init__(
         self,
