@@ -307,3 +307,34 @@ def test_url_generation() -> None:
         URLGenerationStage(Listed([])).partitions()
     with pytest.raises(UsageError, match="limit=0"):
         URLGenerationStage(Listed([]), 0)
+
+
+def test_stages_put_together_by_hand(web: WebServer, tmp_path: Path) -> None:
+    """A reader that extracts as it reads accounts for what it drops as well."""
+    web.files["/d/part-1.gz"] = lines("good", "nothing", "fails", "good too")
+    stages = [
+        URLGenerationStage(Listed(urls(web))),
+        DocumentDownloadStage(quick(tmp_path)),
+        DocumentIterateExtractStage(Lines(), Shouted()),
+        JsonlWriter(str(tmp_path / "out")),
+    ]
+    report = Pipeline("web", stages=stages).run(progress=False).report
+    assert (report.rows_read, report.rows_written, report.quarantined) == (10, 8, 1)
+    assert report.stages[1].dropped == {"nothing_extracted": 1}
+    assert verify(str(tmp_path / "out")).ok
+    assert quarantine(tmp_path)[0].record.cause == "extraction_failed"
+
+
+class Full(DocumentDownloader):
+    def _download_to_path(self, url: str, path: str) -> tuple[bool, str | None]:
+        with open("/dev/full", "wb", buffering=0) as file:
+            file.write(b"x")
+        return True, None
+
+
+def test_disk_without_room_ends_the_run(web: WebServer, tmp_path: Path) -> None:
+    with pytest.raises(StageFailedError, match=r"no room left in .*downloads.*--remove-downloads"):
+        run(web, tmp_path, downloader=Full(str(tmp_path / "downloads")))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file; name a folder"):
+        run(web, tmp_path, downloader=DocumentDownloader(str(tmp_path / "file")))

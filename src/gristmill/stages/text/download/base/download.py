@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from gristmill.errors import DownloadError, DownloadMissingError, UsageError
+from gristmill.errors import DownloadError, DownloadMissingError, OutputError, UsageError
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.http_files import HttpFiles
 from gristmill.storage.partitions import FileRange, Partition
@@ -78,6 +79,11 @@ class DocumentDownloader:
         """Whether the file at `path`, which has its final name, is the whole of `url`."""
         return self.http.matches(url, path)
 
+    def check_environment(self) -> None:
+        """Refuse now, when the run is planned, what downloads would fail for."""
+        if os.path.exists(self.download_dir) and not os.path.isdir(self.download_dir):
+            raise UsageError(f"download_dir={self.download_dir!r} is a file; name a folder for the downloads.")
+
     # --- the work ---
 
     def download(self, url: str) -> str | None:
@@ -98,7 +104,18 @@ class DocumentDownloader:
                 _log.warning("%s is not as long as %s; it is downloaded again.", path, url)
                 os.unlink(path)
             begun = time.monotonic()
-            worked, problem = self._download_to_path(url, path + PART_SUFFIX)
+            try:
+                worked, problem = self._download_to_path(url, path + PART_SUFFIX)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise OutputError(
+                        f"There is no room left in {self.download_dir} for {url} ({error.strerror}). Make room, or "
+                        "remove files once they are read (keep_downloads = False, --remove-downloads), and run the "
+                        "same command again to resume.",
+                        path=self.download_dir,
+                        errno=error.errno,
+                    ) from error
+                raise
             if not worked:
                 raise DownloadError(f"{url} could not be downloaded: {problem or 'no reason was given'}.", url=url)
             os.replace(path + PART_SUFFIX, path)
@@ -207,6 +224,9 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
 
     def outputs(self) -> Spec:
         return ["data"], []
+
+    def check_environment(self) -> None:
+        self._downloader.check_environment()
 
     def process(self, task: FileGroupTask) -> FileGroupTask | FailedTask:
         partition: Partition | None = task._metadata.get("partition")
