@@ -35,6 +35,7 @@ from gristmill.figures import printable
 COMMANDS = {
     "card": "card:command",
     "classifier": "classifier:command",
+    "crawl": "crawl:command",
     "dedup": "dedup:command",
     "demo": "demo:command",
     "diff": "diff:command",

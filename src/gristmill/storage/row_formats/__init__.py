@@ -25,6 +25,7 @@ _MODULES: Mapping[str, str] = {
     "archive": "archive_rows",
     "arrow": "arrow_rows",
     "csv": "csv_rows",
+    "download": "downloaded_rows",
     "html": "file_rows",
     "sql": "sql_rows",
     "text": "text_rows",
