@@ -15,13 +15,12 @@ _REDIRECT = re.compile(
 )
 # Templates that mark a page of names that mean several things; English ones and those of the largest wikis.
 _DISAMBIGUATION = re.compile(
-    r"\{\{\s*(?:disambig(?:uation)?|disamb|dab|hndis|geodis|roaddis|schooldis|hospitaldis|mathdab|numberdis|shipindex|"
+    r"\{\{\s*(?i:disambig(?:uation)?|disamb|dab|hndis|geodis|roaddis|schooldis|hospitaldis|mathdab|numberdis|shipindex|"
     r"letter[- –]?numbercombdisambig|airport disambig(?:uation)?|call ?sign disambiguation|"
     r"(?:human|place) name disambiguation|begriffsklärung|homonymie|desambiguación|desambig|desambiguação|disambigua|"
     r"dp|doorverwijspagina|ujednoznacznienie|неоднозначность|неоднозначність|багатозначність|消歧义|消歧義|"
     r"曖昧さ回避|aimai|동음이의|förgrening|täsmennyssivu|anlam ayrımı|توضيح|פירושונים|trang định hướng|"
     r"rozcestník|egyért|пояснение|αποσαφήνιση)\s*(?:\||\}\})",
-    re.IGNORECASE,
 )
 _DISAMBIGUATION_TITLE = re.compile(
     r"\((?:disambiguation|begriffsklärung|homonymie|desambiguación|desambiguação|disambigua|doorverwijspagina|"

@@ -25,6 +25,7 @@ _MODULES: Mapping[str, str] = {
     "arrow": "arrow_rows",
     "csv": "csv_rows",
     "html": "file_rows",
+    "mediawiki": "mediawiki_rows",
     "text": "text_rows",
 }
 
