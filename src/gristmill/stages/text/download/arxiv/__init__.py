@@ -1,0 +1,1 @@
+"""arXiv: the sources of its papers."""
