@@ -1,7 +1,7 @@
 """Templates: nearly all are boxes, notes and navigation and are left out; these few have text of the sentence in them.
 
 Only the call is known, never the template's own source. So what a reader sees is told by a small table of names, most
-of them English Wikipedia's, that other wikis have taken over. `docs/how-to/read-wikipedia.md` lists them.
+of them English Wikipedia's, that other wikis have taken over. `docs/how-to/read-wikipedia.md` names the groups.
 """
 
 from __future__ import annotations
