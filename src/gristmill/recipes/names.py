@@ -53,6 +53,8 @@ _TEXT = "gristmill.stages.text"
 _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
     f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
+    f"{_TEXT}.io.reader.wikipedia": (STAGE, "WikipediaReader"),
+    f"{_TEXT}.download.wikipedia": (STAGE, "WikipediaDownloadExtractStage"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
     f"{_TEXT}.filters.heuristic.string": (
         FILTER,
