@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["jsonl", "parquet", "archive", "arrow", "csv", "html", "sql", "text"]
+Format = Literal["jsonl", "parquet", "archive", "arrow", "csv", "html", "mediawiki", "sql", "text"]
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 """The formats of records that lie ready: what workflows read, and what is written by default."""
 WRITTEN_FORMATS: tuple[Format, ...] = (*RECORD_FORMATS, "arrow", "csv")
@@ -45,6 +45,7 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
     "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
     "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True, uniform=True),
+    "mediawiki": FormatSpec("MediaWiki dump", (".xml",), "WikipediaReader"),
     "sql": FormatSpec("SQL", (".sqlite", ".sqlite3", ".duckdb"), "SqlReader"),
     "text": FormatSpec(
         "text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True, uniform=True
@@ -56,6 +57,7 @@ CODECS: Mapping[str, Codec] = {
 }  # fmt: skip
 """The compression that a suffix stands for."""
 COMPRESSED_SUFFIXES = tuple(CODECS)
+_PAGE_RANGE = re.compile(r"(?<=\.xml)-p\d+p\d+$")
 
 
 def codec_of(path: str) -> Codec:
@@ -74,6 +76,8 @@ def has_extension(name: str, extensions: Sequence[str]) -> bool:
         if name.endswith(suffix) and not name.endswith(tuple(extensions)):
             name = name[: -len(suffix)]
             break
+    if ".xml-p" in name:  # dumps of large wikis come in pieces: enwiki-latest-pages-articles1.xml-p1p41242
+        name = _PAGE_RANGE.sub("", name)
     return name.endswith(tuple(extensions))
 
 
@@ -149,6 +153,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "pdf": ("a PDF", "Extract its text into records first"),
     "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
     "html": ("HTML", _RENAME.format("html", "HtmlReader")),
+    "mediawiki": ("a MediaWiki dump", _RENAME.format("xml", "WikipediaReader")),
     "xml": ("XML", "Convert it to records first"),
     "csv": ("CSV", _RENAME.format("csv", "CsvReader")),
     "tsv": ("tab-separated values", _RENAME.format("tsv", "CsvReader")),
@@ -188,6 +193,8 @@ def recognise(head: bytes) -> str | None:
         if inside in (b"{", b"]"):
             return "json_array"
         return "json_values" if inside and not first.endswith(b"]") else None
+    if text[:1] == b"<" and b"<mediawiki" in text[:2000]:
+        return "mediawiki"
     if _MARKUP.match(text):
         return "html" if b"<html" in text[:2000].lower() or text[:9].lower() == b"<!doctype" else "xml"
     if records:

@@ -49,7 +49,7 @@ class FileRange:
     """A file or a part of one.
 
     Attributes:
-        start: First byte (JSONL) or first row group (Parquet).
+        start: First stored byte, or first row group (Parquet).
         end: One past the last; -1 means to the end of the file, for files whose extent is not known when planning.
         whole: The range is the whole file.
         reading: How it is read, as `row_formats.reading_of` gave it; empty for JSONL and Parquet.
@@ -354,7 +354,12 @@ def _blocks(
     file: InputFile, kind: Format, block_bytes: int, storage_options: StorageOptions, footers: Footers | None
 ) -> list[tuple[str, tuple[FileRange, ...]]]:
     cuts: list[int] = []
-    if file.size > block_bytes and not file.path.lower().endswith(COMPRESSED_SUFFIXES):
+    if kind == "mediawiki":
+        if file.size > block_bytes:
+            from gristmill.storage.bz2_streams import dump_cuts
+
+            cuts = dump_cuts(file.path, file.size, block_bytes=block_bytes, storage_options=storage_options)
+    elif file.size > block_bytes and not file.path.lower().endswith(COMPRESSED_SUFFIXES):
         if kind == "jsonl":
             cuts = [*range(0, file.size, block_bytes), file.size]
         elif kind == "parquet":

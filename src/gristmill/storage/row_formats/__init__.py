@@ -28,6 +28,7 @@ _MODULES: Mapping[str, str] = {
     "download": "downloaded_rows",
     "html": "file_rows",
     "sql": "sql_rows",
+    "mediawiki": "mediawiki_rows",
     "text": "text_rows",
 }
 

@@ -14,6 +14,7 @@ from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, 
 from gristmill.stages.text.io.reader.rows import RowReader
 from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
 from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
+from gristmill.stages.text.io.reader.wikipedia import WikipediaReader
 from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
 from gristmill.storage.compression import kinds_of
@@ -34,6 +35,7 @@ ROW_READERS: Mapping[Format, type[RowReader]] = {
     "arrow": ArrowReader,
     "csv": CsvReader,
     "html": HtmlReader,
+    "mediawiki": WikipediaReader,
     "sql": SqlReader,
     "text": TextReader,
 }

@@ -1,0 +1,190 @@
+"""bzip2 files of many streams, as MediaWiki's multistream dumps are: each is read without those before it."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from gristmill.storage.compression import DamagedArchiveError, SourceFileObject, open_raw, open_source
+from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path
+from gristmill.storage.formats import codec_of
+
+_MAGIC = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
+_MAGIC_BYTES = 10
+_READ_BYTES = 256 * 1024
+_HELD_BYTES = 64 << 20
+"""A stream up to this size is handed on once it has proved whole; of a larger one, what came so far."""
+_INDEX_NAME = re.compile(r"-multistream(\d*)\.xml((?:-p\d+p\d+)?)\.bz2$")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenStream:
+    """A stream that does not decode; what follows begins with the next one.
+
+    Attributes:
+        start: Where it lies among the stored bytes.
+        size: How many of them are skipped.
+        cut: The file ends inside it.
+        rest: Some of it was handed on before: the whole file is to be taken for damaged.
+    """
+
+    start: int
+    size: int
+    cut: bool
+    rest: bool = False
+
+
+BORDER = b""
+"""Stands between what belongs to a range and what follows."""
+
+
+def decoded_streams(
+    path: str, start: int, end: int, *, storage_options: StorageOptions = None
+) -> Iterator[bytes | BrokenStream]:
+    """The content of the streams that begin in a range, then `BORDER`, then that of those behind it.
+
+    Args:
+        path: The file.
+        start: First stored byte, where a stream begins.
+        end: One past the last byte of the range; -1 for the end of the file.
+        storage_options: Handed to fsspec for URLs.
+    """
+    with open_raw(path, storage_options=storage_options) as raw:
+        raw.seek(start)
+        stored = raw.read(_READ_BYTES)
+        at = start  # where `stored` lies in the file
+        past = False
+        while stored:
+            if end >= 0 and at >= end and not past:
+                past = True
+                yield BORDER
+            began, size, flushed = at, 0, False
+            held: list[bytes] = []
+            consumed = 0  # bytes of this stream that are decoded already
+            seen = b""  # stored bytes of this stream, to find the next one should it be broken
+            decoder = bz2.BZ2Decompressor()
+            try:
+                while not decoder.eof:
+                    if not stored:
+                        stored = raw.read(_READ_BYTES)
+                        if not stored:
+                            yield BrokenStream(began, consumed, cut=True, rest=flushed)
+                            return
+                    if size <= _HELD_BYTES:
+                        seen += stored
+                    piece = decoder.decompress(stored)
+                    consumed += len(stored)
+                    stored = b""
+                    held.append(piece)
+                    size += len(piece)
+                    if size > _HELD_BYTES:
+                        yield from held
+                        held, flushed = [], True
+            except OSError:
+                if flushed:
+                    yield BrokenStream(began, consumed, cut=False, rest=True)
+                    return
+                distance, stored = _next_magic(raw, seen)
+                yield BrokenStream(began, distance, cut=not stored)
+                at = began + distance
+                continue
+            at = began + consumed - len(decoder.unused_data)
+            stored = decoder.unused_data
+            yield from filter(None, held)
+            if not stored:
+                stored = raw.read(_READ_BYTES)
+        if not past:
+            yield BORDER
+
+
+def _next_magic(raw: IO[bytes], stored: bytes) -> tuple[int, bytes]:
+    """How far the next stream lies behind the beginning of `stored`, and the bytes from there; none at the end."""
+    passed = 0
+    found = _MAGIC.search(stored, 1)
+    while found is None:
+        more = raw.read(_READ_BYTES)
+        if not more:
+            return passed + len(stored), b""
+        passed += max(0, len(stored) - _MAGIC_BYTES)
+        stored = stored[-_MAGIC_BYTES:] + more
+        found = _MAGIC.search(stored)
+    return passed + found.start(), stored[found.start() :]
+
+
+def stream_cuts(path: str, size: int, *, block_bytes: int, storage_options: StorageOptions = None) -> list[int]:
+    """Where to cut a file so that each piece has about `block_bytes` and begins with a stream: 0, …, `size`.
+
+    By the index that MediaWiki writes beside a dump where it is there and right, else by looking for streams.
+    """
+    wanted = range(block_bytes, size, block_bytes)
+    offsets = _index_offsets(path, storage_options=storage_options)
+    cuts = [0]
+    with open_raw(path, storage_options=storage_options) as raw:
+        for place in wanted:
+            if place <= cuts[-1]:
+                continue
+            number = bisect_left(offsets, place)
+            cut = offsets[number] if number < len(offsets) else None
+            if cut is not None:
+                raw.seek(cut)
+                if not _MAGIC.match(raw.read(_MAGIC_BYTES)):
+                    offsets, cut = [], None  # the index of another file
+            if cut is None:
+                raw.seek(place)
+                distance, rest = _next_magic(raw, b"")
+                cut = place + distance if rest else size
+            if cut >= size:
+                break
+            cuts.append(cut)
+    return [*cuts, size]
+
+
+def dump_cuts(path: str, size: int, *, block_bytes: int, storage_options: StorageOptions = None) -> list[int]:
+    """Where to cut a dump, whose pages belong to the piece in which they begin; none where it is read whole."""
+    codec = codec_of(path)
+    if codec == "bz2":
+        return stream_cuts(path, size, block_bytes=block_bytes, storage_options=storage_options)
+    return [*range(0, size, block_bytes), size] if codec == "none" else []
+
+
+def index_path(path: str) -> str | None:
+    """Where the index of a multistream dump lies by its name.
+
+    Example:
+        >>> index_path("enwiki-20240101-pages-articles-multistream1.xml-p1p41242.bz2")
+        'enwiki-20240101-pages-articles-multistream-index1.txt-p1p41242.bz2'
+    """
+    index, count = _INDEX_NAME.subn(r"-multistream-index\1.txt\2.bz2", path)
+    return index if count else None
+
+
+def _index_offsets(path: str, *, storage_options: StorageOptions) -> list[int]:
+    """Where streams begin, as the index says; empty where there is none or it can't be read."""
+    place = index_path(path)
+    if place is None:
+        return []
+    for name in (place, place.removesuffix(".bz2")):
+        if not _is_file(name, storage_options):
+            continue
+        offsets: dict[int, None] = {}
+        try:
+            with io.BufferedReader(SourceFileObject(open_source(name, storage_options=storage_options))) as lines:
+                for line in lines:
+                    offsets[int(line.partition(b":")[0])] = None
+        except (DamagedArchiveError, ValueError):
+            return []
+        return sorted(offsets)
+    return []
+
+
+def _is_file(path: str, storage_options: StorageOptions) -> bool:
+    if is_local(path):
+        return os.path.isfile(local_path(path))
+    fs, inner = filesystem(path, storage_options)
+    return bool(fs.isfile(inner))
