@@ -1,0 +1,1 @@
+"""arXiv: archives of the sources of papers."""
