@@ -106,6 +106,14 @@ class StoreError(GristmillError, ConnectionError):
     """The store of an input or output cannot be reached, or does not accept the credentials."""
 
 
+class DownloadError(GristmillError, OSError):
+    """A file could not be downloaded; says which, what was received, and what to do."""
+
+
+class DownloadMissingError(DownloadError, FileNotFoundError):
+    """The server says that the file to download does not exist."""
+
+
 class OutputError(GristmillError, OSError):
     """The output cannot be written (no permission, disk full, already there)."""
 

@@ -34,6 +34,7 @@ from gristmill.figures import printable
 
 COMMANDS = {
     "classifier": "classifier:command",
+    "crawl": "crawl:command",
     "dedup": "dedup:command",
     "demo": "demo:command",
     "diff": "diff:command",

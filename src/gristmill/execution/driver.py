@@ -86,6 +86,7 @@ class _Open:
     tree: TaskTree = field(default_factory=TaskTree)
     trails: dict[tuple[int, ...] | None, Trail] = field(default_factory=dict)
     failed: str | None = None
+    reason: str = ""
     pieces: dict[tuple[int, ...], WrittenFile] = field(default_factory=dict)
     tasks: dict[tuple[int, ...], Task[Any]] = field(default_factory=dict)
 
@@ -168,6 +169,7 @@ class Work:
         self._total = len(self._left)
         self._open: dict[int, _Open] = {}
         self._failures: dict[str, str] = {}
+        self._reasons: list[str] = []
 
     def __len__(self) -> int:
         return self._total
@@ -188,7 +190,7 @@ class Work:
         for partition in self._left.values():
             for part in partition.ranges:
                 to_its_end = part.whole or part.end < 0 or part.end > part.size
-                size += part.size if to_its_end else part.end - part.start
+                size += max(0, part.size) if to_its_end else part.end - part.start
         return size
 
     def source_files(self) -> Iterator[str]:
@@ -215,14 +217,14 @@ class Work:
         lineage = end.lineage
         partition = self._left[lineage.partition]
         if end.entry is not None or (end.failed is not None and not lineage.path):
-            self._ended(partition, lineage.trail, end.entry, end.failed)
+            self._ended(partition, lineage.trail, end.entry, end.failed, end.reason)
             return
         state = self._open.setdefault(lineage.partition, _Open())
         if end.piece is not None:
             state.pieces[lineage.order] = end.piece
         if end.task is not None:
             state.tasks[lineage.order] = end.task
-        state.failed = state.failed or end.failed
+        state.failed, state.reason = state.failed or end.failed, state.reason or end.reason
         state.trails.setdefault(lineage.source, Trail()).merge(lineage.trail)
         if not state.tree.close(lineage.path):
             return
@@ -234,14 +236,19 @@ class Work:
             entry = join_pieces(sink, self.plan.settings, partition, pieces, trail)
         elif state.failed is None:
             self.results[partition.index] = [state.tasks[order] for order in sorted(state.tasks)]
-        self._ended(partition, trail, entry, state.failed)
+        self._ended(partition, trail, entry, state.failed, state.reason)
 
-    def _ended(self, partition: Partition, trail: Trail, entry: ManifestEntry | None, failed: str | None) -> None:
+    def _ended(
+        self, partition: Partition, trail: Trail, entry: ManifestEntry | None, failed: str | None, reason: str
+    ) -> None:
         """Add a partition that has come to an end to the totals, without the rows themselves."""
         del self._left[partition.index]
         if failed is not None:  # by the word of a stage: it is left for the next run
             self._failures[partition.id] = failed
             self.events.emit(PartitionFailed(partition.index, partition.id, failed))
+            if reason:
+                self._reasons.append(reason)
+                self.events.emit(Notice(f"{failed}: {reason}", level="warning"))
             return
         causes = Counter(map(attrgetter("stage", "cause"), trail.quarantine))
         for (stage, cause), records in causes.items():
@@ -281,8 +288,8 @@ class Work:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             raise StageFailedError(
                 f"{len(names)} of {len(self)} partitions failed: stage {stages} gave a FailedTask for "
-                f"{', '.join(names[:5])}{more}. Everything else is done and committed; run the same command again to "
-                "try just these once more.",
+                f"{', '.join(names[:5])}{more}.{f' {self._reasons[0]}' if self._reasons else ''} Everything else is "
+                "done and committed; run the same command again to try just these once more.",
                 stage=next(iter(self._failures.values())),
                 file=None,
                 row=None,

@@ -35,6 +35,7 @@ class TaskEnd:
         task: The task itself, where there is none.
         entry: The manifest entry, when the worker has already committed the whole partition.
         failed: The stage that gave a FailedTask: the partition is not finished, and is done again by the next run.
+        reason: Why it failed, as far as the stage said it.
     """
 
     lineage: Lineage
@@ -42,6 +43,7 @@ class TaskEnd:
     task: Task[Any] | None = None
     entry: ManifestEntry | None = None
     failed: str | None = None
+    reason: str = ""
 
 
 class PartitionOutput:
@@ -55,6 +57,7 @@ class PartitionOutput:
         self._rows = 0
         self._trails: dict[tuple[int, ...] | None, Trail] = {}
         self.failed: str | None = None
+        self.reason = ""
 
     def note(self, lineage: Lineage) -> None:
         """Take over the trail of a task that has come to its end."""
@@ -80,7 +83,7 @@ class PartitionOutput:
         whole = Lineage(partition.index, partition.id, trail=trail)
         if self.failed is not None:
             self.abort()
-            return TaskEnd(whole, failed=self.failed)
+            return TaskEnd(whole, failed=self.failed, reason=self.reason)
         files = [] if self._file is None else self._file.close()
         self._file = None
         return TaskEnd(whole, entry=commit(self._sink, self._settings, partition, files, trail))

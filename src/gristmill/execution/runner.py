@@ -24,7 +24,7 @@ from gristmill.ledger.record.trail import Trail
 from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.stages.source_sink import ReaderStage
 from gristmill.storage.compression import DamagedArchiveError
-from gristmill.tasks.base import FailedTask, NoneTask, Task
+from gristmill.tasks.base import EmptyTask, FailedTask, NoneTask, Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tracking.accounting import account, created_again, enter, given_tasks, leave, settled
 from gristmill.tracking.origins import lineage_of, with_lineage
@@ -196,7 +196,7 @@ class SegmentRunner:
             for item in self._advance([task]):
                 assert isinstance(item, Task)
                 if isinstance(item, FailedTask):
-                    output.failed = _failing_stage(item)
+                    output.failed, output.reason = _failing_stage(item), item.reason
                 elif isinstance(item, DocumentBatch):
                     # No document is in hand that could be blamed for what happens to the writer.
                     self.step_log.at(self._caller.calls_made, at_writer, 0, 0)
@@ -251,7 +251,7 @@ class SegmentRunner:
         lineage.unscored = None
         failed = _failing_stage(task) if isinstance(task, FailedTask) else None
         if self.settings.output is None or not self.whole_partitions:
-            return TaskEnd(lineage, failed=failed)
+            return TaskEnd(lineage, failed=failed, reason=task.reason if isinstance(task, FailedTask) else "")
         return task if failed else with_lineage(NoneTask(task.dataset_name), lineage)
 
     # --- stages that make documents ---
@@ -284,7 +284,7 @@ class SegmentRunner:
             if not ready:
                 break
             current = ready.pop(0)
-            if isinstance(current, FailedTask) and self.first and place == 0:
+            if isinstance(current, FailedTask) and isinstance(task, EmptyTask):
                 raise UsageError(
                     f"Stage {stage.name!r} is the source and gave a FailedTask, but there is nothing that could be "
                     "tried again. Raise an error instead, or give nothing."

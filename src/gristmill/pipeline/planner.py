@@ -340,7 +340,7 @@ def finish(
     segments = make_segments(fuse_stages(stages), capacity, notes, share=share_workers)
     if sketch.source is not None and len(segments) > 1 and len(partitions) >= _MANY_PARTITIONS:
         size = sum(part.size for partition in partitions for part in partition.ranges) // len(partitions)
-        if size < _TINY_BYTES:
+        if 0 <= size < _TINY_BYTES:  # below zero where nobody knows the sizes
             notes.append(
                 f"{len(partitions)} partitions of about {format_size(size)}: later stages get small batches. Put files "
                 "together with blocksize='128MB' or files_per_partition of the reader."

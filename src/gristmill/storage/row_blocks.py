@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from gristmill.storage.partitions import (
     estimated_records,
     join_small,
 )
-from gristmill.storage.row_formats import Broken, rows_of
+from gristmill.storage.row_formats import Broken, Rows, rows_of
 from gristmill.storage.valid_text import TextErrors
 
 
@@ -40,6 +40,7 @@ def read_row_blocks(
     strict: bool = False,
     left_out: Mapping[str, BadRecord] | None = None,
     errors: TextErrors = "quarantine",
+    rows_from: Callable[..., Rows] = rows_of,
 ) -> Iterator[TableBlock]:
     """The rows of `partition`, block by block, file by file; small files share a block.
 
@@ -52,6 +53,7 @@ def read_row_blocks(
         strict: Raise where a file is damaged; what came of it before is then not to be used.
         left_out: Damaged files by path, which are not read: each is one bad record.
         errors: Whether rows with text that is not UTF-8 are bad records, or repaired.
+        rows_from: Gives the rows of a range, where code and not the range says how they are read.
 
     Raises:
         DamagedArchiveError: A file is damaged, and `strict` is given.
@@ -68,6 +70,7 @@ def read_row_blocks(
         strict=strict,
         left_out=left_out or {},
         errors=errors,
+        rows_from=rows_from,
     )
     if len(partition.ranges) == 1:
         return open_file(partition.ranges[0], 0).blocks()
@@ -105,6 +108,7 @@ class _FileReader:
         strict: bool,
         left_out: Mapping[str, BadRecord],
         errors: TextErrors,
+        rows_from: Callable[..., Rows],
     ) -> None:
         self.row = self._first_row = row
         self._part = part
@@ -116,6 +120,7 @@ class _FileReader:
         self._strict = strict
         self._left_out = left_out.get(part.path)
         self._errors = errors
+        self._rows_from = rows_from
         self._tables: list[pa.Table] = []
         self._rows: list[int] = []
         self._bad: list[BadRecord] = []
@@ -127,7 +132,7 @@ class _FileReader:
             self.row += 1
             yield from self._flush()
             return
-        rows = rows_of(self._part, storage_options=self._storage_options)
+        rows = self._rows_from(self._part, storage_options=self._storage_options)
         while True:
             try:
                 found = next(rows, None)

@@ -99,4 +99,12 @@ class NoneTask(_Sentinel):
 
 
 class FailedTask(_Sentinel):
-    """A task that could not be processed; it is not taken as finished, so the next run tries it again."""
+    """A task that could not be processed; it is not taken as finished, so the next run tries it again.
+
+    Say why in a sentence: `FailedTask(_metadata={"reason": "…"})`.
+    """
+
+    @property
+    def reason(self) -> str:
+        """Why, as far as the stage said it."""
+        return str(self._metadata.get("reason", ""))

@@ -24,6 +24,7 @@ from gristmill.storage.partitions import FileRange
 _MODULES: Mapping[str, str] = {
     "arrow": "arrow_rows",
     "csv": "csv_rows",
+    "download": "downloaded_rows",
     "html": "file_rows",
     "text": "text_rows",
 }

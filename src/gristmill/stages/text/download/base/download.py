@@ -1,0 +1,228 @@
+"""Downloads: files are fetched into a folder, complete or not at all, and not fetched again."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from gristmill.errors import DownloadError, DownloadMissingError, UsageError
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.storage.http_files import HttpFiles
+from gristmill.storage.partitions import FileRange, Partition
+from gristmill.tasks.base import FailedTask
+from gristmill.tasks.file_group import FileGroupTask
+
+PART_SUFFIX = ".part"
+_LOCKS = ".locks"
+_MAX_NAME = 200
+_WAIT_S = 0.2
+_LOCK_DIGITS = 3
+_log = logging.getLogger(__name__)
+
+
+class DocumentDownloader:
+    """Downloads files over HTTP(S) into a folder. Subclass it for other protocols or other file names.
+
+    A file has its own name only once it is complete; until then it is called `NAME.part`, and a later attempt continues
+    it. Used in worker processes, several of which may share the folder.
+
+    Args:
+        download_dir: The folder; made when the first file is downloaded.
+        verbose: Log every download.
+
+    Attributes:
+        http: How files are fetched over HTTP: attempts, time limits, bandwidth. Change its attributes as you like.
+        keep_downloads: Whether a file stays in the folder once its partition is read. Where it does not, an interrupted
+            run downloads the files of unfinished partitions again.
+    """
+
+    keep_downloads = True
+
+    def __init__(self, download_dir: str, verbose: bool = False) -> None:
+        if not str(download_dir).strip():
+            raise UsageError(f"{type(self).__name__}(download_dir={download_dir!r}): give a folder.")
+        self.download_dir = os.fspath(download_dir)
+        self.verbose = verbose
+        self.http = HttpFiles()
+
+    # --- to override ---
+
+    def num_workers_per_node(self) -> int | None:
+        """How many files a machine may download at the same time; None for as many as there are workers."""
+        return None
+
+    def _get_output_filename(self, url: str) -> str:
+        """The name of the file in the folder; by default the path of the URL with its slashes replaced."""
+        path = urlsplit(url).path.strip("/") or urlsplit(url).netloc
+        return unquote(path).replace("/", "-")
+
+    def _download_to_path(self, url: str, path: str) -> tuple[bool, str | None]:
+        """Download `url` into the file `path`, which may hold the beginning of it from an earlier attempt.
+
+        Returns:
+            Whether it worked, and otherwise why not.
+        """
+        self.http.download(url, path, bandwidth_file=os.path.join(self._locks(), "bandwidth"))
+        return True, None
+
+    def _is_complete(self, url: str, path: str) -> bool:
+        """Whether the file at `path`, which has its final name, is the whole of `url`."""
+        return self.http.matches(url, path)
+
+    # --- the work ---
+
+    def download(self, url: str) -> str | None:
+        """The path of the downloaded file; a complete one that is there is not downloaded again.
+
+        Returns:
+            The path, or None if it could not be downloaded.
+
+        Raises:
+            DownloadError: It could not be downloaded, with the reason.
+        """
+        path = self.path_of(url)
+        os.makedirs(self.download_dir, exist_ok=True)
+        with self._locked(url), self._slot():
+            if os.path.exists(path):
+                if self._is_complete(url, path):
+                    return path
+                _log.warning("%s is not as long as %s; it is downloaded again.", path, url)
+                os.unlink(path)
+            begun = time.monotonic()
+            worked, problem = self._download_to_path(url, path + PART_SUFFIX)
+            if not worked:
+                raise DownloadError(f"{url} could not be downloaded: {problem or 'no reason was given'}.", url=url)
+            os.replace(path + PART_SUFFIX, path)
+        if self.verbose:
+            _log.info("Downloaded %s (%d bytes, %.1f s).", url, os.path.getsize(path), time.monotonic() - begun)
+        return path
+
+    def path_of(self, url: str) -> str:
+        """Where the file of `url` lies or will lie: directly in the folder, whatever the URL says."""
+        return os.path.join(self.download_dir, _safe_name(self._get_output_filename(url)))
+
+    def _locks(self) -> str:
+        folder = os.path.join(self.download_dir, _LOCKS)
+        os.makedirs(folder, exist_ok=True)
+        return folder
+
+    @contextmanager
+    def _locked(self, url: str) -> Iterator[None]:
+        """Wait until no other process downloads the same file."""
+        # A bounded number of files, because one that is removed may be locked by two that do not see each other.
+        name = hashlib.sha256(self.path_of(url).encode("utf-8", "surrogatepass")).hexdigest()[:_LOCK_DIGITS]
+        with open(os.path.join(self._locks(), name), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Wait until fewer than `num_workers_per_node` processes of this machine download."""
+        slots = self.num_workers_per_node()
+        if slots is None:
+            yield
+            return
+        while True:
+            for number in range(slots):
+                with open(os.path.join(self._locks(), f"slot-{number}"), "w") as lock:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        continue
+                    yield
+                    return
+            time.sleep(_WAIT_S)
+
+
+def _safe_name(name: str) -> str:
+    """A name that stays in its folder, is not hidden, and is no longer than file systems allow."""
+    safe = re.sub(r"[^A-Za-z0-9.,=+_@%-]+", "-", os.path.basename(name.replace("\\", "/").rstrip("/"))).lstrip(".-_")
+    if safe == name and len(name) <= _MAX_NAME and not name.endswith(PART_SUFFIX):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{digest}-{safe.removesuffix(PART_SUFFIX)[-_MAX_NAME:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """A file that was downloaded.
+
+    Attributes:
+        part: What it is in the run: its path is the URL.
+        path: Where it lies.
+        problem: Why there is none, where the server says that there never will be.
+        is_kept: Whether it stays there once it is read.
+    """
+
+    part: FileRange
+    path: str
+    problem: str = ""
+    is_kept: bool = True
+
+
+def downloads_of(task: FileGroupTask) -> list[Downloaded]:
+    """The files of a task that `DocumentDownloadStage` gave, or of one that was made by hand."""
+    found = task._metadata.get("downloads")
+    if found is not None:
+        return cast("list[Downloaded]", found)
+    return [Downloaded(_range(path), path) for path in task.data]
+
+
+def _range(path: str) -> FileRange:
+    return FileRange(path, path, -1, "", 0, -1, True)
+
+
+class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | FailedTask]):
+    """Downloads the files of a task.
+
+    A file that is not on the server (404, 410) becomes a record in quarantine. One that cannot be downloaded for other
+    reasons leaves its partition unfinished: the other ones go on, and the next run tries it again.
+
+    Args:
+        downloader: Downloads one file.
+    """
+
+    name = "download"
+
+    def __init__(self, downloader: DocumentDownloader) -> None:
+        self._downloader = downloader  # private, and so no part of the plan: how files come here changes no result
+
+    @property
+    def downloader(self) -> DocumentDownloader:
+        """What downloads the files."""
+        return self._downloader
+
+    def inputs(self) -> Spec:
+        return ["data"], []
+
+    def outputs(self) -> Spec:
+        return ["data"], []
+
+    def process(self, task: FileGroupTask) -> FileGroupTask | FailedTask:
+        partition: Partition | None = task._metadata.get("partition")
+        known = {part.path: part for part in partition.ranges} if partition is not None else {}
+        found: list[Downloaded] = []
+        for url in task.data:
+            part = known.get(url) or _range(url)
+            try:
+                path = self.downloader.download(url)
+            except DownloadMissingError as error:
+                found.append(Downloaded(part, "", str(error)))
+                continue
+            except DownloadError as error:
+                return FailedTask(task.dataset_name, _metadata={"reason": str(error)})
+            if path is None:
+                reason = f"{type(self.downloader).__name__}.download() gave nothing for {url}."
+                return FailedTask(task.dataset_name, _metadata={"reason": reason})
+            found.append(Downloaded(part, path, is_kept=getattr(self.downloader, "keep_downloads", True)))
+        metadata: dict[str, Any] = {**task._metadata, "downloads": found, "source_files": list(task.data)}
+        return FileGroupTask(task.dataset_name, [file.path for file in found], _metadata=metadata)
