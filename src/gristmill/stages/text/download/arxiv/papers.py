@@ -9,7 +9,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, Self
 
 from gristmill.figures import format_size
 from gristmill.stages.text.download.arxiv.latex.source import decoded
@@ -37,13 +37,26 @@ class Paper:
     files: dict[str, str]
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose header is what it must be; `tarfile` takes a damaged one for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except (tarfile.EmptyHeaderError, tarfile.EOFHeaderError):  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"a damaged header ({error})") from error
+
+
 def papers(archive: IO[bytes]) -> Iterator[Paper | Broken]:
     """The papers in the order of the archive; what is not one is `Broken`, with its cause.
 
     Links, devices and names that lead out of the archive are never followed: each is one broken piece.
     """
     try:
-        opened = tarfile.open(fileobj=archive, mode="r|")  # noqa: SIM115 (the caller closes the file beneath)
+        opened = tarfile.open(fileobj=archive, mode="r|", tarinfo=_Member)  # noqa: SIM115 (the caller closes the file beneath)
     except _DAMAGE as error:
         yield Broken("corrupt_archive", f"it is not a tar archive: {error}", 0, rest=True)
         return
@@ -142,7 +155,7 @@ def _files(paper: str, content: bytes) -> Iterator[tuple[str, str] | Broken]:
     """The LaTeX files of a source; a damaged archive ends with a piece that is broken to its `rest`."""
     total = 0
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as opened:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:", tarinfo=_Member) as opened:
             for count, member in enumerate(opened):
                 unsafe = _unsafe(member)
                 if unsafe is not None:
