@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["jsonl", "parquet", "arrow", "csv", "html", "text"]
+Format = Literal["jsonl", "parquet", "arrow", "csv", "html", "mail", "pdf", "stackexchange", "text"]
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 """The formats of records that lie ready: what workflows read and every run can write."""
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
@@ -41,6 +41,9 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
     "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
     "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True),
+    "mail": FormatSpec("mail", (".mbox", ".eml"), "MailReader", packed=True),
+    "pdf": FormatSpec("PDF", (".pdf",), "PdfReader", companion=True, packed=True),
+    "stackexchange": FormatSpec("StackExchange posts", ("posts.xml",), "StackExchangeReader"),
     "text": FormatSpec("text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True),
 }
 EXTENSIONS: Mapping[Format, tuple[str, ...]] = {name: spec.extensions for name, spec in FORMATS.items()}
@@ -113,6 +116,8 @@ _WIDE = re.compile(rb"(?P<u32>(?:[\t-~]\0\0\0){2}|(?:\0\0\0[\t-~]){2})|(?P<u16>(
 _RECORD = re.compile(rb"^[ \t]*\{[ \t]*[^\s]", re.MULTILINE)
 _AT_MARGIN = re.compile(rb"^\{[ \t]*(?:[^\s]|\Z)", re.MULTILINE)
 _MARKUP = re.compile(rb"<(?:\?xml|!doctype|html)\b", re.IGNORECASE)
+_POSTS = re.compile(rb"(?:<\?xml[^<>]*>\s*)?<posts>")
+_MAILBOX = re.compile(rb"From [^\r\n]{1,300}\d\d:\d\d[^\r\n]*\r?\n[!-9;-~]+:")
 _COLUMN_NAME = re.compile(r"[\w .:/-]{1,64}")
 _TEXT_LINES = 10
 
@@ -142,7 +147,9 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "avro": ("Avro", "Convert it: " + _POLARS.format("read_avro(sys.argv[1])", "write_parquet", "parquet")),
     "hdf5": ("HDF5", "Convert it to Parquet or JSONL"),
     "sqlite": ("an SQLite database", "Export a table: `sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json`"),
-    "pdf": ("a PDF", "Extract its text into records first"),
+    "mail": ("mail", "Rename it to end with .mbox or .eml and read it with MailReader"),
+    "pdf": ("a PDF", "Rename it to end with .pdf and read it with PdfReader"),
+    "stackexchange": ("posts of StackExchange", "Rename it to end with Posts.xml and read it with StackExchangeReader"),
     "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
     "html": ("HTML", "Extract its text into records first"),
     "xml": ("XML", "Convert it to records first"),
@@ -188,6 +195,10 @@ def recognise(head: bytes) -> str | None:
         if inside in (b"{", b"]"):
             return "json_array"
         return "json_values" if inside and not first.endswith(b"]") else None
+    if _POSTS.match(text):
+        return "stackexchange"
+    if _MAILBOX.match(head):
+        return "mail"
     if _MARKUP.match(text):
         return "html" if b"<html" in text[:2000].lower() or text[:9].lower() == b"<!doctype" else "xml"
     if records:

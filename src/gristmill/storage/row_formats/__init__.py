@@ -26,6 +26,9 @@ _MODULES: Mapping[str, str] = {
     "csv": "csv_rows",
     "download": "downloaded_rows",
     "html": "file_rows",
+    "mail": "mail_rows",
+    "pdf": "file_rows",
+    "stackexchange": "stackexchange_rows",
     "text": "text_rows",
 }
 

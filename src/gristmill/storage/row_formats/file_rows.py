@@ -34,10 +34,10 @@ def read_whole(path: str, *, storage_options: StorageOptions, most: int = MAX_FI
     return bytes(content)
 
 
-def read_rows(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
-    """One row: `html` with the bytes of the file, `file_name` and `id`."""
+def read_rows(part: FileRange, *, storage_options: StorageOptions = None, column: str = "html") -> Rows:
+    """One row: `column` with the bytes of the file, `file_name` and `id`."""
     content = read_whole(part.path, storage_options=storage_options)
     if isinstance(content, Broken):
         yield content
     else:
-        yield pa.table({"id": [part.relative], "file_name": [part.relative], "html": pa.array([content], pa.binary())})
+        yield pa.table({"id": [part.relative], "file_name": [part.relative], column: pa.array([content], pa.binary())})
