@@ -132,6 +132,8 @@ def _fed(posts: _Posts, piece: bytes, *, last: bool) -> Broken | None:
         offset = posts.parser.ErrorByteIndex
         cause = "truncated_file" if last else "corrupt_xml"
         return Broken(cause, f"the XML is not well-formed: {error}", offset, rest=True)
+    except LookupError as error:  # an encoding that does not exist
+        return Broken("corrupt_xml", f"the XML cannot be decoded: {error}", 0, rest=True)
     return None
 
 
