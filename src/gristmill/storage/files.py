@@ -36,6 +36,8 @@ RECORD_SUFFIX = ".gristmill"
 _HIDDEN = ("_", ".")
 _MOST_WAYS = 100
 """By how many paths links may lead to one folder: a dozen folders of links are enough for millions."""
+_WHOLE_NAMES = ("posts.xml",)
+"""Endings that are names of files, and have no dot before them."""
 _LOCAL_PREFIXES = ("file://", "local://")
 
 
@@ -210,7 +212,8 @@ def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"file_extensions={extensions!r} must be a list such as ['.jsonl', '.json'].", value=extensions
             )
-        found["." + item.strip().lstrip(".").lower()] = None
+        plain = item.strip().lstrip(".").lower()
+        found[plain if plain in _WHOLE_NAMES else "." + plain] = None
     return tuple(found)
 
 

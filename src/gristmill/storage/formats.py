@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["jsonl", "parquet", "archive", "arrow", "csv", "html", "mediawiki", "sql", "text"]
+Format = Literal[
+    "jsonl", "parquet", "archive", "arrow", "csv", "html", "mail", "mediawiki", "pdf", "sql", "stackexchange", "text",
+]  # fmt: skip
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 """The formats of records that lie ready: what workflows read, and what is written by default."""
 WRITTEN_FORMATS: tuple[Format, ...] = (*RECORD_FORMATS, "arrow", "csv")
@@ -45,8 +47,11 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
     "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
     "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True, uniform=True),
-    "mediawiki": FormatSpec("MediaWiki dump", (".xml",), "WikipediaReader"),
+    "mail": FormatSpec("mail", (".mbox", ".eml"), "MailReader", packed=True),
+    "pdf": FormatSpec("PDF", (".pdf",), "PdfReader", companion=True, packed=True),
     "sql": FormatSpec("SQL", (".sqlite", ".sqlite3", ".duckdb"), "SqlReader"),
+    "stackexchange": FormatSpec("StackExchange posts", ("posts.xml",), "StackExchangeReader"),
+    "mediawiki": FormatSpec("MediaWiki dump", (".xml",), "WikipediaReader"),  # after the one whose names end so, too
     "text": FormatSpec(
         "text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True, uniform=True
     ),
@@ -125,6 +130,8 @@ _WIDE = re.compile(rb"(?P<u32>(?:[\t-~]\0\0\0){2}|(?:\0\0\0[\t-~]){2})|(?P<u16>(
 _RECORD = re.compile(rb"^[ \t]*\{[ \t]*[^\s]", re.MULTILINE)
 _AT_MARGIN = re.compile(rb"^\{[ \t]*(?:[^\s]|\Z)", re.MULTILINE)
 _MARKUP = re.compile(rb"<(?:\?xml|!doctype|html)\b", re.IGNORECASE)
+_POSTS = re.compile(rb"(?:<\?xml[^<>]*>\s*)?<posts>")
+_MAILBOX = re.compile(rb"From [^\r\n]{1,300}\d\d:\d\d[^\r\n]*\r?\n[!-9;-~]+:")
 _COLUMN_NAME = re.compile(r"[\w .:/-]{1,64}")
 _TEXT_LINES = 10
 
@@ -150,7 +157,9 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "hdf5": ("HDF5", "Convert it to Parquet or JSONL"),
     "sqlite": ("an SQLite database", "Read it with SqlReader (--input-filetype sql)"),
     "duckdb": ("a DuckDB database", "Read it with SqlReader (--input-filetype sql)"),
-    "pdf": ("a PDF", "Extract its text into records first"),
+    "mail": ("mail", _RENAME.format("mbox or .eml", "MailReader")),
+    "pdf": ("a PDF", _RENAME.format("pdf", "PdfReader")),
+    "stackexchange": ("posts of StackExchange", "Rename it to end with Posts.xml and read it with StackExchangeReader"),
     "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
     "html": ("HTML", _RENAME.format("html", "HtmlReader")),
     "mediawiki": ("a MediaWiki dump", _RENAME.format("xml", "WikipediaReader")),
@@ -195,6 +204,10 @@ def recognise(head: bytes) -> str | None:
         return "json_values" if inside and not first.endswith(b"]") else None
     if text[:1] == b"<" and b"<mediawiki" in text[:2000]:
         return "mediawiki"
+    if _POSTS.match(text):
+        return "stackexchange"
+    if _MAILBOX.match(head):
+        return "mail"
     if _MARKUP.match(text):
         return "html" if b"<html" in text[:2000].lower() or text[:9].lower() == b"<!doctype" else "xml"
     if records:

@@ -27,8 +27,11 @@ _MODULES: Mapping[str, str] = {
     "csv": "csv_rows",
     "download": "downloaded_rows",
     "html": "file_rows",
-    "sql": "sql_rows",
+    "mail": "mail_rows",
     "mediawiki": "mediawiki_rows",
+    "pdf": "file_rows",
+    "sql": "sql_rows",
+    "stackexchange": "stackexchange_rows",
     "text": "text_rows",
 }
 

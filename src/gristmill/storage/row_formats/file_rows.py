@@ -33,15 +33,15 @@ def read_whole(source: ByteSource, *, most: int = MAX_FILE_BYTES) -> bytes | Bro
     return bytes(content)
 
 
-def read_rows(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
-    """One row: `html` with the bytes of the file, `file_name` and `id`."""
-    return page_of(open_source(part.path, storage_options=storage_options), part.relative)
+def read_rows(part: FileRange, *, storage_options: StorageOptions = None, column: str = "html") -> Rows:
+    """One row: `column` with the bytes of the file, `file_name` and `id`."""
+    return page_of(open_source(part.path, storage_options=storage_options), part.relative, column=column)
 
 
-def page_of(source: ByteSource, name: str, *, most: int = MAX_FILE_BYTES) -> Rows:
+def page_of(source: ByteSource, name: str, *, most: int = MAX_FILE_BYTES, column: str = "html") -> Rows:
     """One row with all that a source gives."""
     content = read_whole(source, most=most)
     if isinstance(content, Broken):
         yield content
     else:
-        yield pa.table({"id": [name], "file_name": [name], "html": pa.array([content], pa.binary())})
+        yield pa.table({"id": [name], "file_name": [name], column: pa.array([content], pa.binary())})

@@ -8,9 +8,11 @@ from typing import Any
 from gristmill.errors import UsageError
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec, own_copy
 from gristmill.stages.source_sink import Mode, SourceStage
+from gristmill.stages.text.io.reader.dumps import MailReader, StackExchangeReader
 from gristmill.stages.text.io.reader.jsonl import JsonlReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, Paths, plain_paths
+from gristmill.stages.text.io.reader.pdf import PdfReader
 from gristmill.stages.text.io.reader.rows import RowReader
 from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
 from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
@@ -35,8 +37,11 @@ ROW_READERS: Mapping[Format, type[RowReader]] = {
     "arrow": ArrowReader,
     "csv": CsvReader,
     "html": HtmlReader,
+    "mail": MailReader,
     "mediawiki": WikipediaReader,
+    "pdf": PdfReader,
     "sql": SqlReader,
+    "stackexchange": StackExchangeReader,
     "text": TextReader,
 }
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gristmill.stages.text.modifiers.pii import PiiRedactor
     from gristmill.stages.text.modifiers.string.boilerplate import BoilerPlateStringModifier
     from gristmill.stages.text.modifiers.string.cutting import LineRemover, QuotationRemover, Slicer
+    from gristmill.stages.text.modifiers.string.gutenberg import GutenbergBoilerplate
     from gristmill.stages.text.modifiers.string.marks import MarkdownRemover, NewlineNormalizer, UrlRemover
     from gristmill.stages.text.modifiers.unicode import UnicodeReformatter
 
@@ -21,6 +22,7 @@ __all__ = [
     "ColumnModifier",
     "DocumentModifier",
     "FastTextLabelModifier",
+    "GutenbergBoilerplate",
     "LineRemover",
     "MarkdownRemover",
     "ModifiedColumn",
@@ -42,6 +44,7 @@ __getattr__, __dir__ = lazy_names(
         "pii": ["PiiRedactor"],
         "string.boilerplate": ["BoilerPlateStringModifier"],
         "string.cutting": ["LineRemover", "QuotationRemover", "Slicer"],
+        "string.gutenberg": ["GutenbergBoilerplate"],
         "string.marks": ["MarkdownRemover", "NewlineNormalizer", "UrlRemover"],
         "unicode": ["UnicodeReformatter"],
     },

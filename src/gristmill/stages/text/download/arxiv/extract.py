@@ -1,0 +1,51 @@
+"""The text of a paper from its LaTeX files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gristmill.stages.text.download.arxiv.latex import latex_to_text
+from gristmill.stages.text.download.arxiv.latex.main_file import main_file
+from gristmill.stages.text.download.base.extract import DocumentExtractor
+
+
+class ArxivExtractor(DocumentExtractor):
+    r"""Turns the LaTeX files of a paper into text.
+
+    Macros are expanded and included files followed inside the source. Title, abstract and sections become headings
+    (`#`, `##` …), formulas stay LaTeX between `$` and `$$` or in their environment, lists and tables become lines.
+    Citations and references become their keys in brackets; comments, preamble, authors, figures and the bibliography
+    are left out. A source whose macros expand to more than a paper can hold is quarantined.
+
+    Example:
+        >>> ArxivExtractor().extract(
+        ...     {"id": "2101.00001", "source_id": "a.tar", "content": [r"\section{One} Let $x$ be % odd"]}
+        ... )["text"]
+        '## One\n\nLet $x$ be'
+    """
+
+    def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        """The document, or None where the source holds no text.
+
+        Raises:
+            LatexError: Its macros never end, or become larger than any paper.
+        """
+        files: dict[str, str] = {}
+        for number, one in enumerate(record["content"]):
+            # Plain texts have no names; what one includes is then not found.
+            files |= {f"{number}.tex": one} if isinstance(one, str) else {one["name"]: one["text"]}
+        main = main_file(files)
+        if main is None:
+            return None
+        found = latex_to_text(files, main)
+        if not found.text:
+            return None
+        return {"id": record["id"], "source_id": record["source_id"], "title": found.title, "text": found.text}
+
+    def input_columns(self) -> list[str]:
+        """The keys of a record that are read."""
+        return ["id", "source_id", "content"]
+
+    def output_columns(self) -> list[str]:
+        """The keys of the documents."""
+        return ["id", "source_id", "title", "text"]

@@ -1,0 +1,571 @@
+"""LaTeX to text: headings, paragraphs, lists, tables and formulas; macros expanded, apparatus out.
+
+One pass over the input without recursion: what a macro, an argument or a file gives is pushed in front of what follows.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gristmill.stages.text.download.arxiv.latex.commands import (
+    ACCENTS,
+    CITATION,
+    DROPPED,
+    DROPPED_ENVIRONMENTS,
+    ENVIRONMENT_ARGUMENTS,
+    HEADINGS,
+    LAST_ARGUMENT,
+    LISTS,
+    MATH_ENVIRONMENTS,
+    PLAIN_MATH,
+    REFERENCES,
+    SYMBOLS,
+    TABLES,
+    TEXT_IN_MATH,
+    THEOREMS,
+)
+from gristmill.stages.text.download.arxiv.latex.macros import Macros
+from gristmill.stages.text.download.arxiv.latex.reading import Frame, Input
+from gristmill.stages.text.download.arxiv.latex.sink import LINE_BREAK, Sink, ligatured
+from gristmill.stages.text.download.arxiv.latex.source import prepared
+
+_TOKEN = re.compile(
+    r"\\(?P<word>[a-zA-Z@]+(?![a-zA-Z@]))(?P<star>\*?)(?P<blank>[ \t]*(?:\n(?![ \t]*\n)[ \t]*)?)"
+    r"|\\(?P<symbol>.)"
+    r"|(?P<par>\n[ \t]*\n\s*)"
+    r"|(?P<math>\$\$?)"
+    r"|\x01(?P<aside>\d+)\x01"
+    r"|(?P<sign>[{}&#~\n\\\x01])"
+    r"|(?P<text>[^\\{}&#~\n$\x01]+)",
+    re.DOTALL,
+)
+_DOCUMENT = re.compile(r"\\document(?:class|style)\b|\\begin\s*\{document\}")
+_IF = re.compile(r"\\(if(?!f\b|thenelse\b|def\b)[a-zA-Z@]*|else|fi)(?![a-zA-Z@])")
+_GLUE = re.compile(
+    r"\s*=?\s*[-+]?[\d.]*\s*(?:true)?(?:pt|em|ex|cm|mm|in|bp|sp|\\[a-zA-Z@]+)(?:\s+(?:plus|minus)\s*[\d.]+\s*[a-z]+)*"
+)
+_LETTER = re.compile(r"[a-zA-Z]")
+_ENDS_WITH_WORD = re.compile(r"\\[a-zA-Z]+\Z")
+_MOST_NESTED_FILES = 20
+_MOST_NESTED_SINKS = 20
+_ROOM = 4 << 20
+_ROOM_PER_CHARACTER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LatexText:
+    """What a paper says.
+
+    Attributes:
+        text: Title, abstract and sections, as Markdown with formulas in LaTeX.
+        title: The title alone, empty where there is none.
+    """
+
+    text: str
+    title: str
+
+
+def latex_to_text(files: Mapping[str, str], main: str) -> LatexText:
+    r"""The text of the paper whose main file is `main`.
+
+    Args:
+        files: Everything that may be included, by its path in the source; nothing else is ever opened.
+        main: The path of the main file.
+
+    Raises:
+        LatexError: Its macros never end, or become larger than any paper.
+
+    Example:
+        >>> latex_to_text({"a.tex": r"\def\R{\mathbb R}\section{On $\R$} All % not this"}, "a.tex").text
+        '## On $\\mathbb R$\n\nAll'
+    """
+    return _Converter(files, main).convert()
+
+
+class _Converter:
+    def __init__(self, files: Mapping[str, str], main: str) -> None:
+        self._files = {posixpath.normpath(name): name for name in files}
+        self._texts = files
+        self._main = main
+        self._aside: list[tuple[str, bool]] = []
+        self._prepared: dict[str, str] = {}
+        self._input = Input()
+        self._macros = Macros(_ROOM + _ROOM_PER_CHARACTER * sum(map(len, files.values())))
+        self._sinks = [Sink()]
+        self._title = ""
+        self._lists: list[tuple[str, int]] = []
+        self._tables = 0
+        self._math = ""  # what ends the formula being read; empty in text
+        self._formula: list[str] = []
+        self._open_files = [main]
+        self._body = False
+        self._style = False
+
+    def convert(self) -> LatexText:
+        main = self._text_of(self._main)
+        self._body = _DOCUMENT.search(main) is None
+        self._input.push(Frame(main))
+        self._read()
+        if not self._body:  # a part of something larger, that only shows a document class
+            self._body = True
+            self._input.push(Frame(main))
+            self._read()
+        self._end_math()
+        while len(self._sinks) > 1:
+            self._close_sink(self._sinks[-2].add)
+        text = self._sinks[0].text()
+        if self._title:
+            text = f"# {self._title}\n\n{text}" if text else f"# {self._title}"
+        return LatexText(text, self._title)
+
+    def _read(self) -> None:
+        frames = self._input.frames
+        while frames:
+            frame = frames[-1]
+            found = _TOKEN.match(frame.text, frame.at, frame.end)
+            if found is None:
+                self._input.pop()
+                continue
+            frame.at = found.end()
+            kind = found.lastgroup
+            if kind == "text":
+                if self._body:
+                    self._add(found["text"])
+            elif kind in ("blank", "star", "word"):
+                self._command(found)
+            elif kind == "par":
+                self._paragraph()
+            elif kind == "math":
+                self._dollar(found[0], frame)
+            elif kind == "aside":
+                self._verbatim(int(found["aside"]))
+            elif kind == "symbol":
+                self._symbol(found["symbol"])
+            else:
+                self._sign(found["sign"])
+
+    # Characters ------------------------------------------------------------------------------------------------------
+
+    def _add(self, text: str) -> None:
+        if self._math:
+            if self._formula and _LETTER.match(text) and _ENDS_WITH_WORD.search(self._formula[-1][-40:]):
+                self._formula.append(" ")  # a macro ended with a command, whose name must not grow
+            self._formula.append(text)
+        elif self._body:
+            self._sinks[-1].add(ligatured(text))
+
+    def _sign(self, sign: str) -> None:
+        if self._math:
+            self._formula.append(sign if sign not in "\n\x01" else " ")
+        elif sign == "&":
+            self._add(" | " if self._tables else " ")
+        elif sign in "~\n":
+            self._add(" ")
+
+    def _symbol(self, symbol: str) -> None:
+        if symbol in self._macros.known:
+            self._macros.expand(symbol, self._input)
+        elif symbol in "([":
+            if not self._math:
+                self._open_math("\\)" if symbol == "(" else "\\]")
+            else:
+                self._formula.append("\\" + symbol)
+        elif symbol in ")]":
+            if self._math == "\\" + symbol:
+                self._end_math()
+            elif self._math:
+                self._formula.append("\\" + symbol)
+        elif self._math:
+            self._formula.append("\\" + symbol)
+        elif symbol == "\\":
+            self._input.option(adjacent=True)
+            self._add(LINE_BREAK if self._tables else " ")
+        elif symbol in ACCENTS:
+            self._accent(symbol)
+        else:
+            self._add(SYMBOLS.get(symbol, ""))
+
+    def _accent(self, mark: str) -> None:
+        base = self._input.argument().strip().strip("{}").strip()
+        base = {"\\i": "i", "\\j": "j"}.get(base, base)
+        if base.startswith("\\"):
+            base = SYMBOLS.get(base[1:].strip("{} "), "")
+        self._add(base[:1] + ACCENTS[mark] + base[1:] if base else "")
+
+    def _verbatim(self, number: int) -> None:
+        if number >= len(self._aside):
+            return
+        content, block = self._aside[number]
+        if self._math:
+            self._formula.append(content)
+        elif self._body and block:
+            self._sinks[-1].block(f"```\n{content}\n```")
+        elif self._body:
+            self._sinks[-1].add(content)
+
+    def _paragraph(self) -> None:
+        if self._math == "$":
+            self._end_math()  # a formula in the line never goes on behind a blank line: the mark was something else
+        if self._math:
+            self._formula.append("\n")
+        elif self._body:
+            if self._tables:
+                self._add(" ")
+            else:
+                self._sinks[-1].paragraph()
+
+    # Formulas --------------------------------------------------------------------------------------------------------
+
+    def _dollar(self, mark: str, frame: Frame) -> None:
+        if not self._body:
+            return
+        if not self._math:
+            self._open_math(mark)
+        elif self._math == mark:
+            self._end_math()
+        elif self._math == "$":  # the end of one formula, and the beginning of the next
+            frame.at -= 1
+            self._end_math()
+        else:
+            self._formula.append(mark)
+
+    def _open_math(self, end: str) -> None:
+        if self._body:
+            self._math = end
+            self._formula = []
+
+    def _end_math(self) -> None:
+        if not self._math:
+            return
+        end, self._math = self._math, ""
+        formula = re.sub(r"\n\s*\n", "\n", "".join(self._formula)).strip()
+        self._formula = []
+        if not formula:
+            return
+        if end in ("$", "\\)", "math", "group"):
+            self._sinks[-1].add(f"${' '.join(formula.split())}$")
+        elif end in ("$$", "\\]") or end.rstrip("*") in PLAIN_MATH:
+            self._sinks[-1].block(f"$$\n{formula}\n$$")
+        else:
+            self._sinks[-1].block(f"\\begin{{{end}}}\n{formula}\n\\end{{{end}}}")
+
+    def _math_command(self, name: str, written: str) -> None:
+        if name == "label":
+            self._input.argument()
+        elif name in ("nonumber", "notag", "ensuremath"):
+            pass
+        elif name == "end":
+            ended = self._input.environment_name()
+            if ended == self._math:
+                self._end_math()
+            elif ended is not None:
+                self._formula.append(f"\\end{{{ended}}}")
+        elif name in TEXT_IN_MATH:
+            self._formula.append(f"\\{name}{{{self._input.argument()}}}")
+        else:
+            if name == "begin" and (environment := self._input.environment_name()) is not None:
+                written = f"\\begin{{{environment}}}"
+            self._formula.append(written)
+
+    # Commands --------------------------------------------------------------------------------------------------------
+
+    def _command(self, found: re.Match[str]) -> None:
+        name = found["word"]
+        macros = self._macros
+        if name in macros.known and (self._body or self._math):
+            if found["star"] or (self._math and not macros.known[name].count):  # blanks stay in formulas
+                self._input.frames[-1].at = found.end("word")
+            macros.expand(name, self._input)
+        elif macros.define(name, self._input, simple=self._style) or self._conditional(name):
+            pass
+        elif self._math:
+            self._math_command(name, found[0])
+        elif not self._body:
+            self._preamble(name)
+        else:
+            self._text_command(name, bool(found["star"]))
+
+    def _preamble(self, name: str) -> None:
+        if name == "begin":
+            if self._input.environment_name() == "document":
+                self._body = True
+        elif name == "title":
+            self._read_title()
+        elif name in ("input", "include", "import", "subimport", "subfile", "usepackage", "RequirePackage"):
+            self._include(name)
+        elif name == "ExplSyntaxOn":
+            self._skip_to("\\ExplSyntaxOff")
+
+    def _text_command(self, name: str, star: bool) -> None:
+        handler = _HANDLERS.get(name)
+        if handler is not None:
+            handler(self)
+        elif name in HEADINGS:
+            self._heading(HEADINGS[name])
+        elif name in SYMBOLS:
+            self._add(SYMBOLS[name])
+        elif name in ACCENTS:
+            self._accent(name)
+        elif name in ("input", "include", "import", "subimport", "subfile"):
+            self._include(name)
+        elif name in REFERENCES or CITATION.fullmatch(name):
+            while self._input.option() is not None:
+                pass
+            keys = ", ".join(key.strip() for key in self._input.argument().split(","))
+            self._add(f"[{keys}]" if keys else "")
+        elif name in DROPPED:
+            self._input.skip_arguments(DROPPED[name])
+        elif name in LAST_ARGUMENT:
+            self._input.skip_arguments(LAST_ARGUMENT[name] - 1)
+        else:
+            self._input.option(adjacent=True)
+
+    def _conditional(self, name: str) -> bool:
+        """Whether it is a condition, or a part of one; what does not hold is passed over."""
+        switches = self._macros.switches
+        if name in ("fi", "else") or (name.startswith("if") and name not in ("iff", "ifthenelse", "ifdef")):
+            if name == "else":
+                self._skip_branch(to_else=False)
+            elif name != "fi" and not (name == "iftrue" or switches.get(name[2:], False)):
+                self._skip_branch(to_else=True)
+            return True
+        for ending, value in (("true", True), ("false", False)):
+            if name.endswith(ending) and name[: -len(ending)] in switches:
+                switches[name[: -len(ending)]] = value
+                return True
+        return False
+
+    def _skip_branch(self, *, to_else: bool) -> None:
+        frame = self._input.frames[-1]
+        if frame.lacks("fi"):
+            return
+        level = 0
+        for found in _IF.finditer(frame.text, frame.at, frame.end):
+            if found[1] == "fi":
+                level -= 1
+            elif found[1] != "else":
+                level += 1
+            if level < 0 or (found[1] == "else" and level == 0 and to_else):
+                frame.at = found.end()
+                return
+        frame.note_missing("fi")
+
+    def _skip_to(self, end: str) -> bool:
+        """Pass over everything before and including `end`, if the text being read holds it."""
+        frame = self._input.frames[-1]
+        if frame.lacks(end):
+            return False
+        at = frame.text.find(end, frame.at, frame.end)
+        if at < 0:
+            frame.note_missing(end)
+            return False
+        frame.at = at + len(end)
+        return True
+
+    # Files -----------------------------------------------------------------------------------------------------------
+
+    def _text_of(self, name: str) -> str:
+        if name not in self._prepared:
+            self._prepared[name] = prepared(self._texts[name], self._aside)
+        return self._prepared[name]
+
+    def _include(self, command: str) -> None:
+        style = command in ("usepackage", "RequirePackage")
+        while style and self._input.option() is not None:
+            pass
+        wanted = self._input.argument().strip().strip('"')
+        if command in ("import", "subimport"):
+            wanted = posixpath.join(wanted, self._input.argument().strip())
+        for one in wanted.split(",")[:50] if style else [wanted]:
+            name = self._found(one.strip(), style)
+            if name is None or name in self._open_files or len(self._open_files) >= _MOST_NESTED_FILES:
+                continue
+            text = self._text_of(name)
+            self._macros.spend(len(text))
+            self._open_files.append(name)
+            before, self._style = self._style, self._style or style
+
+            def closed(before: bool = before) -> None:
+                self._open_files.pop()
+                self._style = before
+
+            self._input.push(Frame(text, closed=closed))
+
+    def _found(self, wanted: str, style: bool) -> str | None:
+        """The file of the paper that is meant, if there is one; paths that lead outside name none."""
+        folder = posixpath.dirname(self._main)
+        for base in ("", folder):
+            for ending in (".sty",) if style else ("", ".tex", ".ltx"):
+                path = posixpath.normpath(posixpath.join(base, wanted + ending))
+                if path in self._files:
+                    return self._files[path]
+        return None
+
+    # Parts of a paper ------------------------------------------------------------------------------------------------
+
+    def _collect(self, use: Callable[[str], None]) -> None:
+        """Read the next argument apart, and give its text to `use`."""
+        if len(self._sinks) > _MOST_NESTED_SINKS:
+            return
+        body, self._body = self._body, True
+        self._sinks.append(Sink())
+        tables, self._tables = self._tables, 0
+        depth = len(self._sinks)
+
+        def closed() -> None:
+            while len(self._sinks) >= depth:
+                self._close_sink(use if len(self._sinks) == depth else self._sinks[-2].add)
+            self._body, self._tables = body, tables
+
+        if not self._input.group(closed):
+            self._sinks.pop()
+            self._body, self._tables = body, tables
+
+    def _close_sink(self, use: Callable[[str], None]) -> None:
+        self._end_math()
+        sink = self._sinks.pop()
+        sink.paragraph()
+        use("\n".join(sink.blocks))
+
+    def _heading(self, level: int) -> None:
+        while self._input.option() is not None:
+            pass
+        sink = self._sinks[-1]
+        sink.paragraph()
+        self._collect(lambda text: sink.block(f"{'#' * level} {' '.join(text.split())}") if text.strip() else None)
+
+    def _read_title(self) -> None:
+        while self._input.option() is not None:
+            pass
+
+        def use(text: str) -> None:
+            self._title = self._title or " ".join(text.split())
+
+        self._collect(use)
+
+    def _footnote(self) -> None:
+        self._input.option()
+        sink = self._sinks[0]
+        self._collect(lambda text: sink.note(" ".join(text.split())) if text.strip() else None)
+
+    def _caption(self) -> None:
+        while self._input.option() is not None:
+            pass
+        sink = self._sinks[-1]
+        self._collect(lambda text: sink.block(text) if text.strip() else None)
+
+    def _abstract(self) -> None:
+        sink = self._sinks[-1]
+        sink.block("## Abstract")
+        self._input.group(sink.paragraph)
+
+    def _item(self) -> None:
+        label = self._input.option()
+        mark, number = self._lists[-1] if self._lists else ("-", 0)
+        if self._lists:
+            self._lists[-1] = mark, number + 1
+        indent = "  " * min(len(self._lists) - 1, 8)
+        lead = f"{number + 1}. " if mark == "1" else f"{mark} ".lstrip()
+        self._sinks[-1].lead(indent + lead)
+        if label:
+            self._macros.spend(len(label))
+            self._input.push(Frame(label + " "))
+
+    def _ensure_math(self) -> None:
+        self._open_math("group")
+        if not self._input.group(self._end_math):
+            self._end_math()
+
+    def _url(self) -> None:
+        self._add(self._input.argument().replace("\\", ""))
+
+    def _glue(self) -> None:
+        frame = self._input.frames[-1]
+        found = _GLUE.match(frame.text, frame.at, frame.end)
+        if found is not None:
+            frame.at = found.end()
+
+    def _end_file(self) -> None:
+        self._input.frames[-1].at = self._input.frames[-1].end
+
+    def _end_paper(self) -> None:
+        for frame in self._input.frames:
+            frame.at = frame.end
+
+    def _begin(self) -> None:
+        name = self._input.environment_name()
+        if name is None:
+            return
+        plain = name.rstrip("*")
+        sink = self._sinks[-1]
+        if plain in MATH_ENVIRONMENTS:
+            if plain in ("alignat", "xalignat", "xxalignat"):
+                self._input.argument()
+            self._open_math(name)
+        elif plain in DROPPED_ENVIRONMENTS:
+            self._skip_to(f"\\end{{{name}}}")
+        elif name in LISTS:
+            self._input.option()
+            self._input.skip_arguments(ENVIRONMENT_ARGUMENTS.get(name, 0))
+            self._lists.append((LISTS[name], 0))
+            sink.paragraph()
+        elif name in TABLES:
+            self._input.skip_arguments(TABLES[name])
+            sink.paragraph()
+            self._tables += 1
+        elif name in self._macros.environments:
+            sink.paragraph()
+            self._macros.begin(name, self._input)
+        elif plain in self._macros.theorems or plain in THEOREMS:
+            self._theorem(self._macros.theorems.get(plain) or THEOREMS.get(plain, ""))
+        elif plain == "abstract":
+            sink.block("## Abstract")
+        else:
+            sink.paragraph()
+            self._input.skip_arguments(ENVIRONMENT_ARGUMENTS.get(name, 0))
+
+    def _theorem(self, title: str) -> None:
+        note = self._input.option()
+        self._sinks[-1].paragraph()
+        self._macros.spend(len(title) + len(note or ""))
+        self._input.push(Frame(f"{title} ({note}). " if note else f"{title}. "))
+
+    def _end(self) -> None:
+        name = self._input.environment_name()
+        if name is None:
+            return
+        if name == "document":
+            self._end_paper()
+        elif name in LISTS and self._lists:
+            self._lists.pop()
+        elif name in TABLES and self._tables:
+            self._tables -= 1
+        elif name in self._macros.environments:
+            self._macros.end(name, self._input)
+            return
+        if not self._tables:
+            self._sinks[-1].paragraph()
+
+
+_HANDLERS: Mapping[str, Callable[[_Converter], None]] = {
+    "begin": _Converter._begin,
+    "end": _Converter._end,
+    "item": _Converter._item,
+    "title": _Converter._read_title,
+    "footnote": _Converter._footnote,
+    "footnotetext": _Converter._footnote,
+    "caption": _Converter._caption,
+    "abstract": _Converter._abstract,
+    "ensuremath": _Converter._ensure_math,
+    "url": _Converter._url,
+    "path": _Converter._url,
+    "par": _Converter._paragraph,
+    "endinput": _Converter._end_file,
+    "bye": _Converter._end_paper,
+    **dict.fromkeys(("hskip", "vskip", "kern", "parindent", "parskip", "baselineskip"), _Converter._glue),
+    "newline": lambda converter: converter._symbol("\\"),
+    "tabularnewline": lambda converter: converter._symbol("\\"),
+}

@@ -1,0 +1,50 @@
+"""From arXiv's bucket to the texts of its papers."""
+
+from __future__ import annotations
+
+from gristmill.stages.text.download.arxiv.download import ArxivDownloader
+from gristmill.stages.text.download.arxiv.extract import ArxivExtractor
+from gristmill.stages.text.download.arxiv.iterator import ArxivIterator
+from gristmill.stages.text.download.arxiv.url_generation import ArxivUrlGenerator
+from gristmill.stages.text.download.base.stage import DocumentDownloadExtractStage
+
+
+class ArxivDownloadExtractStage(DocumentDownloadExtractStage):
+    """Downloads the sources of arXiv's papers and extracts their text. The first stage of a pipeline.
+
+    Args:
+        download_dir: Where files are downloaded to.
+        url_limit: Take only the first files.
+        record_limit: Read at most this many papers of each file.
+        add_filename_column: Give every document the name of its file in the column `file_name`, or in the column that
+            is named here.
+        log_frequency: Log a line after this many papers of a file.
+        verbose: Log every download.
+
+    Example:
+        >>> stage = ArxivDownloadExtractStage("downloads/", url_limit=2)
+    """
+
+    name = "arxiv_download_extract"
+
+    def __init__(
+        self,
+        download_dir: str = "./arxiv_downloads",
+        url_limit: int | None = None,
+        record_limit: int | None = None,
+        add_filename_column: bool | str = True,
+        log_frequency: int = 1000,
+        verbose: bool = False,
+    ) -> None:
+        self.download_dir = download_dir
+        self.log_frequency = log_frequency
+        self.verbose = verbose
+        super().__init__(
+            ArxivUrlGenerator(),
+            ArxivDownloader(download_dir, verbose),
+            ArxivIterator(log_frequency),
+            ArxivExtractor(),
+            url_limit,
+            record_limit,
+            add_filename_column,
+        )

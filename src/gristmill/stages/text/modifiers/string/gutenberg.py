@@ -1,0 +1,66 @@
+"""A modifier for books of Project Gutenberg: only the book stays."""
+
+from __future__ import annotations
+
+import re
+
+from gristmill.stages.text.modifiers.doc_modifier import DocumentModifier
+
+# What stands around the book is looked for near its ends only; in between it may well be quoted.
+_HEAD_CHARS = 60_000
+_TAIL_CHARS = 60_000
+_NAME = r"PROJECT\s+GUTENBERG"
+_START = re.compile(
+    rf"^[ \t]*\*{{2,}}[ \t]*START\s+OF\s+(?:TH[EI]S?\s+)?{_NAME}[^*]{{0,500}}\*{{2,}}[^\n]*$"
+    r"|^[ \t]*\*[ \t]?END[ \t]?\*?[ \t]?THE\s+SMALL\s+PRINT[^\n]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_END = re.compile(
+    rf"^[ \t]*\*{{2,}}[ \t]*END\s+OF\s+(?:TH[EI]S?\s+)?{_NAME}"
+    rf"|^[ \t]*(?:\*+[ \t]*)?END\s+OF\s+(?:THE\s+|THIS\s+)?{_NAME}(?:['’]S)?\b[^\n]*$"
+    rf"|^[ \t]*START:[ \t]*FULL\s+LICENSE",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CREDITS = re.compile(
+    r"(?:[ \t]*(?:E-?text\s+)?(?:Produced|Prepared|Transcribed|Scanned(?: and proofed)?|This\s+etext\s+was\s+prepared)"
+    r"\s+by\b[^\n]*\n(?:[^\r\n]+\r?\n){0,8})",
+    re.IGNORECASE,
+)
+
+
+class GutenbergBoilerplate(DocumentModifier):
+    r"""Removes what Project Gutenberg puts around its books: header, credits, licence.
+
+    Texts without its marks stay as they are. The marks of all years are known: `*** START OF THE PROJECT GUTENBERG
+    EBOOK`, `*END*THE SMALL PRINT!` and `End of Project Gutenberg's …`.
+
+    Args:
+        keep_credits: Keep the lines that say who produced the text (`Produced by …`).
+
+    Example:
+        >>> GutenbergBoilerplate().modify_document(
+        ...     "Title: A\n*** START OF THE PROJECT GUTENBERG EBOOK A ***\n\nProduced by B\n\n\nCHAPTER I\n\nOnce.\n\n"
+        ...     "End of Project Gutenberg's A, by C\n\n*** END OF THE PROJECT GUTENBERG EBOOK A ***\nLicence"
+        ... )
+        'CHAPTER I\n\nOnce.'
+    """
+
+    def __init__(self, keep_credits: bool = False) -> None:
+        self.keep_credits = keep_credits
+
+    def modify_document(self, text: str) -> str:
+        """The book alone."""
+        start = 0
+        for found in _START.finditer(text, 0, _HEAD_CHARS):
+            start = found.end()
+        # A short book may lie whole in both reaches.
+        tail = max(start, len(text) - _TAIL_CHARS)
+        ended = _END.search(text, tail)
+        if not start and ended is None:
+            return text
+        book = text[start : ended.start() if ended else len(text)].strip("\r\n \t\ufeff")
+        if not self.keep_credits:
+            found_credits = _CREDITS.match(book)
+            if found_credits is not None:
+                book = book[found_credits.end() :].strip("\r\n")
+        return book
