@@ -156,6 +156,8 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             self.note_repairs(batch, block.repaired)
         for bad in block.bad:
             self.note_bad(batch, bad)
+        if block.skipped:
+            self._log_metrics({f"skipped_{kind}": count for kind, count in block.skipped.items()})
         return batch
 
     def note_bad(self, batch: DocumentBatch, bad: BadRecord) -> None:
