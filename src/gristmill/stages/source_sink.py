@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from gristmill.storage.text_repair import Repair
 
 
+READER_PARTS = ("warc_pages",)
+"""Stages that belong to a reader and drop what is no document in its files: nothing to drop is no mistake."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceColumns:
     """The columns a source will give, as far as can be told without reading it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import zstandard
@@ -54,15 +55,12 @@ def parse_message(block: bytes) -> Message:
     return Message(None if status is None else int(status[1]), parse_headers(head), body)
 
 
-def media_type(value: bytes) -> bytes:
-    """What kind of content a Content-Type names, such as `text/html`, without its parameters."""
-    return value.partition(b";")[0].strip().lower()
-
-
-def declared_charset(value: bytes) -> str | None:
-    """The charset that a Content-Type names, in lower case."""
-    found = _CHARSET.search(value)
-    return None if found is None else found[1].decode("ascii").lower()
+@lru_cache(4096)
+def content_facts(content_type: bytes) -> tuple[bytes | None, bytes | None]:
+    """What a Content-Type says: the media type, such as `text/html`, and the charset, both in lower case."""
+    media = content_type.partition(b";")[0].strip().lower()
+    charset = _CHARSET.search(content_type)
+    return media or None, None if charset is None else charset[1].lower()
 
 
 def decoded_body(message: Message, most: int, *, cut: bool = False) -> bytes:

@@ -46,21 +46,15 @@ class LibraryReader:
         self.position = start
 
     def __iter__(self) -> Iterator[Record]:
-        iterator = self._records()
-        while True:
-            try:
-                record = next(iterator, None)
-            except (OSError, ValueError):
-                record = None
-            except BaseException as error:  # what its Rust code panics with is no Exception
-                if type(error).__name__ != "PanicException":
-                    raise
-                record = None
-            if self._file.error is not None:
-                raise self._file.error
-            if record is None:
-                return
-            yield record
+        try:
+            yield from self._records()
+        except (OSError, ValueError):
+            pass  # damage, which the careful reader will find and name
+        except BaseException as error:  # what its Rust code panics with is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+        if self._file.error is not None:
+            raise self._file.error
 
     def _records(self) -> Iterator[Record]:
         with warnings.catch_warnings():
@@ -85,8 +79,10 @@ class LibraryReader:
             size = record.content_length
             headers = {name.lower(): value for name, value in record.headers.items_bytes()}
             block = None
-            if (not size and headers.get(b"content-length") != b"0") or b"\n" in b"".join(headers.values()):
-                return  # no length, or lines that do not end as they should
+            if not size and headers.get(b"content-length") != b"0":
+                return  # no length
+            if member_start is None and b"\n" in b"".join(headers.values()):
+                return  # lines that do not end as they should; what is compressed has a checksum
             if size <= limit and (wanted is None or headers.get(b"warc-type") in wanted):
                 block = record.reader.read()
                 if len(block) != size or (member_start is not None and member_start() != start):

@@ -16,9 +16,8 @@ from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows, Skipped
 from gristmill.storage.row_formats.http_messages import (
     BodyError,
-    declared_charset,
+    content_facts,
     decoded_body,
-    media_type,
     parse_message,
 )
 from gristmill.storage.row_formats.warc_library import read_records
@@ -31,22 +30,13 @@ PAGE_TYPES = ("response", "resource", "conversion")
 MEDIA_TYPES = ("text/html", "application/xhtml+xml", "text/plain")
 MAX_BODY_BYTES = 64 << 20
 # Rows are handed on in tables of about so much.
-_TABLE_BYTES = 1 << 20
-_TABLE_ROWS = 1024
-_SCHEMA = {
-    "id": pa.string(),
-    "url": pa.string(),
-    "date": pa.string(),
-    "record_type": pa.string(),
+_TABLE_BYTES = 4 << 20
+_TABLE_ROWS = 4096
+_COLUMNS: dict[str, pa.DataType] = {
+    **dict.fromkeys(("id", "url", "date", "record_type"), pa.string()),
     "status": pa.int32(),
-    "content_type": pa.string(),
-    "charset": pa.string(),
-    "language": pa.string(),
-    "digest": pa.string(),
-    "truncated": pa.string(),
-    "file_name": pa.string(),
-    "offset": pa.int64(),
-    "length": pa.int64(),
+    **dict.fromkeys(("content_type", "charset", "language", "digest", "truncated"), pa.string()),
+    **dict.fromkeys(("offset", "length"), pa.int64()),
 }
 
 
@@ -113,9 +103,9 @@ class _Pages:
 
     def _clear(self) -> None:
         self._facts: list[tuple[Any, ...]] = []
-        self._html: list[bytes | None] = []
-        self._texts: list[bytes | None] = []
-        self._size = self._conversions = 0
+        self._bodies: list[bytes | None] = []
+        self._is_text: list[bool] = []
+        self._size = 0
 
     @property
     def is_full(self) -> bool:
@@ -133,71 +123,83 @@ class _Pages:
             told = f"the record has {record.size:,} bytes, over max_body_bytes={self._max_body_bytes}"
             return Broken("record_too_large", told, record.offset, b"", record.size)
         status, language, body = None, headers.get(b"warc-identified-content-language"), block
-        declared = headers.get(b"content-type", b"")
-        if kind in (b"response", b"revisit") and declared.startswith((b"application/http", b"Application/http")):
+        declared, identified = headers.get(b"content-type", b""), headers.get(b"warc-identified-payload-type", b"")
+        if kind in (b"response", b"revisit") and declared[:16].lower() == b"application/http":
             message = parse_message(block or b"")
             status, declared = message.status, message.headers.get(b"content-type", b"")
             language = language or message.headers.get(b"content-language")
             body = None
-            if kind in self._types and self._is_wanted(declared, headers, message.body):
+            if kind in self._types and self._is_wanted(declared, identified, message.body):
                 try:
                     body = decoded_body(message, self._max_body_bytes, cut=b"warc-truncated" in headers)
                 except BodyError as error:
                     return Broken(error.cause, str(error), record.offset, (block or b"")[: 1 << 16], record.size)
-        elif kind in (b"response", b"resource") and not self._is_wanted(declared, headers, block or b""):
+        elif kind in (b"response", b"resource") and not self._is_wanted(declared, identified, block or b""):
             body = None
-        name = headers.get(b"warc-record-id") or f"{self._file_name}#{record.offset}".encode()
+        media, charset = content_facts(declared or identified)
         self._facts.append(
             (
-                _text(name),
-                _text(headers.get(b"warc-target-uri", b"").strip(b"<>")),
-                _text(headers.get(b"warc-date")),
-                _text(kind),
+                headers.get(b"warc-record-id") or f"{self._file_name}#{record.offset}".encode(),
+                headers.get(b"warc-target-uri", b"").strip(b"<>") or None,
+                headers.get(b"warc-date"),
+                kind,
                 status,
-                _text(media_type(declared) or media_type(headers.get(b"warc-identified-payload-type", b""))),
-                declared_charset(declared),
-                _text(language),
-                _text(headers.get(b"warc-payload-digest") or headers.get(b"warc-block-digest")),
-                _text(headers.get(b"warc-truncated")),
+                media,
+                charset,
+                language,
+                headers.get(b"warc-payload-digest") or headers.get(b"warc-block-digest"),
+                headers.get(b"warc-truncated"),
                 record.offset,
                 record.length or None,
             )
         )
-        is_text = kind == b"conversion"
-        self._conversions += is_text
-        self._html.append(None if is_text else body)
-        self._texts.append(body if is_text else None)
-        self._size += 0 if body is None else len(body)
+        self._bodies.append(body)
+        self._is_text.append(kind == b"conversion")
+        if body is not None:
+            self._size += len(body)
         return None
 
-    def _is_wanted(self, declared: bytes, headers: dict[bytes, bytes], body: bytes) -> bool:
+    def _is_wanted(self, declared: bytes, identified: bytes, body: bytes) -> bool:
         """Whether a wanted media type is declared or was identified; without either, whether it looks like a page."""
         if not self._media:
             return True
-        named = {media_type(declared), media_type(headers.get(b"warc-identified-payload-type", b""))} - {b""}
-        return bool(named & self._media) if named else recognise(body[:HEAD_BYTES]) == "html"
+        if not declared and not identified:
+            return recognise(body[:HEAD_BYTES]) == "html"
+        return content_facts(declared)[0] in self._media or content_facts(identified)[0] in self._media
 
     def table(self) -> Iterator[pa.Table]:
         """The rows so far as a table, if there are any; afterwards there are none."""
         count = len(self._facts)
         if not count:
             return
-        *values, offsets, lengths = zip(*self._facts, strict=True)
-        values += [(self._file_name,) * count, offsets, lengths]
-        columns: dict[str, Any] = {
-            name: pa.array(column, kind) for (name, kind), column in zip(_SCHEMA.items(), values, strict=True)
-        }
-        if self._conversions < count:
-            columns["html"] = pa.array(self._html, pa.large_binary())
-        if self._conversions:
-            columns["text"] = _text_column(self._texts)
+        columns: dict[str, Any] = dict(
+            zip(_COLUMNS, map(_column, zip(*self._facts, strict=True), _COLUMNS.values()), strict=True)
+        )
+        columns["file_name"] = pa.repeat(pa.scalar(self._file_name, pa.string()), count)
+        if not any(self._is_text):
+            columns["html"] = pa.array(self._bodies, pa.large_binary())
+        elif all(self._is_text):
+            columns["text"] = _text_column(self._bodies)
+        else:
+            both = list(zip(self._bodies, self._is_text, strict=True))
+            columns["html"] = pa.array([None if is_text else body for body, is_text in both], pa.large_binary())
+            columns["text"] = _text_column([body if is_text else None for body, is_text in both])
         self._clear()
         yield pa.table(columns)
 
 
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Values of headers; those of old archives are in other encodings than UTF-8."""
+    if kind != pa.string():
+        return pa.array(values, kind)
+    try:
+        return pa.array(values, pa.binary()).cast(kind)
+    except pa.ArrowInvalid:
+        return pa.array([_text(value) for value in values], kind)
+
+
 def _text(value: bytes | None) -> str | None:
-    """A header as text; those of old archives are in other encodings than UTF-8."""
-    if not value:
+    if value is None:
         return None
     try:
         return value.decode()
