@@ -12,6 +12,7 @@ from typing import Literal
 
 Format = Literal[
     "jsonl", "parquet", "archive", "arrow", "csv", "html", "mail", "mediawiki", "pdf", "sql", "stackexchange", "text",
+    "warc",
 ]  # fmt: skip
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 """The formats of records that lie ready: what workflows read, and what is written by default."""
@@ -55,6 +56,7 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "text": FormatSpec(
         "text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True, uniform=True
     ),
+    "warc": FormatSpec("WARC", (".warc", ".wet", ".arc"), "WarcReader"),
 }
 EXTENSIONS: Mapping[Format, tuple[str, ...]] = {name: spec.extensions for name, spec in FORMATS.items()}
 CODECS: Mapping[str, Codec] = {
@@ -160,7 +162,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "mail": ("mail", _RENAME.format("mbox or .eml", "MailReader")),
     "pdf": ("a PDF", _RENAME.format("pdf", "PdfReader")),
     "stackexchange": ("posts of StackExchange", "Rename it to end with Posts.xml and read it with StackExchangeReader"),
-    "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
+    "warc": ("a WARC archive of web pages", _RENAME.format("warc", "WarcReader")),
     "html": ("HTML", _RENAME.format("html", "HtmlReader")),
     "mediawiki": ("a MediaWiki dump", _RENAME.format("xml", "WikipediaReader")),
     "xml": ("XML", "Convert it to records first"),

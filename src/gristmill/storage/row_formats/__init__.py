@@ -1,8 +1,9 @@
 """Formats besides JSONL and Parquet: how the bytes of a file become rows.
 
 Each format is a module with a function `read_rows(part, *, storage_options, **options)` that yields tables and, where
-something is broken, `Broken`; all rows of a file have the same columns. How a file is read (its format and the options
-of its reader) travels with the range, so that a record can be found again by the ledger alone.
+something is broken, `Broken`; what it passes over on purpose, it counts (`Skipped`). All rows of a file have the same
+columns. How a file is read (its format and the options of its reader) travels with the range, so that a record can be
+found again by the ledger alone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _MODULES: Mapping[str, str] = {
     "sql": "sql_rows",
     "stackexchange": "stackexchange_rows",
     "text": "text_rows",
+    "warc": "warc_rows",
 }
 
 
@@ -57,7 +59,18 @@ class Broken:
     rest: bool = False
 
 
-Rows = Iterator[pa.Table | Broken]
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Pieces of a file that are no documents and nobody asked for, such as the requests in an archive of a crawl.
+
+    Attributes:
+        counts: How many there are of each kind. They become figures of the reader, `skipped_KIND`.
+    """
+
+    counts: Mapping[str, int]
+
+
+Rows = Iterator[pa.Table | Broken | Skipped]
 
 
 def reading_of(format: Format, options: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from gristmill.stages.text.io.reader.pdf import PdfReader
 from gristmill.stages.text.io.reader.rows import RowReader
 from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
 from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
+from gristmill.stages.text.io.reader.warc import WarcReader
 from gristmill.stages.text.io.reader.wikipedia import WikipediaReader
 from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
@@ -43,6 +44,7 @@ ROW_READERS: Mapping[Format, type[RowReader]] = {
     "sql": SqlReader,
     "stackexchange": StackExchangeReader,
     "text": TextReader,
+    "warc": WarcReader,
 }
 
 
