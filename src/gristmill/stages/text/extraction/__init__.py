@@ -1,0 +1,1 @@
+"""Text and facts from web pages."""

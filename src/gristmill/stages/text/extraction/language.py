@@ -1,0 +1,39 @@
+"""The language of a text, by the library that also parses pages: quick, and good enough to choose stop words."""
+
+from __future__ import annotations
+
+# By code: the names under which jusText has its stop words, others as English calls them.
+NAMES = {
+    "af": "Afrikaans", "ar": "Arabic", "as": "Assamese", "az": "Azerbaijani", "ba": "Bashkir", "be": "Belarusian",
+    "bg": "Bulgarian", "bn": "Bengali", "bo": "Tibetan", "br": "Breton", "ca": "Catalan", "ce": "Chechen",
+    "cs": "Czech", "cv": "Chuvash", "cy": "Welsh", "da": "Danish", "de": "German", "dv": "Dhivehi",
+    "el": "Greek", "en": "English",
+    "eo": "Esperanto", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish",
+    "fo": "Faroese", "fr": "French", "fy": "West_Frisian", "ga": "Irish", "gd": "Scots_Gaelic", "gl": "Galician",
+    "gu": "Gujarati", "ha": "Hausa", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian",
+    "hy": "Armenian", "id": "Indonesian", "io": "Ido", "is": "Icelandic", "it": "Italian", "ja": "Japanese",
+    "jv": "Javanese", "ka": "Georgian", "kk": "Kazakh", "km": "Khmer", "kn": "Kannada", "ko": "Korean", "ku": "Kurdish",
+    "ky": "Kyrgyz", "la": "Latin", "lb": "Luxembourgish", "lt": "Lithuanian", "lv": "Latvian", "mg": "Malagasy",
+    "mk": "Macedonian", "ml": "Malayalam", "mn": "Mongolian", "mr": "Marathi", "mt": "Maltese", "my": "Burmese",
+    "ne": "Nepali", "nl": "Dutch", "no": "Norwegian_Bokmal", "or": "Oriya", "pa": "Punjabi", "pl": "Polish",
+    "ps": "Pashto", "pt": "Portuguese", "rm": "Romansh", "ro": "Romanian", "ru": "Russian", "sa": "Sanskrit",
+    "sc": "Sardinian", "sd": "Sindhi", "si": "Sinhala", "sk": "Slovak", "sl": "Slovenian", "so": "Somali",
+    "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "sw": "Swahili", "ta": "Tamil", "te": "Telugu", "tg": "Tajik",
+    "th": "Thai", "tk": "Turkmen", "tl": "Tagalog", "tr": "Turkish", "tt": "Tatar", "ug": "Uyghur", "uk": "Ukrainian",
+    "ur": "Urdu", "uz": "Uzbek", "vi": "Vietnamese", "vo": "Volapuk", "yi": "Yiddish", "zh": "Chinese",
+}  # fmt: skip
+
+_LONGEST = 20_000
+
+
+def language_code(text: str) -> str | None:
+    """The code of the language (ISO 639-1), or None where the text is too short or fits none.
+
+    Example:
+        >>> language_code("Die Würde des Menschen ist unantastbar. Sie zu achten und zu schützen ist Verpflichtung.")
+        'de'
+    """
+    from resiliparse.parse.lang import detect_fast
+
+    code: str = detect_fast(text[:_LONGEST])[0]
+    return code if code in NAMES else None
