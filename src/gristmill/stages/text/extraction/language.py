@@ -23,7 +23,7 @@ NAMES = {
     "ur": "Urdu", "uz": "Uzbek", "vi": "Vietnamese", "vo": "Volapuk", "yi": "Yiddish", "zh": "Chinese",
 }  # fmt: skip
 
-_LONGEST = 20_000
+_SHORTEST, _LONGEST = 20, 20_000
 
 
 def language_code(text: str) -> str | None:
@@ -35,5 +35,8 @@ def language_code(text: str) -> str | None:
     """
     from resiliparse.parse.lang import detect_fast
 
-    code: str = detect_fast(text[:_LONGEST])[0]
+    text = text[:_LONGEST].strip()
+    if len(text) < _SHORTEST:
+        return None
+    code: str = detect_fast(text)[0]
     return code if code in NAMES else None
