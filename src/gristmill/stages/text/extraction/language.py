@@ -24,10 +24,15 @@ NAMES = {
 }  # fmt: skip
 
 _SHORTEST, _LONGEST = 20, 20_000
+_LIKELY, _NEARLY, _FAR = 8, 1.12, 1 << 30
 
 
-def language_code(text: str) -> str | None:
+def language_code(text: str, declared: str | None = None) -> str | None:
     """The code of the language (ISO 639-1), or None where the text is too short or fits none.
+
+    Args:
+        text: The text.
+        declared: What the page says. It is believed where the text fits it nearly as well as the likeliest language.
 
     Example:
         >>> language_code("Die Würde des Menschen ist unantastbar. Sie zu achten und zu schützen ist Verpflichtung.")
@@ -36,7 +41,13 @@ def language_code(text: str) -> str | None:
     from resiliparse.parse.lang import detect_fast
 
     text = text[:_LONGEST].strip()
+    said = (declared or "").strip().lower().replace("_", "-").partition("-")[0]
     if len(text) < _SHORTEST:
+        return said if said in NAMES else None
+    ranks: dict[str, int] = {code: rank for code, rank in detect_fast(text, n_results=_LIKELY) if code in NAMES}
+    if not ranks:
         return None
-    code: str = detect_fast(text)[0]
-    return code if code in NAMES else None
+    best = next(iter(ranks))
+    if detect_fast(text)[0] not in NAMES:
+        return said if said in ranks else None
+    return said if ranks.get(said, _FAR) <= _NEARLY * ranks[best] else best
