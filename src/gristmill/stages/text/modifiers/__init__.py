@@ -44,5 +44,6 @@ __getattr__, __dir__ = lazy_names(
         "string.cutting": ["LineRemover", "QuotationRemover", "Slicer"],
         "string.marks": ["MarkdownRemover", "NewlineNormalizer", "UrlRemover"],
         "unicode": ["UnicodeReformatter"],
+        "url": ["UrlNormalizer"],
     },
 )
