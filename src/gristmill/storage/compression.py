@@ -383,6 +383,11 @@ _MEMBERS: dict[str, Callable[[], _Member]] = {
 }  # fmt: skip
 
 
+def new_member(codec: Codec) -> _Member:
+    """A decoder of one gzip member, zstd frame, bzip2 or xz stream, for whoever goes through a file by these."""
+    return _MEMBERS[codec]()
+
+
 # Writing ---------------------------------------------------------------------------------------------------------
 
 

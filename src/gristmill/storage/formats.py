@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["jsonl", "parquet", "arrow", "csv", "html", "text"]
+Format = Literal["jsonl", "parquet", "arrow", "csv", "html", "text", "warc"]
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 """The formats of records that lie ready: what workflows read and every run can write."""
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
@@ -40,6 +40,7 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "parquet": FormatSpec("Parquet", (".parquet",), "ParquetReader"),
     "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
     "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
+    "warc": FormatSpec("WARC", (".warc", ".wet", ".arc"), "WarcReader"),
     "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True),
     "text": FormatSpec("text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True),
 }
@@ -143,7 +144,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "hdf5": ("HDF5", "Convert it to Parquet or JSONL"),
     "sqlite": ("an SQLite database", "Export a table: `sqlite3 -json {path} 'SELECT * FROM TABLE' > records.json`"),
     "pdf": ("a PDF", "Extract its text into records first"),
-    "warc": ("a WARC archive of web pages", "Extract the text of its pages into records first"),
+    "warc": ("a WARC archive of web pages", "Rename it to end with .warc and read it with WarcReader"),
     "html": ("HTML", "Extract its text into records first"),
     "xml": ("XML", "Convert it to records first"),
     "csv": ("CSV", "Convert it: " + _POLARS.format("scan_csv(sys.argv[1])", "sink_ndjson", "jsonl")),

@@ -57,6 +57,7 @@ class TableBlock:
         sources: The files in order, each with the row number of its first row here.
         bad: Damaged files, each with the row number behind its rows.
         repaired: Rows whose text was repaired.
+        skipped: What was passed over on the way because it is no document, by kind.
     """
 
     rows: NDArray[np.int64]
@@ -64,6 +65,7 @@ class TableBlock:
     sources: list[tuple[int, SourceFile]]
     bad: list[BadRecord] = field(default_factory=list)
     repaired: list[Repair] = field(default_factory=list)
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +74,8 @@ class TableBlock:
 
     def take(self, chosen: NDArray[np.bool_]) -> TableBlock:
         """The block with these rows alone."""
-        return TableBlock(self.rows[chosen], self.table.filter(chosen), self.sources, self.bad, self.repaired)
+        table = self.table.filter(chosen)
+        return TableBlock(self.rows[chosen], table, self.sources, self.bad, self.repaired, self.skipped)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from gristmill.storage.partitions import (
     estimated_records,
     join_small,
 )
-from gristmill.storage.row_formats import Broken, rows_of
+from gristmill.storage.row_formats import Broken, Skipped, rows_of
 from gristmill.storage.valid_text import TextErrors
 
 
@@ -81,6 +82,7 @@ def _joined(blocks: list[TableBlock]) -> TableBlock:
         [source for block in blocks for source in block.sources],
         [bad for block in blocks for bad in block.bad],
         [repair for block in blocks for repair in block.repaired],
+        sum((Counter(block.skipped) for block in blocks), Counter()),
     )
 
 
@@ -119,6 +121,7 @@ class _FileReader:
         self._tables: list[pa.Table] = []
         self._rows: list[int] = []
         self._bad: list[BadRecord] = []
+        self._skipped: Counter[str] = Counter()
         self._size = 0
 
     def blocks(self) -> Iterator[TableBlock]:
@@ -141,6 +144,8 @@ class _FileReader:
                 self._note(found)
                 if found.rest:
                     break
+            elif isinstance(found, Skipped):
+                self._skipped.update(found.counts)
             else:
                 yield from self._add(self._chosen(found))
         yield from self._flush()
@@ -202,11 +207,13 @@ class _FileReader:
             self._size += size
 
     def _flush(self) -> Iterator[TableBlock]:
-        if not self._tables and not self._bad:
+        if not self._tables and not self._bad and not self._skipped:
             return
         table = _one_table(self._tables) if self._tables else pa.table({})
         rows = np.array(self._rows, np.int64)
         numbers = itertools.chain(self._rows[:1], (bad.row for bad in self._bad[:1]))
-        block = TableBlock(rows, table, [(min(numbers), self._file)], self._bad)
-        self._tables, self._rows, self._bad, self._size = [], [], [], 0
-        yield checked_block(block, self._file, self._errors)
+        first = min(numbers, default=self.row)
+        block = checked_block(TableBlock(rows, table, [(first, self._file)], self._bad), self._file, self._errors)
+        block.skipped = self._skipped
+        self._tables, self._rows, self._bad, self._skipped, self._size = [], [], [], Counter(), 0
+        yield block

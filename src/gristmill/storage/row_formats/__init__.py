@@ -1,8 +1,8 @@
 """Formats besides JSONL and Parquet: how the bytes of a file become rows.
 
 Each format is a module with a function `read_rows(part, *, storage_options, **options)` that yields tables and, where
-something is broken, `Broken`. How a file is read (its format and the options of its reader) travels with the range, so
-that a record can be found again by the ledger alone.
+something is broken, `Broken`; what it passes over on purpose, it counts (`Skipped`). How a file is read (its format and
+the options of its reader) travels with the range, so that a record can be found again by the ledger alone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _MODULES: Mapping[str, str] = {
     "csv": "csv_rows",
     "html": "file_rows",
     "text": "text_rows",
+    "warc": "warc_rows",
 }
 
 
@@ -50,7 +51,18 @@ class Broken:
     rest: bool = False
 
 
-Rows = Iterator[pa.Table | Broken]
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Pieces of a file that are no documents and nobody asked for, such as the requests in an archive of a crawl.
+
+    Attributes:
+        counts: How many there are of each kind. They become figures of the reader, `skipped_KIND`.
+    """
+
+    counts: Mapping[str, int]
+
+
+Rows = Iterator[pa.Table | Broken | Skipped]
 
 
 def reading_of(format: Format, options: Mapping[str, Any]) -> str:

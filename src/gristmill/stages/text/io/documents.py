@@ -14,6 +14,7 @@ from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, 
 from gristmill.stages.text.io.reader.rows import RowReader
 from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader
 from gristmill.stages.text.io.reader.text import HtmlReader, TextReader
+from gristmill.stages.text.io.reader.warc import WarcReader
 from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
 from gristmill.storage.files import Survey, survey
@@ -30,6 +31,7 @@ ROW_READERS: Mapping[Format, type[RowReader]] = {
     "csv": CsvReader,
     "html": HtmlReader,
     "text": TextReader,
+    "warc": WarcReader,
 }
 
 

@@ -1,0 +1,1 @@
+"""What a download is made of; subclass these for a source of your own."""

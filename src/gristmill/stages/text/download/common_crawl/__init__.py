@@ -1,0 +1,1 @@
+"""Common Crawl: its snapshots, files and pages."""

@@ -1,0 +1,130 @@
+"""WarcReader in pipelines: every record accounted for, found again, the same on any number of workers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill.backends.local.executor import LocalExecutor
+from gristmill.errors import UsageError
+from gristmill.ledger.ask.ledger import Ledger
+from gristmill.ledger.ask.lookup import source_record
+from gristmill.ledger.prove.verify import verify
+from gristmill.pipeline import Pipeline
+from gristmill.stages.text.download.common_crawl.warc_iterator import CommonCrawlWarcIterator
+from gristmill.stages.text.io.documents import DocumentReader
+from gristmill.stages.text.io.reader.warc import WarcReader
+from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
+from gristmill.storage.row_formats import Broken
+from tests.outputs import contents_of
+from tests.unit.storage.warc_files import PAGE, record, response, stored
+
+REAL = ("pywb/dupes.warc.gz", "pywb/example.arc.gz", "pywb/iana.warc.gz", "warcio/example-trunc.warc")
+
+
+@pytest.fixture
+def crawl(tmp_path, shared_data):
+    """Archives that others wrote, one of them damaged, and one cut off and damaged in its midst."""
+    folder = tmp_path / "crawl"
+    folder.mkdir()
+    for name in REAL:
+        shutil.copyfile(shared_data / "warc_real" / name, folder / name.rpartition("/")[2])
+    pieces = stored([record(number) for number in range(40)], "gz")
+    pieces[11] = pieces[11][:50] + b"\xff\xff\xff\xff" + pieces[11][54:]
+    (folder / "cut.warc.gz").write_bytes(b"".join(pieces)[:-30])
+    return folder
+
+
+def run(source, output, *, workers=0, writer=ParquetWriter, **options):
+    pipeline = Pipeline(name="pages", stages=[WarcReader(str(source), **options), writer(str(output))])
+    return pipeline.run(LocalExecutor({"num_cpus": workers}))
+
+
+def stages_of(output):
+    found = json.loads((output.parent / f"{output.name}.gristmill" / "run.json").read_text())["stages"]
+    return {stage["stage"]: stage for stage in found}
+
+
+def test_every_record_is_accounted_for(crawl, tmp_path):
+    output = tmp_path / "out"
+    run(crawl, output)
+    stages = stages_of(output)
+    assert stages["warc_reader"]["quarantined"] == {"corrupt_archive": 1, "truncated_record": 1, "wrong_length": 1}
+    assert stages["warc_reader"]["custom"] == {"skipped_request": 184.0, "skipped_warcinfo": 5.0}
+    assert stages["warc_pages"]["dropped"] == {"media_type": 30, "revisit": 132}
+    assert stages["warc_pages"]["rows_out"] == sum(pq.read_metadata(path).num_rows for path in output.iterdir())
+    assert verify(str(output)).problems == []
+
+
+def test_documents_are_found_again(crawl, tmp_path):
+    output = tmp_path / "out"
+    run(crawl, output)
+    ledger = Ledger(str(output))
+    [kept] = ledger.why("http://example.org/7").documents
+    assert kept.status == "kept"
+    [picture] = ledger.why("http://www.iana.org/_img/bookmark_icon.ico").documents
+    assert [(one.stage, one.reason) for one in picture.decisions] == [("warc_pages", "media_type")]
+    again = ledger.why("http://www.iana.org/_css/2013.1/screen.css").documents
+    assert {one.decisions[-1].reason for one in again} == {"media_type", "revisit"}
+    entry = ledger.entry(kept.partition)
+    assert entry is not None
+    found = source_record(entry, kept.row)
+    assert found is not None
+    assert found["html"] == PAGE
+
+
+def test_any_number_of_workers_gives_the_same_bytes(crawl, tmp_path):
+    for workers in (0, 2):
+        run(crawl, tmp_path / f"out{workers}", workers=workers)
+    assert contents_of(tmp_path / "out0") == contents_of(tmp_path / "out2")
+
+
+def test_only_the_asked_for_columns_are_given(crawl, tmp_path):
+    run(crawl / "cut.warc.gz", tmp_path / "out", fields=["url", "offset"])
+    table = pq.read_table(tmp_path / "out")
+    assert table.column_names == ["url", "offset"]
+    assert table.num_rows == 38
+
+
+def test_a_wet_file_is_read_by_what_reads_any_file(tmp_path, shared_data):
+    source = shared_data / "warc_real" / "whirlwind" / "whirlwind.warc.wet.gz"
+    output = tmp_path / "out"
+    Pipeline(name="x", stages=[DocumentReader(str(source)), JsonlWriter(str(output))]).run(
+        LocalExecutor({"num_cpus": 0})
+    )
+    [line] = next(output.iterdir()).read_text().splitlines()
+    document = json.loads(line)
+    assert document["url"] == "https://an.wikipedia.org/wiki/Escopete"
+    assert document["language"] == "spa"
+    assert "Escopete" in document["text"]
+
+
+def test_options_that_cannot_work_are_refused():
+    with pytest.raises(UsageError, match="record_types='responses'"):
+        WarcReader("x", record_types=["responses"])
+    with pytest.raises(UsageError, match="such as 'text/html'"):
+        WarcReader("x", media_types=["html"])
+    with pytest.raises(UsageError, match="max_body_bytes"):
+        WarcReader("x", max_body_bytes="much")
+
+
+def test_revisits_are_documents_for_those_who_ask(crawl, tmp_path):
+    run(crawl / "dupes.warc.gz", tmp_path / "out", record_types=["response", "revisit"], fields=["record_type", "url"])
+    types = pq.read_table(tmp_path / "out").column("record_type").to_pylist()
+    assert types.count("revisit") == 9
+
+
+def test_the_iterator_gives_pages_as_dictionaries(tmp_path):
+    path = tmp_path / "a.warc.gz"
+    picture = record(1, response(b"\x89PNG", b"Content-Type: image/png"))
+    records = [record(0), picture, record(2, b"x", kind="metadata"), record(3)]
+    path.write_bytes(b"".join(stored(records, "gz"))[:-9])
+    iterator = CommonCrawlWarcIterator()
+    first, second, broken = iterator.iterate(str(path))
+    assert first == {"url": "http://example.org/0", "warc_id": "0", "source_id": "a.warc.gz", "content": PAGE}
+    assert list(first) == iterator.output_columns()
+    assert second["content"] == b"\x89PNG"
+    assert isinstance(broken, Broken)
