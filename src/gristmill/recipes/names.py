@@ -101,6 +101,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         MultilingualDomainClassifier PromptTaskComplexityClassifier QualityClassifier
         """,
     ),
+    f"{_TEXT}.extraction": (STAGE, "HtmlExtractor"),
     f"{_TEXT}.embedders": (STAGE, "EmbeddingCreatorStage"),
     f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
     "gristmill.stages.deduplication": (STAGE, "ExactDeduplication FuzzyDeduplication SemanticDeduplication"),

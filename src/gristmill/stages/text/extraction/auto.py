@@ -1,0 +1,84 @@
+"""The best of several ways: two fast ones, and Trafilatura where they do not agree.
+
+Resiliparse's rules and the block model look at different things. Where both find the same text, it is nearly always
+right. Where they do not, Trafilatura gives a third opinion, and the text is taken that the other two resemble most.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from gristmill.stages.text.extraction.block_features import features
+from gristmill.stages.text.extraction.block_model import BlockModel, shipped_model
+from gristmill.stages.text.extraction.fast import by_rules, inside_of, main_of
+from gristmill.stages.text.extraction.markup import blocks_of, line_text, markdown, plain_text
+
+ENOUGH_AGREEMENT = 0.88
+CAREFUL_BONUS = 0.1
+"""What is added to the resemblance of Trafilatura's text, the best one by itself."""
+_WORD = re.compile(r"\w+")
+
+
+def extract(tree: Any, careful: Callable[[], str], *, is_markdown: bool, model: BlockModel | None = None) -> str:
+    """The main text of a parsed page.
+
+    Args:
+        tree: The page, parsed by Resiliparse.
+        careful: Gives the text of the third opinion.
+        is_markdown: Whether to give Markdown.
+        model: Another block model than the shipped one.
+    """
+    render = markdown if is_markdown else plain_text
+    main, inside = main_of(tree, links=True), inside_of(tree, links=True)
+    ruled = render(blocks_of(by_rules(main, inside)))
+    learned = render(_learned(tree, main, inside, model or shipped_model()))
+    words = [_words(ruled), _words(learned)]
+    agreement = resemblance(*words)
+    if agreement >= ENOUGH_AGREEMENT:
+        return learned
+    third = careful()
+    words.append(_words(third))
+    with_ruled, with_learned = resemblance(words[0], words[2]), resemblance(words[1], words[2])
+    scores = {
+        third: with_ruled + with_learned + CAREFUL_BONUS,
+        learned: agreement + with_learned,
+        ruled: agreement + with_ruled,
+    }
+    return max(scores, key=lambda text: (scores[text], text == third))
+
+
+def resemblance(one: Counter[str], other: Counter[str]) -> float:
+    """How many words two texts share, from 0 to 1; each counts as often as it stands there."""
+    total = one.total() + other.total()
+    return 2 * (one & other).total() / total if total else 1.0
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(_WORD.findall(text.lower()))
+
+
+def _learned(tree: Any, main: str, inside: str, model: BlockModel) -> list[str]:
+    """The blocks that belong to the main text."""
+    blocks, figures = page_figures(tree, main, inside)
+    if not blocks:
+        return []
+    kept = model.belong(figures)
+    return [block for block, belongs in zip(blocks, kept, strict=True) if belongs or block in _LISTS]
+
+
+_LISTS = frozenset({"<ul>", "</ul>", "<ol>", "</ol>"})
+
+
+def page_figures(tree: Any, main: str, inside: str) -> tuple[list[str], Any]:
+    """All visible blocks of a page, and their features."""
+    from resiliparse.extract.html2text import extract_plain_text
+
+    visible = extract_plain_text(
+        tree, preserve_formatting="minimal_html", links=True, alt_texts=False, noscript=True, main_content=False
+    )
+    blocks = blocks_of(visible)
+    texts = [line_text(block) for block in blocks]
+    return blocks, features(blocks, texts, frozenset(blocks_of(main)), frozenset(blocks_of(inside)))

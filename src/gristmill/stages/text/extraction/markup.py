@@ -1,0 +1,125 @@
+"""Reduced markup (headings, paragraphs, lists, code, links) as blocks, and blocks as plain text or Markdown."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+
+CELL = "\u241f"
+"""Stands between the cells of a table's row; a symbol that texts do not have."""
+
+_BETWEEN_CELLS = re.compile(r"(?=</t[dh]>\s{0,200}<t[dh][\s>])", re.IGNORECASE)
+_TAG = re.compile(r"<[^<>]*>")
+_LINK = re.compile(r"<a href=[^<>]*>|</a>")
+_BREAK = re.compile(r"<br\s*/?>\s*")
+_HEADING = re.compile(r"<h([1-6])>(.*)</h\1>$", re.DOTALL)
+_SPACES = re.compile(r"[ \t]*" + CELL + r"[ \t" + CELL + r"]*")
+
+
+def with_cells_apart(page: str) -> str:
+    """The page with a mark between the cells of its tables, which would otherwise run into each other."""
+    if CELL in page:
+        page = page.replace(CELL, " ")
+    return _BETWEEN_CELLS.sub(CELL, page) if "</td>" in page or "</th>" in page or "</TD>" in page else page
+
+
+def blocks_of(markup: str) -> list[str]:
+    """The blocks: each a line of the markup, or a whole element of code."""
+    if "<pre>" not in markup:
+        return [line for line in map(str.strip, markup.split("\n")) if line]
+    blocks: list[str] = []
+    for index, piece in enumerate(re.split(r"(<pre>.*?</pre>)", markup, flags=re.DOTALL)):
+        blocks += [piece] if index % 2 else [line for line in map(str.strip, piece.split("\n")) if line]
+    return blocks
+
+
+def plain_text(blocks: Iterable[str]) -> str:
+    r"""Blocks as text: a line each, an empty one around headings, paragraphs and code; list items have a dash.
+
+    Example:
+        >>> plain_text(["<h1>A</h1>", "<ul>", "<li>b &amp; c</li>", "</ul>"])
+        'A\n\n- b & c'
+    """
+    lines: list[str] = []
+    for block in blocks:
+        if block.startswith("<pre>"):
+            lines += ["", html.unescape(_TAG.sub("", block)).strip("\n"), ""]
+            continue
+        start = block[:3]
+        text = line_text(block)
+        if not text:
+            continue
+        if start == "<li":
+            lines.append(f"- {text}")
+        elif start in ("<p>", "<h1", "<h2", "<h3", "<h4", "<h5", "<h6"):
+            lines += ["", text, ""]
+        else:
+            lines.append(text)
+    return _joined(lines)
+
+
+def markdown(blocks: Iterable[str]) -> str:
+    r"""Blocks as Markdown: headings, lists, fenced code and tables.
+
+    Example:
+        >>> markdown(["<h2>A</h2>", "<pre>x = 1</pre>"])
+        '## A\n\n```\nx = 1\n```'
+    """
+    lines: list[str] = []
+    numbers: list[int | None] = []  # of each open list, what its next item is; None: a dash
+    in_table = False
+    for block in blocks:
+        is_row = CELL in block and not block.startswith("<pre>")
+        if is_row:
+            cells = [line_text(cell).replace("|", "\\|") for cell in block.split(CELL)]
+            row = f"| {' | '.join(cells)} |"
+            lines += [row] if in_table else ["", row, "|" + " --- |" * len(cells)]
+            in_table = True
+            continue
+        if in_table:
+            lines.append("")
+        in_table = False
+        heading = _HEADING.match(block)
+        if block.startswith("<pre>"):
+            code = html.unescape(_TAG.sub("", block)).strip("\n")
+            fence = "```" if "```" not in code else "~~~~"
+            lines += ["", fence, code, fence, ""]
+        elif block in ("<ul>", "<ol>"):
+            lines += [] if numbers else [""]
+            numbers.append(1 if block == "<ol>" else None)
+        elif block in ("</ul>", "</ol>"):
+            del numbers[-1:]
+            lines += [] if numbers else [""]
+        elif text := line_text(heading[2] if heading else block):
+            if heading:
+                lines += ["", f"{'#' * int(heading[1])} {text}", ""]
+            elif block.startswith("<li"):
+                number = numbers[-1] if numbers else None
+                lines.append("  " * (len(numbers) - 1) + (f"- {text}" if number is None else f"{number}. {text}"))
+                if number is not None:
+                    numbers[-1] = number + 1
+            else:
+                lines += ["", text, ""] if block.startswith("<p>") else [text]
+    return _joined(lines)
+
+
+def line_text(block: str) -> str:
+    """The text of a block in one line, except for its line breaks."""
+    text = block
+    if "<" in text:
+        text = _TAG.sub("", _BREAK.sub("\n", text))
+    if "&" in text:
+        text = html.unescape(text)
+    if CELL in text:
+        text = _SPACES.sub(" | ", text.strip(f"{CELL} \t"))
+    return text.strip()
+
+
+def _joined(lines: Iterable[str]) -> str:
+    """The lines, with at most one empty one in a row."""
+    kept: list[str] = []
+    for line in lines:
+        if line or (kept and kept[-1]):
+            kept.append(line)
+    return "\n".join(kept).strip("\n")

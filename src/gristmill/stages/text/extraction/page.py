@@ -1,0 +1,113 @@
+"""One page: its text by each method, and the facts about it."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property, partial
+from typing import Any
+
+from gristmill.stages.text.extraction import auto, fast
+from gristmill.stages.text.extraction.charset import decode_page
+from gristmill.stages.text.extraction.facts import facts_of
+from gristmill.stages.text.extraction.formulas import with_readable_formulas
+from gristmill.stages.text.extraction.language import NAMES, language_code
+from gristmill.stages.text.extraction.markup import with_cells_apart
+from gristmill.stages.text.extraction.nesting import is_nested_deeper
+
+_FORMULA = re.compile(r"\$[^$\n]+\$")
+_ESCAPED = re.compile(r"\\([_*<>\[\]`])")
+"""What Trafilatura escapes in Markdown, also within formulas."""
+
+
+class PageProblemError(ValueError):
+    """A page that is not given to a library at all, with the cause for the quarantine."""
+
+    def __init__(self, cause: str, detail: str) -> None:
+        super().__init__(detail)
+        self.cause = cause
+
+
+class Page:
+    """A page.
+
+    Args:
+        content: Its bytes, or its text.
+        charset: What the server declared.
+        url: Its address.
+        max_depth: How deeply its elements may be nested.
+        fix_encoding: Whether to repair text that was decoded wrongly.
+
+    Raises:
+        PageProblemError: It is nested too deeply.
+    """
+
+    def __init__(
+        self, content: bytes | str, charset: str | None, url: str | None, *, max_depth: int, fix_encoding: bool
+    ) -> None:
+        html = content if isinstance(content, str) else decode_page(content, charset)
+        if "\x00" in html:
+            html = html.replace("\x00", "")
+        if is_nested_deeper(html, max_depth):
+            raise PageProblemError("nested_too_deeply", f"more than {max_depth:,} elements of the page are nested")
+        self.html = with_readable_formulas(html)
+        self._has_formulas = self.html is not html
+        self.url = url
+        self._fix_encoding = fix_encoding
+
+    @cached_property
+    def tree(self) -> Any:
+        """The page as parsed by Resiliparse, with a mark between the cells of tables."""
+        from resiliparse.parse.html import HTMLTree
+
+        return HTMLTree.parse(with_cells_apart(self.html))
+
+    def text(self, method: str, output_format: str) -> str:
+        """The main text; empty if there is none."""
+        found: str = getattr(self, f"_{method}")(output_format == "markdown")
+        found = found.strip()
+        if self._fix_encoding and found and not found.isascii():
+            import ftfy
+
+            found = ftfy.fix_text(found)
+        if not found.isascii():
+            found = found.encode("utf-8", "ignore").decode("utf-8")  # half of a surrogate pair, written as an entity
+        return found
+
+    def facts(self, wanted: frozenset[str], text: str) -> dict[str, Any]:
+        """What the page says about itself, and the language of its text."""
+        found: dict[str, Any] = facts_of(self.tree, self.url, wanted) if wanted != {"language"} else {}
+        if "language" in wanted:
+            root = self.tree.document.query_selector("html[lang]")
+            found["language"] = language_code(text, None if root is None else root.getattr("lang"))
+        return found
+
+    def _fast(self, is_markdown: bool) -> str:
+        return fast.extract(self.tree, is_markdown=is_markdown)
+
+    def _auto(self, is_markdown: bool) -> str:
+        return auto.extract(self.tree, partial(self._trafilatura, is_markdown), is_markdown=is_markdown)
+
+    def _trafilatura(self, is_markdown: bool) -> str:
+        import trafilatura
+
+        found: str = trafilatura.extract(self.html, output_format="markdown" if is_markdown else "txt") or ""
+        if is_markdown and self._has_formulas:
+            found = _FORMULA.sub(lambda formula: _ESCAPED.sub(r"\1", formula[0]), found)
+        return found
+
+    def _resiliparse(self, is_markdown: bool) -> str:
+        return fast.as_is(self.tree, is_markdown=is_markdown)
+
+    def _justext(self, is_markdown: bool) -> str:
+        import justext
+
+        name = NAMES.get(language_code(fast.as_is(self.tree, is_markdown=False)) or "en", "English")
+        words = justext.get_stoplist(name) if name in justext.get_stoplists() else frozenset()
+        judged = justext.justext(self.html.encode("utf-8", "ignore"), words, encoding="utf-8")
+        lines = []
+        for paragraph in judged:
+            if not paragraph.is_boilerplate:
+                level = paragraph.dom_path.rpartition(".")[2]
+                is_heading = is_markdown and len(level) == 2 and level[0] == "h" and level[1].isdigit()
+                lines.append(f"{'#' * int(level[1])} {paragraph.text}" if is_heading else paragraph.text)
+        return "\n\n".join(lines)

@@ -1,0 +1,191 @@
+"""The stage that makes text of web pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import UsageError, did_you_mean, is_of_environment, require_module
+from gristmill.execution.failures import quarantined_row
+from gristmill.figures import format_size
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.text.extraction.facts import FACTS
+from gristmill.stages.text.extraction.page import Page, PageProblemError
+from gristmill.tasks.document import DocumentBatch
+
+Method = Literal["auto", "fast", "trafilatura", "resiliparse", "justext"]
+OutputFormat = Literal["text", "markdown"]
+NO_TEXT = "no_main_text"
+_NEEDS = {"justext": ("justext", "lxml"), "trafilatura": ("trafilatura", "lxml"), "auto": ("trafilatura", "lxml")}
+_SHOWN_BYTES = 1 << 16
+
+
+class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Makes text of web pages: replaces their bytes by their main text and, where asked, by facts about them.
+
+    A page without a main text is dropped (`no_main_text`). One that is too large, is nested too deeply or makes a
+    library fail is quarantined with the cause. Tables become rows with `|` between cells, code keeps its lines, and
+    formulas become LaTeX between dollars.
+
+    Args:
+        method: `fast` (Resiliparse with rules of ours), `trafilatura` (careful and slow), `resiliparse` and `justext`
+            as they are, or `auto`: `fast` where that is good, else the better of `fast` and `trafilatura`.
+        output_format: `text` or `markdown`.
+        metadata: Further columns: any of `title`, `date`, `author`, `language`, `links` and `license` (`cc-by-sa-4.0`).
+            A mapping gives them other names: `{"date": "published"}`.
+        html_field: The column of pages, as bytes or text; it is removed unless it is also the `text_field`.
+        text_field: The column for the text.
+        url_field: The column of addresses, for relative links and dates in addresses; used where it is there.
+        charset_field: The column with the charset or `Content-Type` that the server declared. None: `charset` or
+            `content_type`, where they are there. A declaration that does not fit the bytes is not believed.
+        keep_html: Keep the column of pages.
+        fix_encoding: Repair text that was decoded wrongly before it was served, with ftfy.
+        max_page_bytes: Larger pages are quarantined (`page_too_large`).
+        max_depth: Pages whose elements are nested more deeply are quarantined (`nested_too_deeply`).
+        time_limit_s: How long a page may take before it is quarantined (`time limit`); needs a worker process. None:
+            the limit of the executor, 300 s on the local one.
+
+    Example:
+        >>> page = b"<main><h1>Mills</h1><p>A mill grinds grain between two stones, as it did long ago.</p></main>"
+        >>> batch = DocumentBatch(data=pa.table({"html": [page]}))
+        >>> print(HtmlExtractor("fast", output_format="markdown").process(batch).to_pyarrow()["text"][0])
+        # Mills
+        <BLANKLINE>
+        A mill grinds grain between two stones, as it did long ago.
+    """
+
+    name = "html_extractor"
+    notes_changes = True
+
+    def __init__(
+        self,
+        method: Method = "auto",
+        *,
+        output_format: OutputFormat = "text",
+        metadata: Sequence[str] | Mapping[str, str] = (),
+        html_field: str = "html",
+        text_field: str = "text",
+        url_field: str = "url",
+        charset_field: str | None = None,
+        keep_html: bool = False,
+        fix_encoding: bool = False,
+        max_page_bytes: int = 10_000_000,
+        max_depth: int = 1000,
+        time_limit_s: float | None = None,
+    ) -> None:
+        for given, known, what in (
+            (method, get_args(Method), "method"),
+            (output_format, get_args(OutputFormat), "output_format"),
+        ):
+            if given not in known:
+                raise UsageError(
+                    f"HtmlExtractor({what}={given!r}): give one of {', '.join(known)}.{did_you_mean(str(given), known)}"
+                )
+        if isinstance(metadata, str):
+            raise UsageError(f"HtmlExtractor(metadata={metadata!r}): give a list, such as [{metadata!r}].")
+        named = dict(metadata) if isinstance(metadata, Mapping) else {fact: fact for fact in metadata}
+        for fact in named:
+            if fact not in FACTS:
+                raise UsageError(
+                    f"HtmlExtractor(metadata=…): there is no {fact!r}; give any of {', '.join(FACTS)}."
+                    f"{did_you_mean(str(fact), FACTS)}"
+                )
+        if time_limit_s is not None:
+            self.time_limit_s = time_limit_s
+        self.method = method
+        self.output_format = output_format
+        self.metadata = named
+        self.html_field = html_field
+        self.text_field = text_field
+        self.url_field = url_field
+        self.charset_field = charset_field
+        self.keep_html = keep_html
+        self.fix_encoding = fix_encoding
+        self.max_page_bytes = max_page_bytes
+        self.max_depth = max_depth
+
+    def check_environment(self) -> None:
+        """Refuse to run without the libraries that the method needs."""
+        for package in ("resiliparse", *_NEEDS.get(self.method, ())):
+            require_module(package, f"HtmlExtractor(method={self.method!r})")
+        if self.fix_encoding:
+            require_module("ftfy", "HtmlExtractor(fix_encoding=True)", extra="web")
+
+    def inputs(self) -> Spec:
+        """The pages."""
+        given = [] if self.charset_field is None else [self.charset_field]
+        return ["data"], [self.html_field, *given]
+
+    def outputs(self) -> Spec:
+        """The text and the facts that were asked for."""
+        return ["data"], [self.text_field, *self.metadata.values()]
+
+    def process(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with texts for pages, without those that have none."""
+        pages = batch.column(self.html_field).to_pylist()
+        urls, charsets = self._column(batch, self.url_field), self._column(batch, *self._charset_fields())
+        wanted = frozenset(self.metadata)
+        kept: list[int] = []
+        texts: list[str] = []
+        facts: list[dict[str, Any]] = []
+        no_text = np.zeros(batch.num_items, bool)
+        for row, content in enumerate(pages):
+            try:
+                page = self._page(content, charsets[row], urls[row])
+                text = None if page is None else page.text(self.method, self.output_format)
+                if page is None or not text:
+                    no_text[row] = True
+                    continue
+                found = page.facts(wanted, text) if wanted else {}
+            except Exception as error:
+                if is_of_environment(error) or isinstance(error, MemoryError):
+                    raise
+                self._set_aside(batch, row, error)
+                continue
+            kept.append(row)
+            texts.append(text)
+            facts.append(found)
+        if no_text.any():
+            batch.drop(no_text, reason=NO_TEXT)
+        result = batch.take(np.array(kept, np.int64))
+        if not self.keep_html and self.html_field != self.text_field:
+            result = result.without([self.html_field])
+        result = result.with_column(self.text_field, pa.array(texts, pa.large_string()))
+        for fact, column in self.metadata.items():
+            kind = pa.list_(pa.string()) if fact == "links" else pa.string()
+            result = result.with_column(column, pa.array([one.get(fact) for one in facts], kind))
+        return result
+
+    def _page(self, content: bytes | str | None, charset: str | None, url: str | None) -> Page | None:
+        """The page of a row; None where there is nothing in it."""
+        if not content:
+            return None
+        if len(content) > self.max_page_bytes:
+            told = f"the page has {format_size(len(content))}; max_page_bytes allows {format_size(self.max_page_bytes)}"
+            raise PageProblemError("page_too_large", told)
+        return Page(content, charset, url, max_depth=self.max_depth, fix_encoding=self.fix_encoding)
+
+    def _set_aside(self, batch: DocumentBatch, row: int, error: Exception) -> None:
+        """Quarantine a page, with no more than the beginning of a large one."""
+        cause = error.cause if isinstance(error, PageProblemError) else "extraction_failed"
+        detail = str(error) if isinstance(error, PageProblemError) else f"{type(error).__name__}: {error}"
+        one = batch.slice(row, 1)
+        content = one.column(self.html_field)[0].as_py()
+        if len(content) > _SHOWN_BYTES:
+            kind = one.column(self.html_field).type
+            one = one.with_column(self.html_field, pa.array([content[:_SHOWN_BYTES]], kind))
+        batch.note_quarantine(quarantined_row(one, 0, stage=self.name, cause=cause, detail=detail))
+
+    def _charset_fields(self) -> tuple[str, ...]:
+        return ("charset", "content_type") if self.charset_field is None else (self.charset_field,)
+
+    @staticmethod
+    def _column(batch: DocumentBatch, *names: str) -> list[Any]:
+        """The values of the first of these columns that is there; nothing, where none is."""
+        for name in names:
+            if batch.columns.has(name):
+                return list(batch.text(name).to_pylist())
+        return [None] * batch.num_items
