@@ -45,6 +45,7 @@ GIVEN: dict[str, list[dict[str, Any]]] = {
     "ExactDeduplication": [{}, {"survivor": "longest"}],
     "FuzzyDeduplication": [{}, *({"verify": how} for how in ("cluster", "signature", None)), {"char_ngrams": 20}],
     "SemanticDeduplication": [{}, {"eps": 0.2}],
+    "UrlRules": [{"url_field": "text", "block": ["bücher.example"], "allow": ["example"]}],
 }
 """What entries of recipes are made with, where it is not their defaults alone."""
 # They hold others, by which their kernels go.

@@ -28,7 +28,7 @@ SHARED = {
     MODIFIER: ("input_fields", "output_fields"),
     STAGE: (),
 }
-PUBLISHED = ("FineWebQuality", "GopherQuality", "GopherRepetition")
+PUBLISHED = ("FineWebQuality", "GopherQuality", "GopherRepetition", "UrlRules")
 # Filters that cannot be made without a file of the user's; their own tests have such files.
 NEED_FILES = (
     "FastTextQualityFilter",

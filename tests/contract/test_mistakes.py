@@ -183,7 +183,7 @@ INPUT = [
     Mistake(
         "a store that needs a package",
         "gristmill run mine.yaml gs://bucket/crawl out",
-        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: pip install gcsfs.",
+        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: pip install 'gristmill[gcs]'.",
         without=["gcsfs"],
     ),
     Mistake(

@@ -42,6 +42,10 @@ from gristmill.kernels import (
     text_tokens,
     text_words,
     union_find,
+    url_lists,
+    url_normal,
+    url_parts,
+    url_terms,
     utf8,
     vector_search,
 )
@@ -369,6 +373,24 @@ def _distances(given: Given) -> None:
     distance_bias.add_distances(*(guarded(array, writeable=True) for array in arrays))
 
 
+def _urls(given: Given) -> None:
+    starts, ends = given.spans
+    alive = guarded(np.ones(len(starts), np.bool_), writeable=True)
+    table = guarded(url_lists.make_table(np.array([9, 17, 25], np.uint64)))
+    terms = url_terms.compile_terms(words=["a"], soft_words=["b"], sequences=["the", "he"])
+    names = guarded(np.frombuffer(b"utm_*a", np.uint8)), guarded(np.array([0, 5, 6]))
+    url_lists.word_keys(given.data, given.offsets, 1)
+    lines = url_lists.entry_spans(given.data)
+    for bare in (False, True):
+        parts = guarded(url_parts.url_parts(given.data, starts, ends, alive, bare), writeable=True)
+        url_lists.list_keys(given.data, parts)
+        url_lists.find_listed(given.data, parts, alive, table)
+        url_lists.find_extensions(given.data, parts, alive, table)
+        url_terms.count_terms(given.data, parts, alive, terms)
+        url_normal.normal_urls(given.data, starts, parts, *names, bare, not bare)
+    url_parts.url_parts(given.data, *lines, np.ones(lines.shape[1], np.bool_), True)
+
+
 PROBES: dict[str, Callable[[Given], Any]] = {
     "utf8": _utf8,
     "characters": lambda given: text_characters.character_counts(given.column, given.valid),
@@ -376,6 +398,7 @@ PROBES: dict[str, Callable[[Given], Any]] = {
     "layout": lambda given: text_layout.layout_counts(given.column, given.valid),
     "words, tokens and n-grams": _words,
     "phrases": _phrases,
+    "urls": _urls,
     "searches": _searches,
     "cleaning": _clean,
     "quotation": lambda given: text_edit.quotation_spans(given.data, given.offsets),

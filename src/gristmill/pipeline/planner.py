@@ -186,7 +186,8 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                 known[name] = None
             elif name not in known:
                 is_text = name in reads
-                name_it = f"with {stage.text_parameter} (--text-field)" if is_text else "in the stage's parameters"
+                name_it = f"with {stage.text_parameter}" if is_text else "in the stage's parameters"
+                name_it += " (--text-field)" if is_text and stage.text_parameter != "url_field" else ""
                 raise MissingColumnError(
                     f"Stage {stage.name!r} needs the column {name!r}, but there are only "
                     f"{', '.join(map(repr, known)) or 'none'} (from {found.looked_at}).{did_you_mean(name, known)} "

@@ -91,11 +91,12 @@ _TABLE: dict[str, tuple[str, str]] = {
         """,
     ),
     f"{_TEXT}.filters.published.stages": (STAGE, "C4Quality FineWebQuality GopherQuality GopherRepetition"),
+    f"{_TEXT}.filters.url.stage": (STAGE, "UrlRules"),
     f"{_TEXT}.modifiers": (
         MODIFIER,
         """
         BoilerPlateStringModifier FastTextLabelModifier GutenbergBoilerplate LineRemover MarkdownRemover
-        NewlineNormalizer PiiRedactor QuotationRemover Slicer UnicodeReformatter UrlRemover
+        NewlineNormalizer PiiRedactor QuotationRemover Slicer UnicodeReformatter UrlNormalizer UrlRemover
         """,
     ),
     f"{_TEXT}.classifiers": (

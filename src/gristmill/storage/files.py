@@ -168,7 +168,8 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
         fs, inner = url_to_fs(path, **dict(storage_options or {}))
     except ImportError as error:
         package = getattr(error.__cause__, "name", None) or f"fsspec for {path.partition(':')[0]}"
-        raise missing_extra(package, f"The store of {path!r}") from error
+        extra = "hub" if package == "huggingface_hub" else None  # the extra of models would bring torch too
+        raise missing_extra(package, f"The store of {path!r}", extra=extra) from error
     except ValueError as error:
         if "rotocol not known" not in str(error):
             raise

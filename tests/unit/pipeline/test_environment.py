@@ -101,7 +101,7 @@ def test_a_missing_package_is_told_with_its_extra_by_plan_and_run(folder: Path) 
             wanted.append(f"needs the package '{package}', which is not installed: pip install 'gristmill[{extra}]'.")
     calls.append(["plan", "english", "s3://bucket/in", f"{folder}/out"])
     calls.append(["plan", "english", f"{folder}/in", "s3://bucket/out"])
-    wanted += 2 * ["needs the package 's3fs', which is not installed: pip install s3fs."]
+    wanted += 2 * ["needs the package 's3fs', which is not installed: pip install 'gristmill[s3]'."]
     packages = [package for package, _ in needs.values()]
     found = without([*packages, "torch", "ray", "cosmos_xenna", "s3fs"], *calls)
     for call, (code, told), sentence in zip(calls, found, wanted, strict=True):

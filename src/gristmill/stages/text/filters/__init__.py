@@ -16,6 +16,15 @@ _HOMES = {
     "published.stages": ["C4Quality", "FineWebQuality", "GopherQuality", "GopherRepetition"],
     "rule": ["ColumnFilter"],
     "score_filter": ["Filter", "Score", "ScoreFilter", "SlowFilterWarning"],
+    "url.filters": [
+        "AdultUrlFilter",
+        "UrlAllowListFilter",
+        "UrlBlockListFilter",
+        "UrlExtensionFilter",
+        "UrlHostFilter",
+        "UrlLengthFilter",
+    ],
+    "url.stage": ["UrlRules"],
     "tokens": ["TokenCountFilter", "TokenizerFertilityFilter"],
 }
 

@@ -106,6 +106,8 @@ LINES = "lines"
 PHRASES = "phrases"
 LAYOUT = "layout"
 TOKENS = "tokens"
+URL = "url"
+"""Where the parts of a URL stand: columns of `gristmill.kernels.url_parts`."""
 TOP_NGRAM = "top_ngram"
 """Characters that go when the most frequent n-gram is deleted from the text; -1 in texts with fewer than n words."""
 DUPLICATE_NGRAM = "duplicate_ngram"
@@ -210,6 +212,10 @@ class TextStatistics:
         """One number per document."""
         return self._results[statistic.group, statistic.n, statistic.splitter][:, statistic.column]
 
+    def group(self, statistic: Statistic) -> Integers:
+        """All numbers of the group of a statistic: one row per document."""
+        return self._results[statistic.group, statistic.n, statistic.splitter]
+
     def scores(self, statistic: Statistic) -> Scores:
         """One number per document, as a score."""
         return self[statistic].astype(np.float64)
@@ -244,6 +250,11 @@ class TextStatistics:
         elif group.startswith(TOKENS):
             stop_words = tuple(group.partition(":")[2].split())
             result = text_tokens.token_counts(self._words(splitter, missing), missing, stop_words)
+        elif group == URL:
+            from gristmill.kernels.url_parts import url_parts  # few runs look at URLs
+
+            offsets = self.column.offsets
+            result = url_parts(self.column.data, offsets[:-1], offsets[1:], missing, False)
         elif group == PHRASES:
             result = text_phrases.phrase_counts(self.column, missing, _boilerplate())
         elif splitter == SPACE:

@@ -47,5 +47,6 @@ __getattr__, __dir__ = lazy_names(
         "string.gutenberg": ["GutenbergBoilerplate"],
         "string.marks": ["MarkdownRemover", "NewlineNormalizer", "UrlRemover"],
         "unicode": ["UnicodeReformatter"],
+        "url": ["UrlNormalizer"],
     },
 )
