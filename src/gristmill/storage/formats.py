@@ -41,8 +41,9 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "arrow": FormatSpec("Arrow", (".arrow", ".feather", ".ipc"), "ArrowReader"),
     "csv": FormatSpec("CSV", (".csv", ".tsv"), "CsvReader"),
     "html": FormatSpec("HTML", (".html", ".htm", ".xhtml"), "HtmlReader", companion=True, packed=True),
-    "mediawiki": FormatSpec("MediaWiki dump", (".xml",), "WikipediaReader"),
     "text": FormatSpec("text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True),
+    # Last: names of other formats may end with .xml too.
+    "mediawiki": FormatSpec("MediaWiki dump", (".xml",), "WikipediaReader"),
 }
 EXTENSIONS: Mapping[Format, tuple[str, ...]] = {name: spec.extensions for name, spec in FORMATS.items()}
 CODECS: Mapping[str, Codec] = {
