@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -250,3 +251,20 @@ def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 110_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_dumps_in_a_store_are_split_too(tmp_path: Path) -> None:
+    path, offsets = write_multistream(tmp_path)
+    store = fsspec.filesystem("memory")
+    store.put(str(tmp_path), "/dumps", recursive=True)
+    try:
+        parts = make_partitions(
+            list_files(f"memory://dumps/{path.name}", extensions=[".xml"]),
+            format="mediawiki",
+            blocksize=3000,
+            reading=reading_of("mediawiki", {}),
+        )
+        assert {part.ranges[0].start for part in parts[1:]} < set(offsets)
+        assert titles(parts) == TITLES[2:]
+    finally:
+        store.rm("/dumps", recursive=True)
