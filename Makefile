@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 # Extras that the tests use, separated by commas.
-TEST_EXTRAS := cjk,dev,pandas,langid,models,monitor,ray,semantic,spacy,tokens,training,unicode,xenna
+TEST_EXTRAS := cjk,dev,hub,pandas,langid,models,monitor,ray,s3,semantic,spacy,sql,tokens,training,unicode,web,xenna
 DEMO_OUTPUT ?= demo-output
 # Two workers: more would not be faster on the smallest supported machine.
 PYTEST_WORKERS ?= 2

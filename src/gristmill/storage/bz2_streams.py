@@ -18,6 +18,7 @@ from gristmill.storage.formats import codec_of
 _MAGIC = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _MAGIC_BYTES = 10
 _READ_BYTES = 256 * 1024
+_OUTPUT_BYTES = 1 << 20
 _HELD_BYTES = 64 << 20
 """A stream up to this size is handed on once it has proved whole; of a larger one, what came so far."""
 _INDEX_NAME = re.compile(r"-multistream(\d*)\.xml((?:-p\d+p\d+)?)\.bz2$")
@@ -57,50 +58,76 @@ def decoded_streams(
     """
     with open_raw(path, storage_options=storage_options) as raw:
         raw.seek(start)
+        at = start
         stored = raw.read(_READ_BYTES)
-        at = start  # where `stored` lies in the file
         past = False
         while stored:
-            if end >= 0 and at >= end and not past:
+            if 0 <= end <= at and not past:
                 past = True
                 yield BORDER
-            began, size, flushed = at, 0, False
-            held: list[bytes] = []
-            consumed = 0  # bytes of this stream that are decoded already
-            seen = b""  # stored bytes of this stream, to find the next one should it be broken
-            decoder = bz2.BZ2Decompressor()
-            try:
-                while not decoder.eof:
-                    if not stored:
-                        stored = raw.read(_READ_BYTES)
-                        if not stored:
-                            yield BrokenStream(began, consumed, cut=True, rest=flushed)
-                            return
-                    if size <= _HELD_BYTES:
-                        seen += stored
-                    piece = decoder.decompress(stored)
-                    consumed += len(stored)
-                    stored = b""
-                    held.append(piece)
-                    size += len(piece)
-                    if size > _HELD_BYTES:
-                        yield from held
-                        held, flushed = [], True
-            except OSError:
-                if flushed:
-                    yield BrokenStream(began, consumed, cut=False, rest=True)
+            stream = _Stream(raw, stored)
+            yield from stream.pieces()
+            if stream.broken:
+                yield BrokenStream(at, stream.size, cut=stream.cut, rest=stream.handed_on)
+                if stream.handed_on:
                     return
-                distance, stored = _next_magic(raw, seen)
-                yield BrokenStream(began, distance, cut=not stored)
-                at = began + distance
-                continue
-            at = began + consumed - len(decoder.unused_data)
-            stored = decoder.unused_data
-            yield from filter(None, held)
-            if not stored:
-                stored = raw.read(_READ_BYTES)
+            at += stream.size
+            stored = stream.behind or raw.read(_READ_BYTES)
         if not past:
             yield BORDER
+
+
+class _Stream:
+    """One stream, which begins with `stored` and goes on in `raw`.
+
+    Attributes:
+        broken: It does not decode.
+        cut: It is broken because the file ends inside it.
+        handed_on: Some of it was handed on before its end was known.
+        size: How many stored bytes it has; of a broken one, how far it is to the next.
+        behind: Stored bytes behind it, as far as they were read.
+    """
+
+    def __init__(self, raw: IO[bytes], stored: bytes) -> None:
+        self._raw = raw
+        self._stored = stored
+        self.broken = self.cut = self.handed_on = False
+        self.size = 0
+        self.behind = b""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Its content, small pieces at a time; nothing of one that is broken, unless it is large."""
+        decoder = bz2.BZ2Decompressor()
+        held: list[bytes] = []
+        decoded, stored, seen = 0, self._stored, bytearray()
+        while not decoder.eof:
+            if decoder.needs_input:
+                stored = stored or self._raw.read(_READ_BYTES)
+                if not self.handed_on:
+                    seen += stored
+                self.size += len(stored)
+            try:
+                if decoder.needs_input and not stored:
+                    raise EOFError("the file ends inside the stream")
+                piece = decoder.decompress(stored, _OUTPUT_BYTES)
+            except (OSError, EOFError) as error:
+                self.broken = True
+                if not self.handed_on:
+                    self.size, self.behind = _next_magic(self._raw, bytes(seen))
+                self.cut = isinstance(error, EOFError) and not self.behind
+                return
+            stored = b""
+            decoded += len(piece)
+            held.append(piece)
+            if decoded > _HELD_BYTES:
+                self.handed_on = True
+                seen.clear()
+            if self.handed_on:
+                yield from filter(None, held)
+                held.clear()
+        self.behind = decoder.unused_data
+        self.size -= len(self.behind)
+        yield from filter(None, held)
 
 
 def _next_magic(raw: IO[bytes], stored: bytes) -> tuple[int, bytes]:

@@ -52,11 +52,12 @@ FORMATS: Mapping[Format, FormatSpec] = {
     "pdf": FormatSpec("PDF", (".pdf",), "PdfReader", companion=True, packed=True),
     "sql": FormatSpec("SQL", (".sqlite", ".sqlite3", ".duckdb"), "SqlReader"),
     "stackexchange": FormatSpec("StackExchange posts", ("posts.xml",), "StackExchangeReader"),
-    "mediawiki": FormatSpec("MediaWiki dump", (".xml",), "WikipediaReader"),  # after the one whose names end so, too
     "text": FormatSpec(
         "text", (".txt", ".text", ".md", ".markdown"), "TextReader", companion=True, packed=True, uniform=True
     ),
     "warc": FormatSpec("WARC", (".warc", ".wet", ".arc"), "WarcReader"),
+    # Last: names of other formats may end with .xml too.
+    "mediawiki": FormatSpec("MediaWiki dump", (".xml",), "WikipediaReader"),
 }
 EXTENSIONS: Mapping[Format, tuple[str, ...]] = {name: spec.extensions for name, spec in FORMATS.items()}
 CODECS: Mapping[str, Codec] = {

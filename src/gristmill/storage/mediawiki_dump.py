@@ -162,9 +162,11 @@ def _pieces(path: str, start: int, end: int, storage_options: StorageOptions) ->
 def _told(broken: BrokenStream) -> Problem:
     place = f"the bzip2 stream at byte {broken.start}"
     if broken.cut:
-        told = f"{place} is cut off or damaged, and no other follows; its pages are lost"
+        told = f"{place} is cut off: the file ends inside it, and its pages are lost"
     else:
-        told = f"{place} is damaged; its pages are lost, and reading goes on {format_size(broken.size)} further"
+        told = f"{place} is damaged: its pages are lost, and reading goes on {format_size(broken.size)} further"
+        if broken.rest:
+            told = f"{place} is damaged, and nothing behind the damage can be read"
     cause = "truncated_file" if broken.cut else "corrupt_archive"
     return Problem(cause, told, -1, b"", broken.size, broken.rest)
 

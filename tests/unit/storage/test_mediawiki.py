@@ -5,16 +5,20 @@ from __future__ import annotations
 import bz2
 import gzip
 import itertools
+import random
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.storage import mediawiki_dump
+from gristmill.storage import bz2_streams, mediawiki_dump
 from gristmill.storage.bz2_streams import index_path, stream_cuts
+from gristmill.storage.compression import DamagedArchiveError
 from gristmill.storage.files import list_files
 from gristmill.storage.formats import format_of, recognise
 from gristmill.storage.mediawiki_dump import Page, Problem, Site, read_pages, site_of
@@ -218,3 +222,49 @@ def test_ranges_name_how_they_are_read(tmp_path: Path) -> None:
     for part in itertools.chain.from_iterable(part.ranges for part in partitions(path, 3000)):
         assert isinstance(part, FileRange)
         assert '"format": "mediawiki"' in part.reading
+
+
+def test_a_large_stream_that_is_damaged_takes_its_file_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What came of it may not be right, and was handed on: only salvage keeps it.
+    path = tmp_path / "enwiki.xml.bz2"
+    random.seed(5)
+    filler = "".join(random.choices("abcdefgh \n", k=3_000_000))
+    page = f"<page><title>Filler</title><ns>0</ns><id>1</id><revision><text>{filler}</text></revision></page>"
+    stored = bytearray(bz2.compress(HEAD + b"".join(PAGES) + page.encode() + b"</mediawiki>"))
+    stored[-100_000] ^= 0xFF
+    path.write_bytes(stored)
+    monkeypatch.setattr(bz2_streams, "_HELD_BYTES", 500_000)
+    found, bad = rows(partitions(path))
+    assert [row["title"] for row in found] == TITLES[2:]
+    assert [cause for cause, _ in bad] == ["corrupt_archive"]
+    with pytest.raises(DamagedArchiveError, match="salvage"):
+        list(read_row_blocks(partitions(path)[0], strict=True))
+
+
+def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "enwiki.xml.bz2"
+    path.write_bytes(bz2.compress(HEAD) + bz2.compress(bytes(150_000_000)) + bz2.compress(b"</mediawiki>"))
+    assert path.stat().st_size < 1500
+    tracemalloc.start()
+    try:
+        assert list(read_pages(str(path))) == []
+        assert tracemalloc.get_traced_memory()[1] < 110_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_dumps_in_a_store_are_split_too(tmp_path: Path) -> None:
+    path, offsets = write_multistream(tmp_path)
+    store = fsspec.filesystem("memory")
+    store.put(str(tmp_path), "/dumps", recursive=True)
+    try:
+        parts = make_partitions(
+            list_files(f"memory://dumps/{path.name}", extensions=[".xml"]),
+            format="mediawiki",
+            blocksize=3000,
+            reading=reading_of("mediawiki", {}),
+        )
+        assert {part.ranges[0].start for part in parts[1:]} < set(offsets)
+        assert titles(parts) == TITLES[2:]
+    finally:
+        store.rm("/dumps", recursive=True)
