@@ -275,6 +275,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
             if path is None:
                 reason = f"{type(self.downloader).__name__}.download() gave nothing for {url}."
                 return FailedTask(task.dataset_name, _metadata={"reason": reason})
+            self._log_metrics({"files": 1, "bytes": os.path.getsize(path)})
             found.append(Downloaded(part, path, is_kept=getattr(self.downloader, "keep_downloads", True)))
         metadata: dict[str, Any] = {**task._metadata, "downloads": found, "source_files": list(task.data)}
         return FileGroupTask(task.dataset_name, [file.path for file in found], _metadata=metadata)
