@@ -53,6 +53,8 @@ _TEXT = "gristmill.stages.text"
 _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
     f"{_TEXT}.io.hugging_face": (STAGE, "HuggingFaceReader"),
+    f"{_TEXT}.download.common_crawl.download": (STAGE, "CommonCrawlWARCReader"),
+    f"{_TEXT}.download.common_crawl.stage": (STAGE, "CommonCrawlDownloadExtractStage"),
     f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
     f"{_TEXT}.io.reader.table_files": (STAGE, "ArrowReader CsvReader SqlReader"),
     f"{_TEXT}.io.reader.text": (STAGE, "ArchiveReader HtmlReader TextReader"),

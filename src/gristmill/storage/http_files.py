@@ -431,5 +431,7 @@ def _given_up(url: str, error: _TransientError, attempts: int, got: int, *, answ
         )
     kept = f" {format_size(got)} of it are kept, from where a later attempt continues." if got else ""
     return DownloadError(
-        f"{url} could not be downloaded {tried}.{kept} Run the same command again later to resume.", url=url
+        f"{url} could not be downloaded {tried}.{kept} Run the same command again later to resume.",
+        url=url,
+        transient=True,
     )

@@ -200,6 +200,18 @@ def test_failed_download_is_left_for_the_next_run(web: WebServer, tmp_path: Path
     assert verify(str(tmp_path / "out")).ok
 
 
+def test_server_that_is_down_ends_the_run(web: WebServer, tmp_path: Path) -> None:
+    """And not each of very many files is tried for minutes."""
+    for number in range(40):
+        web.files[f"/d/part-{number}.gz"] = lines(f"one {number}")
+        web.always[f"/d/part-{number}.gz"] = Fault(status=503)
+    with pytest.raises(StageFailedError, match=r"10 downloads in a row failed.*HTTP 503"):
+        run(web, tmp_path)
+    assert len({path for _, path, _ in web.requests}) < 20
+    web.always.clear()
+    assert run(web, tmp_path).report.rows_written == 40
+
+
 def test_unreachable_server_ends_the_run(web: WebServer, tmp_path: Path) -> None:
     stage = DocumentDownloadExtractStage(
         Listed(["http://127.0.0.1:9/a", "http://127.0.0.1:9/b"]), quick(tmp_path), Lines()
