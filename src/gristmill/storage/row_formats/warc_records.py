@@ -65,9 +65,10 @@ class _Members:
         at: How far the stored file has been taken.
     """
 
-    def __init__(self, raw: Any, codec: Codec, start: int) -> None:
+    def __init__(self, raw: Any, codec: Codec, start: int, dictionary: bytes) -> None:
         self._raw = raw
         self._codec = codec
+        self._dictionary = dictionary
         self.seek(start)
 
     def seek(self, start: int) -> None:
@@ -79,7 +80,7 @@ class _Members:
         self._open()
 
     def _open(self) -> None:
-        self._member = None if self._codec == "none" else new_member(self._codec)
+        self._member = None if self._codec == "none" else new_member(self._codec, self._dictionary)
         self._problem: _DamageError | None = None
 
     def advance(self) -> bool:
@@ -141,6 +142,7 @@ class CarefulReader:
         codec: How they are compressed.
         start: The place.
         max_block_bytes: A larger block is not held.
+        dictionary: What its zstd frames are decompressed with.
 
     Attributes:
         position: Where the next record should begin.
@@ -148,10 +150,11 @@ class CarefulReader:
         is_arc: The last record was one of an ARC file.
     """
 
-    def __init__(self, raw: Any, codec: Codec, start: int, max_block_bytes: int) -> None:
+    def __init__(self, raw: Any, codec: Codec, start: int, max_block_bytes: int, dictionary: bytes = b"") -> None:
         self._raw = raw
         self._codec = codec
-        self._members = _Members(raw, codec, start)
+        self._dictionary = dictionary
+        self._members = _Members(raw, codec, start, dictionary)
         self._max_block_bytes = max_block_bytes
         self._held = b""
         self._any = start > 0
@@ -304,7 +307,7 @@ class CarefulReader:
     def _opens(self, place: int) -> bool:
         """Whether a member begins there that begins with a record."""
         self._raw.seek(place)
-        decoded, _ = new_member(self._codec).feed(self._raw.read(_RAW_BYTES))
+        decoded, _ = new_member(self._codec, self._dictionary).feed(self._raw.read(_RAW_BYTES))
         return bool(_RECORD_LINE.match(decoded) or _ARC_LINE.match(decoded))
 
 
