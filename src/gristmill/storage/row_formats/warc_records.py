@@ -15,6 +15,7 @@ from gristmill.storage.formats import Codec
 from gristmill.storage.row_formats import Broken
 
 _PIECE = 1 << 18
+_HANDED = 1 << 15
 _MAX_HEAD_BYTES = 1 << 16
 _RAW_BYTES = 1 << 12
 _OVERLAP = 1 << 12
@@ -62,7 +63,7 @@ class _Members:
 
     Attributes:
         start: Where the current member begins in the stored file.
-        at: How far the stored file has been taken.
+        at: How far the stored file has been read.
     """
 
     def __init__(self, raw: Any, codec: Codec, start: int, dictionary: bytes) -> None:
@@ -82,6 +83,7 @@ class _Members:
     def _open(self) -> None:
         self._member = None if self._codec == "none" else new_member(self._codec, self._dictionary)
         self._problem: _DamageError | None = None
+        self._decoded, self._given = b"", 0
 
     def advance(self) -> bool:
         """Go on to the next member; False where there is none."""
@@ -93,13 +95,19 @@ class _Members:
         return more
 
     def piece(self) -> bytes:
-        """The next bytes of the content; nothing at the end of the member.
+        """The next bytes of the content, not too many; nothing at the end of the member.
 
         Raises:
             _DamageError: It cannot be decoded, or ends before its end mark.
         """
+        if self._given >= len(self._decoded):
+            self._decoded, self._given = self._decode(), 0
+        piece = self._decoded[self._given : self._given + _HANDED]
+        self._given += len(piece)
+        return piece
+
+    def _decode(self) -> bytes:
         if self._member is None:
-            self._stored = b""
             self._fill()
             return self._stored
         if self._problem is not None:
@@ -127,6 +135,11 @@ class _Members:
         self._stored = self._raw.read(_PIECE) or b""
         self.at += len(self._stored)
         return bool(self._stored)
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes of the content are decoded and not handed out yet."""
+        return len(self._decoded) - self._given
 
     @property
     def end(self) -> int:
@@ -163,7 +176,7 @@ class CarefulReader:
     @property
     def position(self) -> int:
         if self._codec == "none":
-            return self._members.at - len(self._held)
+            return self._members.at - self._members.waiting - len(self._held)
         return self._members.start
 
     def read(self) -> Record | Broken | None:
