@@ -60,6 +60,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.reader.text": (STAGE, "ArchiveReader HtmlReader TextReader"),
     f"{_TEXT}.io.reader.wikipedia": (STAGE, "WikipediaReader"),
     f"{_TEXT}.download.wikipedia": (STAGE, "WikipediaDownloadExtractStage"),
+    f"{_TEXT}.io.reader.warc": (STAGE, "WarcReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
     f"{_TEXT}.io.writer.tables": (STAGE, "ArrowWriter CsvWriter"),
     f"{_TEXT}.filters.heuristic.string": (

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
     from gristmill.stages.text.io.reader.table_files import ArrowReader, CsvReader, SqlReader
     from gristmill.stages.text.io.reader.text import ArchiveReader, HtmlReader, TextReader
+    from gristmill.stages.text.io.reader.warc import WarcReader
     from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
     from gristmill.stages.text.io.writer.tables import ArrowWriter, CsvWriter
 
@@ -31,6 +32,7 @@ __all__ = [
     "ParquetWriter",
     "SqlReader",
     "TextReader",
+    "WarcReader",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -41,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
         "reader": ["JsonlReader", "ParquetReader"],
         "reader.table_files": ["ArrowReader", "CsvReader", "SqlReader"],
         "reader.text": ["ArchiveReader", "HtmlReader", "TextReader"],
+        "reader.warc": ["WarcReader"],
         "writer": ["JsonlWriter", "ParquetWriter"],
         "writer.tables": ["ArrowWriter", "CsvWriter"],
     },
