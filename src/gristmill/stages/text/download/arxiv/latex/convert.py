@@ -116,7 +116,7 @@ class _Converter:
         text = self._sinks[0].text()
         if self._title:
             text = f"# {self._title}\n\n{text}" if text else f"# {self._title}"
-        return LatexText(text, self._title)
+        return LatexText(self._files.restored(text), self._files.restored(self._title))
 
     def _read(self) -> None:
         frames = self._input.frames

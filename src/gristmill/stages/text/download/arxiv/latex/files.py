@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 
-from gristmill.stages.text.download.arxiv.latex.source import prepared
+from gristmill.stages.text.download.arxiv.latex.source import ASIDE, prepared
 
+_NUMBERED = re.compile(f"{ASIDE}([0-9]{{1,9}}){ASIDE}")
 _MOST_NESTED = 20
 
 
@@ -35,6 +37,13 @@ class Files:
         if name not in self._prepared:
             self._prepared[name] = prepared(self._texts[name], self.aside)
         return self._prepared[name]
+
+    def restored(self, text: str) -> str:
+        """`text` with the verbatim parts in it that came through as their numbers, as those in arguments do."""
+        if ASIDE not in text:
+            return text
+        text = _NUMBERED.sub(lambda found: "".join(one for one, _ in self.aside[int(found[1]) :][:1]), text)
+        return text.replace(ASIDE, "")
 
     def included(self, wanted: str, *, style: bool) -> str | None:
         """The file that is meant, if there is one that is not being read already; paths that lead outside name none."""
