@@ -36,6 +36,8 @@ from gristmill.stages.resources import Resources
 from gristmill.stages.text.io.reader import JsonlReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from tests.contract import stages
+from tests.http_server import web_server
+from tests.integration import download_job
 from tests.outputs import contents_of
 
 FILES, ROWS = 4, 40
@@ -292,6 +294,21 @@ class ExecutorSuite:
         assert verify(str(out)).ok
         self.run(source, middle, tmp_path / "here", on=InProcess())
         assert contents(out) == contents(tmp_path / "here")
+
+    def test_downloads(self, tmp_path: Path) -> None:
+        """URLs are partitions like any other; one that does not exist is a record in quarantine."""
+        with web_server() as web:
+            urls = [f"{web.url}/{name}.gz" for name in ("a", "b", "none", "c")]
+            for number, url in enumerate(urls):
+                if "none" not in url:
+                    lines = [f"{number} {row}" for row in range(ROWS)]
+                    web.files[url.removeprefix(web.url)] = gzip.compress("\n".join(lines).encode())
+            for name, on in (("here", InProcess()), ("there", self.make_executor())):
+                pipeline = download_job.pipeline(str(tmp_path / name), urls)
+                report = pipeline.run(on, progress=False).report
+                assert (report.rows_written, report.quarantined) == (3 * ROWS, 1)
+        assert contents(tmp_path / "here/out") == contents(tmp_path / "there/out")
+        assert verify(str(tmp_path / "there/out")).ok
 
     # --- failures ---
 

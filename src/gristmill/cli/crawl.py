@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,15 +18,22 @@ from gristmill.cli.main import (
     record_option,
 )
 from gristmill.cli.run import (
+    WRITERS,
+    Assignments,
     error_budget_option,
     executor_options,
     metrics_options,
     options,
     output_options,
     profile_option,
+    read_recipe,
     run_options,
     salvage_option,
 )
+from gristmill.errors import RecipeError
+
+if TYPE_CHECKING:
+    from gristmill.pipeline import Pipeline
 
 crawl_options = options(
     click.option(
@@ -58,6 +65,11 @@ crawl_options = options(
     click.option("--aws", is_flag=True, help="Download from S3 with the AWS credentials of the environment."),
     click.option("--data-prefix", metavar="URL", help="Download from a mirror of data.commoncrawl.org."),
     click.option("--index-prefix", metavar="URL", help="Take the list of snapshots from a mirror."),
+    click.option(
+        "--recipe",
+        metavar="RECIPE",
+        help="Run the stages of this recipe on the documents before they are written, in place of what it reads.",
+    ),
     click.option("--dry-run", is_flag=True, help="Only print the URLs that would be downloaded."),
 )
 
@@ -93,6 +105,7 @@ def command(
     aws: bool,
     data_prefix: str | None,
     index_prefix: str | None,
+    recipe: str | None,
     dry_run: bool,
     output_filetype: Any,
     compression: str | None,
@@ -113,6 +126,7 @@ def command(
     \b
     gristmill crawl 2024-10 2024-10 pages/ --url-limit 2 --dry-run
     gristmill crawl 2024-10 2024-10 pages/ --url-limit 2 --bandwidth 20MB
+    gristmill crawl 2024-10 2024-10 clean/ --url-limit 2 --recipe web
     gristmill crawl 2024-01 2024-03 news/ --crawl-type news --extraction trafilatura --output-filetype parquet
     """
     from gristmill.stages.text.download.common_crawl import stage as common_crawl
@@ -129,8 +143,6 @@ def command(
             echo("\n".join(urls))
         ctx.exit(DONE)
     from gristmill.observe.display import make_listener
-    from gristmill.pipeline import Pipeline
-    from gristmill.stages.text.io.documents import DocumentWriter
 
     with before_the_run():
         stage = common_crawl.CommonCrawlDownloadExtractStage(
@@ -146,9 +158,9 @@ def command(
             max_bytes_per_second=bandwidth,
             **places,
         )
-        writer: Any = DocumentWriter(output, output_filetype or "jsonl", compression=compression)
+        writing = {"output_filetype": output_filetype, "compression": compression}
+        pipeline = make_pipeline(stage, output, recipe, {key: value for key, value in writing.items() if value})
     engine = make_engine(executor, workers, memory_budget)
-    pipeline = Pipeline("crawl", stages=[stage, writer])
     marks_resumable()
     with closing(make_listener("off" if quiet else "auto")) as display:
         result = pipeline.run(executor=engine, id_field="warc_id", listeners=[display], progress=False, **run_with)
@@ -163,3 +175,30 @@ def command(
         profile=result.profile,
     )
     ctx.exit(exit_code(result.report))
+
+
+def make_pipeline(stage: Any, output: str, recipe: str | None, writing: dict[str, Any]) -> Pipeline:
+    """From the documents of `stage` to files: as they are, or through the stages of a recipe.
+
+    Raises:
+        RecipeError: The recipe does not go from a reader to a writer.
+    """
+    from gristmill.pipeline import Pipeline
+    from gristmill.recipes.adjust import adjust
+    from gristmill.stages.text.io.documents import DocumentWriter
+
+    if recipe is None:
+        writer: Any = DocumentWriter(output, **{"filetype": "jsonl", **_renamed(writing)})
+        return Pipeline("crawl", stages=[stage, writer])
+    found = adjust(read_recipe(recipe, Assignments({"input_path": "crawl", "output_path": output})), writing)
+    names = [entry.name for entry in found.stages]
+    if not names[0].endswith("Reader") or WRITERS.isdisjoint(names):
+        raise RecipeError(f"The recipe {recipe!r} does not go from a reader to a writer, so a crawl cannot use it.")
+    pipeline = found.pipeline()
+    pipeline.stages[0] = stage
+    return pipeline
+
+
+def _renamed(writing: dict[str, Any]) -> dict[str, Any]:
+    """Options of the command line as parameters of a writer."""
+    return {key.removeprefix("output_"): value for key, value in writing.items()}

@@ -23,6 +23,7 @@ from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import Task
 from gristmill.tracking.origins import Lineage, Step, with_lineage
 
+_MOST_REASONS = 20
 _LEAST_QUARANTINED = 10
 """A share as error budget never means fewer records than this."""
 
@@ -248,7 +249,8 @@ class Work:
             self.events.emit(PartitionFailed(partition.index, partition.id, failed))
             if reason:
                 self._reasons.append(reason)
-                self.events.emit(Notice(f"{failed}: {reason}", level="warning"))
+                if len(self._reasons) <= _MOST_REASONS:
+                    self.events.emit(Notice(f"{failed}: {reason}", level="warning"))
             return
         causes = Counter(map(attrgetter("stage", "cause"), trail.quarantine))
         for (stage, cause), records in causes.items():

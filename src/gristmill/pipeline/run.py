@@ -444,7 +444,7 @@ def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
     there = f"{_counted(capacity.cpus, 'CPU')}, {_counted(capacity.gpus, 'GPU')}"
     lines = [f"Pipeline {pipeline.name} on {chosen.name}: {there}"]
     if prepared.sketch.source is not None:
-        lines.append(f"Input: {plural(len(partitions), 'partition')}, {format_size(size)}")
+        lines.append(f"Input: {plural(len(partitions), 'partition')}{f', {format_size(size)}' if size >= 0 else ''}")
     if prepared.files is not None and prepared.files.left_out:
         lines.append(sentence(totals(prepared.files.left_out)))
     for segment in plan.segments:

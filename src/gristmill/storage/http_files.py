@@ -273,8 +273,8 @@ class _Transfer:
 
     def _receive(self, response: Any, file: IO[bytes]) -> None:
         since, received, paused = time.monotonic(), 0, 0.0
-        patience = 2 * self.files.timeout_s
-        while piece := self.files._received(self.url, lambda: response.read1(_PIECE)):
+        patience, most = 2 * self.files.timeout_s, self.bandwidth.piece(_PIECE)
+        while piece := self.files._received(self.url, lambda: response.read1(most)):
             _write_all(file, piece)
             received += len(piece)
             paused += self.bandwidth.wait(len(piece))
@@ -320,6 +320,10 @@ class Bandwidth:
         self.bytes_per_second = bytes_per_second
         self.path = path
         self._free_at = 0.0
+
+    def piece(self, most: int) -> int:
+        """How much to ask for at once: at most `most`, and no more than a second's worth."""
+        return most if self.bytes_per_second is None else min(most, self.bytes_per_second)
 
     def wait(self, count: int) -> float:
         """Pause for as long as `count` bytes take; gives the seconds."""
@@ -427,5 +431,7 @@ def _given_up(url: str, error: _TransientError, attempts: int, got: int, *, answ
         )
     kept = f" {format_size(got)} of it are kept, from where a later attempt continues." if got else ""
     return DownloadError(
-        f"{url} could not be downloaded {tried}.{kept} Run the same command again later to resume.", url=url
+        f"{url} could not be downloaded {tried}.{kept} Run the same command again later to resume.",
+        url=url,
+        transient=True,
     )

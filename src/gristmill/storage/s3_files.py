@@ -38,15 +38,16 @@ def download_s3(fs: Any, url: str, path: str, *, bandwidth: Bandwidth | None = N
         have = 0
         with open(path + STATE_SUFFIX, "w", encoding="utf-8") as file:
             json.dump(state, file)
+    bandwidth = bandwidth or Bandwidth(None)
+    most = bandwidth.piece(PIECE_BYTES)
     with open(path, "ab" if have else "wb") as file, store_errors(url):
         while have < size:
-            piece = fs.cat_file(url, start=have, end=min(size, have + PIECE_BYTES))
+            piece = fs.cat_file(url, start=have, end=min(size, have + most))
             if not piece:
                 raise DownloadError(f"{url} ended after {have} of {size} bytes. Run the same command again.", url=url)
             file.write(piece)
             have += len(piece)
-            if bandwidth is not None:
-                bandwidth.wait(len(piece))
+            bandwidth.wait(len(piece))
         file.flush()
         os.fsync(file.fileno())
     fs.invalidate_cache()

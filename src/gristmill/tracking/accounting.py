@@ -200,6 +200,10 @@ def _count_source(stage: Stage, exits: Sequence[Exit], trail: Trail) -> None:
     counts.created += counts.rows_out + len(trail.quarantine)
     for record in trail.quarantine:
         counts.quarantined[record.cause] = counts.quarantined.get(record.cause, 0) + 1
+    for decision in trail.decisions:  # of a reader that extracts as it reads
+        decision.stage = stage.name
+        counts.created += len(decision.rows)
+        counts.dropped[decision.reason] = counts.dropped.get(decision.reason, 0) + len(decision.rows)
 
 
 def _count_documents(stage: Stage, names: Sequence[str], entry: Entry, exits: Sequence[Exit], trail: Trail) -> None:

@@ -98,3 +98,38 @@ def test_wrong_use(web: WebServer, tmp_path: Path, arguments: list[str], snapsho
     assert result.exit_code == 2, result.output
     assert told in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_recipe_between_crawl_and_output(web: WebServer, tmp_path: Path) -> None:
+    text = " ".join(f"word{number} of a long enough text" for number in range(12))
+    web.files[f"/{PATHS[0]}"] = gzip.compress(f"{text}\ntoo short\n{text}\n".encode())
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "name: r\nstages:\n  - JsonlReader: {file_paths: '${input_path}'}\n  - WordCountFilter: {min_words: 50}\n"
+        "  - ExactDeduplication: {}\n  - DocumentWriter: {path: '${output_path}'}\n"
+    )
+    result = crawl(web, tmp_path / "out", "--recipe", recipe, "--output-filetype", "parquet", "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["rows_read"], report["rows_written"]) == (7, 1)
+    recipe.write_text("name: r\nstages:\n  - WordCountFilter: {min_words: 50}\n  - JsonlWriter: {path: x}\n")
+    refused = crawl(web, tmp_path / "other", "--recipe", recipe)
+    assert refused.exit_code == 2
+
+
+def test_crawl_as_a_stage_of_a_recipe(web: WebServer, tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    stage = {"start_snapshot": "2024-10", "end_snapshot": "2024-10", "download_dir": str(tmp_path / "downloads")}
+    stage |= {"data_prefix": web.url, "index_prefix": web.url}
+    stages = [{"CommonCrawlDownloadExtractStage": stage}, {"DocumentWriter": {"path": "${output_path}"}}]
+    recipe.write_text(json.dumps({"name": "r", "stages": stages}))
+    output = ["--set", f"output_path={tmp_path / 'out'}"]
+    planned = CliRunner().invoke(cli, ["plan", str(recipe), *output])
+    assert planned.exit_code == 0, planned.output
+    assert "Input: 3 partitions\n" in planned.stdout
+    sampled = CliRunner().invoke(cli, ["plan", str(recipe), *output, "--sample", "1%"])
+    assert sampled.exit_code == 2, sampled.output
+    assert "begins with a reader" in sampled.stderr
+    ran = CliRunner().invoke(cli, ["run", str(recipe), *output, "--json", "--workers", "1"])
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["rows_written"] == 6

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import email.utils
 import json
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,14 @@ def test_busy_server(web: WebServer, tmp_path: Path) -> None:
     quick().download(web.url + NAME, str(tmp_path / "file.part"))
     assert 1 <= time.monotonic() - begun < 20
     assert len(ranges(web)) == 3
+
+
+def test_server_that_names_a_time(web: WebServer, tmp_path: Path) -> None:
+    later = email.utils.format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+    web.faults[NAME] = [Fault(status=503, headers={"Retry-After": later})]
+    begun = time.monotonic()
+    quick().download(web.url + NAME, str(tmp_path / "file.part"))
+    assert 0.9 <= time.monotonic() - begun < 20  # the header has whole seconds
 
 
 def test_server_that_stays_busy(web: WebServer, tmp_path: Path) -> None:

@@ -1,1 +1,23 @@
 """Documents from the web: lists of URLs, downloads, and what reads and extracts what was downloaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gristmill.stages.text.download.base.stage import DocumentDownloadExtractStage
+    from gristmill.stages.text.download.common_crawl.download import CommonCrawlWARCReader
+    from gristmill.stages.text.download.common_crawl.stage import CommonCrawlDownloadExtractStage
+
+__all__ = ["CommonCrawlDownloadExtractStage", "CommonCrawlWARCReader", "DocumentDownloadExtractStage"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "base.stage": ["DocumentDownloadExtractStage"],
+        "common_crawl.download": ["CommonCrawlWARCReader"],
+        "common_crawl.stage": ["CommonCrawlDownloadExtractStage"],
+    },
+)

@@ -13,6 +13,7 @@ from gristmill.errors import InputError, InputNotFoundError, UsageError
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.download.base import DocumentIterator, URLGenerationStage
 from gristmill.stages.text.download.common_crawl import stage as common_crawl
+from gristmill.stages.text.download.common_crawl import url_generation
 from gristmill.stages.text.download.common_crawl.download import CommonCrawlWARCReader
 from gristmill.stages.text.download.common_crawl.stage import CommonCrawlDownloadExtractStage, url_generator
 from gristmill.stages.text.download.common_crawl.url_generation import (
@@ -120,9 +121,13 @@ def test_snapshot_that_does_not_exist(web: WebServer) -> None:
         main(web, "2024-11", "2024-18").generate_urls()
 
 
-def test_lists_that_are_none(web: WebServer) -> None:
+def test_lists_that_are_none(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     web.files["/crawl-data/CC-MAIN-2024-10/warc.paths.gz"] = b"<html>busy"
     with pytest.raises(InputError, match="not a list of files"):
+        main(web, "2024-10", "2024-10").generate_urls()
+    monkeypatch.setattr(url_generation, "_MAX_LIST_BYTES", 1000)
+    web.files["/crawl-data/CC-MAIN-2024-10/warc.paths.gz"] = gzip.compress(bytes(2000))
+    with pytest.raises(InputError, match="holds more than"):
         main(web, "2024-10", "2024-10").generate_urls()
     web.files["/collinfo.json"] = b"<html>busy"
     with pytest.raises(InputError, match="not Common Crawl's list of snapshots"):

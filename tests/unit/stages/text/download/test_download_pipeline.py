@@ -69,7 +69,7 @@ class Shouted(DocumentExtractor):
             return None
         if text == "fails":
             raise LookupError("no such word")
-        return {"text": text.upper(), "url": record["url"]}
+        return {"text": text.upper(), "url": record["url"].replace("u2", "v2")}
 
     def input_columns(self) -> list[str]:
         return ["raw", "url"]
@@ -161,6 +161,8 @@ def test_every_record_is_accounted_for(web: WebServer, tmp_path: Path) -> None:
     told = [found.record.detail for found in sorted(quarantine(tmp_path), key=lambda found: found.record.row)]
     assert told[0] == "the line says so"
     assert "LookupError: no such word" in told[1]
+    (changed,) = {(one.stage, one.field) for found in ledger.why("u2").documents for one in found.changes}
+    assert changed == ("extract", "url")
     reasons = [[decision.reason for decision in found.decisions] for found in ledger.why("u1").documents]
     assert reasons == [[], ["nothing_extracted"], []]
 
@@ -196,6 +198,18 @@ def test_failed_download_is_left_for_the_next_run(web: WebServer, tmp_path: Path
     assert run(web, tmp_path).report.partitions_done_before == 2
     assert list(documents(tmp_path)) == ["d__part-0", "d__part-1", "d__part-2"]
     assert verify(str(tmp_path / "out")).ok
+
+
+def test_server_that_is_down_ends_the_run(web: WebServer, tmp_path: Path) -> None:
+    """And not each of very many files is tried for minutes."""
+    for number in range(40):
+        web.files[f"/d/part-{number}.gz"] = lines(f"one {number}")
+        web.always[f"/d/part-{number}.gz"] = Fault(status=503)
+    with pytest.raises(StageFailedError, match=r"10 downloads in a row failed.*HTTP 503"):
+        run(web, tmp_path)
+    assert len({path for _, path, _ in web.requests}) < 20
+    web.always.clear()
+    assert run(web, tmp_path).report.rows_written == 40
 
 
 def test_unreachable_server_ends_the_run(web: WebServer, tmp_path: Path) -> None:
@@ -305,3 +319,34 @@ def test_url_generation() -> None:
         URLGenerationStage(Listed([])).partitions()
     with pytest.raises(UsageError, match="limit=0"):
         URLGenerationStage(Listed([]), 0)
+
+
+def test_stages_put_together_by_hand(web: WebServer, tmp_path: Path) -> None:
+    """A reader that extracts as it reads accounts for what it drops as well."""
+    web.files["/d/part-1.gz"] = lines("good", "nothing", "fails", "good too")
+    stages = [
+        URLGenerationStage(Listed(urls(web))),
+        DocumentDownloadStage(quick(tmp_path)),
+        DocumentIterateExtractStage(Lines(), Shouted()),
+        JsonlWriter(str(tmp_path / "out")),
+    ]
+    report = Pipeline("web", stages=stages).run(progress=False).report
+    assert (report.rows_read, report.rows_written, report.quarantined) == (10, 8, 1)
+    assert report.stages[1].dropped == {"nothing_extracted": 1}
+    assert verify(str(tmp_path / "out")).ok
+    assert quarantine(tmp_path)[0].record.cause == "extraction_failed"
+
+
+class Full(DocumentDownloader):
+    def _download_to_path(self, url: str, path: str) -> tuple[bool, str | None]:
+        with open("/dev/full", "wb", buffering=0) as file:
+            file.write(b"x")
+        return True, None
+
+
+def test_disk_without_room_ends_the_run(web: WebServer, tmp_path: Path) -> None:
+    with pytest.raises(StageFailedError, match=r"no room left in .*downloads.*--remove-downloads"):
+        run(web, tmp_path, downloader=Full(str(tmp_path / "downloads")))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file; name a folder"):
+        run(web, tmp_path, downloader=DocumentDownloader(str(tmp_path / "file")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from gristmill.errors import require_module
 from gristmill.stages.text.download.base.download import DocumentDownloader
 from gristmill.storage.http_files import Bandwidth
 from gristmill.storage.s3_files import download_s3, facts_of, s3_filesystem
@@ -18,6 +19,10 @@ class ArxivDownloader(DocumentDownloader):
         download_dir: The folder.
         verbose: Log every download.
     """
+
+    def check_environment(self) -> None:
+        super().check_environment()
+        require_module("s3fs", "ArxivDownloader")
 
     def _get_output_filename(self, url: str) -> str:
         return url.rpartition("/")[2]

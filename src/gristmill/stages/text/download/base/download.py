@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -9,12 +10,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from gristmill.errors import DownloadError, DownloadMissingError, UsageError
+from gristmill.errors import DownloadError, DownloadMissingError, OutputError, StoreError, UsageError
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.http_files import HttpFiles
 from gristmill.storage.partitions import FileRange, Partition
@@ -26,6 +27,8 @@ _LOCKS = ".locks"
 _MAX_NAME = 200
 _WAIT_S = 0.2
 _LOCK_DIGITS = 3
+_MOST_FAILURES = 10
+_FORGOTTEN_S = 1800.0
 _log = logging.getLogger(__name__)
 
 
@@ -78,6 +81,11 @@ class DocumentDownloader:
         """Whether the file at `path`, which has its final name, is the whole of `url`."""
         return self.http.matches(url, path)
 
+    def check_environment(self) -> None:
+        """Refuse now, when the run is planned, what downloads would fail for."""
+        if os.path.exists(self.download_dir) and not os.path.isdir(self.download_dir):
+            raise UsageError(f"download_dir={self.download_dir!r} is a file; name a folder for the downloads.")
+
     # --- the work ---
 
     def download(self, url: str) -> str | None:
@@ -98,10 +106,28 @@ class DocumentDownloader:
                 _log.warning("%s is not as long as %s; it is downloaded again.", path, url)
                 os.unlink(path)
             begun = time.monotonic()
-            worked, problem = self._download_to_path(url, path + PART_SUFFIX)
+            failures = os.path.join(self._locks(), "failures")
+            try:
+                worked, problem = self._download_to_path(url, path + PART_SUFFIX)
+            except DownloadError as error:
+                if getattr(error, "transient", False):
+                    _count_failure(failures, error)
+                raise
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise OutputError(
+                        f"There is no room left in {self.download_dir} for {url} ({error.strerror}). Make room, or "
+                        "remove files once they are read (keep_downloads = False, --remove-downloads), and run the "
+                        "same command again to resume.",
+                        path=self.download_dir,
+                        errno=error.errno,
+                    ) from error
+                raise
             if not worked:
                 raise DownloadError(f"{url} could not be downloaded: {problem or 'no reason was given'}.", url=url)
             os.replace(path + PART_SUFFIX, path)
+            with suppress(FileNotFoundError):
+                os.unlink(failures)
         if self.verbose:
             _log.info("Downloaded %s (%d bytes, %.1f s).", url, os.path.getsize(path), time.monotonic() - begun)
         return path
@@ -141,6 +167,28 @@ class DocumentDownloader:
                     yield
                     return
             time.sleep(_WAIT_S)
+
+
+def _count_failure(path: str, error: DownloadError) -> None:
+    """Count one more download that failed, in a file that all workers of a machine share and a success removes.
+
+    Raises:
+        StoreError: There were so many in a row, by whichever worker, that others would fail too.
+    """
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if time.time() - os.path.getmtime(path) > _FORGOTTEN_S:
+            file.truncate(0)  # from an earlier run
+        file.write(b".")
+        file.flush()
+        count = os.path.getsize(path)
+        if count >= _MOST_FAILURES:
+            file.truncate(0)
+    if count >= _MOST_FAILURES:
+        raise StoreError(
+            f"{count} downloads in a row failed, so the server seems to be down or overloaded. The latest: {error}",
+            path=error.facts.get("url"),
+        ) from error
 
 
 def _safe_name(name: str) -> str:
@@ -192,6 +240,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
     """
 
     name = "download"
+    notes_changes = True
 
     def __init__(self, downloader: DocumentDownloader) -> None:
         self._downloader = downloader  # private, and so no part of the plan: how files come here changes no result
@@ -206,6 +255,9 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
 
     def outputs(self) -> Spec:
         return ["data"], []
+
+    def check_environment(self) -> None:
+        self._downloader.check_environment()
 
     def process(self, task: FileGroupTask) -> FileGroupTask | FailedTask:
         partition: Partition | None = task._metadata.get("partition")
@@ -223,6 +275,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask | Faile
             if path is None:
                 reason = f"{type(self.downloader).__name__}.download() gave nothing for {url}."
                 return FailedTask(task.dataset_name, _metadata={"reason": reason})
+            self._log_metrics({"files": 1, "bytes": os.path.getsize(path)})
             found.append(Downloaded(part, path, is_kept=getattr(self.downloader, "keep_downloads", True)))
         metadata: dict[str, Any] = {**task._metadata, "downloads": found, "source_files": list(task.data)}
         return FileGroupTask(task.dataset_name, [file.path for file in found], _metadata=metadata)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.errors import StageDefinitionError, is_of_environment
 from gristmill.execution.failures import quarantined_row
@@ -51,6 +52,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     name = "extract"
+    notes_changes = True
 
     def __init__(
         self, extractor: DocumentExtractor, carried: tuple[str, ...] = (), *, max_calls_per_worker: int | None = None
@@ -107,6 +109,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             dropped[empty] = True
             batch.drop(dropped, reason="nothing_extracted")
         chosen = batch.take(np.array(kept, np.int64))
+        _note_changes(chosen, table)
         return chosen.with_columns(TableColumns(table))
 
     def _holds(self, batch: DocumentBatch, place: int, document: dict[str, Any]) -> bool:
@@ -119,6 +122,16 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             batch.note_quarantine(found)
             return False
         return True
+
+
+def _note_changes(batch: DocumentBatch, table: pa.Table) -> None:
+    """Record which texts are different where records and documents have a column in common."""
+    for name in table.column_names:
+        if name in batch.get_columns() and pa.types.is_large_string(table.column(name).type):
+            before, after = batch.column(name).to_pylist(), table.column(name).to_pylist()
+            longer = [len(new or "") - len(str(old or "")) for old, new in zip(before, after, strict=True)]
+            changed = [old != new for old, new in zip(before, after, strict=True)]
+            batch.note_change(name, np.array(changed, bool), np.array(longer, np.int64))
 
 
 def failure_of(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import DownloadError, UsageError
+from gristmill.errors import DownloadError, UsageError, require_module
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.text.download.base.download import DocumentDownloader
 from gristmill.stages.text.download.common_crawl.url_generation import DATA_PREFIX
@@ -37,6 +37,11 @@ class CommonCrawlWARCDownloader(DocumentDownloader):
     def __init__(self, download_dir: str, use_aws_to_download: bool = False, verbose: bool = False) -> None:
         super().__init__(download_dir, verbose)
         self.use_aws_to_download = use_aws_to_download
+
+    def check_environment(self) -> None:
+        super().check_environment()
+        if self.use_aws_to_download:
+            require_module("s3fs", "use_aws_to_download (--aws)", instead="Without it, files come over HTTPS.")
 
     def _download_to_path(self, url: str, path: str) -> tuple[bool, str | None]:
         if not self.use_aws_to_download:
@@ -80,6 +85,7 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
     """
 
     name = "common_crawl_warc_reader"
+    notes_changes = True
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -18,7 +19,7 @@ from gristmill.storage.http_files import HttpFiles
 DATA_PREFIX = "https://data.commoncrawl.org"
 INDEX_PREFIX = "https://index.commoncrawl.org"
 _FIRST_MAIN, _FIRST_NEWS = 2013, (2016, 8)
-_MAX_LIST_BYTES = 1 << 30
+_MAX_LIST_BYTES = 256 << 20
 
 
 class BaseCommonCrawlUrlGenerator(URLGenerator):
@@ -63,7 +64,7 @@ class BaseCommonCrawlUrlGenerator(URLGenerator):
         found: list[str] = []
         for url in [lists] if isinstance(lists, str) else lists:
             try:
-                names = gzip.decompress(self.http.read(url, max_bytes=_MAX_LIST_BYTES)).decode().split()
+                names = _unpacked(self.http.read(url, max_bytes=_MAX_LIST_BYTES)).decode().split()
             except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
                 if isinstance(error, DownloadMissingError):
                     raise InputNotFoundError(self._no_list(url), path=url) from error
@@ -170,6 +171,15 @@ class NewsCommonCrawlUrlGenerator(BaseCommonCrawlUrlGenerator):
             found.append(f"{self.data_prefix}/crawl-data/CC-NEWS/{year}/{month:02d}/warc.paths.gz")
             year, month = (year, month + 1) if month < 12 else (year + 1, 1)
         return found
+
+
+def _unpacked(data: bytes) -> bytes:
+    """The content of a small gzip file; one that is far too large for a list is damage."""
+    with gzip.open(io.BytesIO(data)) as file:
+        content = file.read(_MAX_LIST_BYTES + 1)
+    if len(content) > _MAX_LIST_BYTES:
+        raise zlib.error(f"it holds more than {_MAX_LIST_BYTES >> 20} MiB")
+    return content
 
 
 def _numbers(snapshot: str, form: str) -> tuple[int, int]:
