@@ -52,9 +52,12 @@ class Registered:
 _TEXT = "gristmill.stages.text"
 _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.documents": (STAGE, "DocumentReader DocumentWriter"),
+    f"{_TEXT}.download.arxiv.stage": (STAGE, "ArxivDownloadExtractStage"),
     f"{_TEXT}.download.common_crawl.download": (STAGE, "CommonCrawlWARCReader"),
     f"{_TEXT}.download.common_crawl.stage": (STAGE, "CommonCrawlDownloadExtractStage"),
     f"{_TEXT}.io.reader": (STAGE, "JsonlReader ParquetReader"),
+    f"{_TEXT}.io.reader.dumps": (STAGE, "MailReader StackExchangeReader"),
+    f"{_TEXT}.io.reader.pdf": (STAGE, "PdfExtractor PdfReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
     f"{_TEXT}.filters.heuristic.string": (
         FILTER,
