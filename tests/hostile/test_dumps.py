@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test import test_email
 
 from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
@@ -22,7 +21,7 @@ from gristmill.stages.text.io.reader.pdf import PdfReader
 from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.storage.row_formats import Broken
 from tests.hostile.attempt import FULL
-from tests.unit.storage.test_dump_rows import POSTS, mailbox, posts
+from tests.unit.storage.test_dump_rows import POSTS, mailbox, mails, posts
 
 Note = Callable[[str, object], None]
 PARTS = {
@@ -151,7 +150,7 @@ def test_posts_damaged_anywhere(tmp_path: Path, record_property: Note) -> None:
 def test_mail_damaged_anywhere(tmp_path: Path, record_property: Note) -> None:
     """The mails of Python's own tests with bytes changed anywhere: a row or a broken piece for each, never an error."""
     draw, tried = random.Random(7), 0
-    for path in sorted((Path(test_email.__file__).parent / "data").glob("msg_*.txt")):
+    for path in mails():
         for _ in range(100 if FULL else 8):
             content = bytearray(path.read_bytes().lstrip())
             for _ in range(draw.randint(1, 10)):

@@ -61,6 +61,9 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.reader.wikipedia": (STAGE, "WikipediaReader"),
     f"{_TEXT}.download.wikipedia": (STAGE, "WikipediaDownloadExtractStage"),
     f"{_TEXT}.io.reader.warc": (STAGE, "WarcReader"),
+    f"{_TEXT}.download.arxiv.stage": (STAGE, "ArxivDownloadExtractStage"),
+    f"{_TEXT}.io.reader.dumps": (STAGE, "MailReader StackExchangeReader"),
+    f"{_TEXT}.io.reader.pdf": (STAGE, "PdfExtractor PdfReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
     f"{_TEXT}.io.writer.tables": (STAGE, "ArrowWriter CsvWriter"),
     f"{_TEXT}.filters.heuristic.string": (

@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING
 from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.stages.text.download.arxiv.stage import ArxivDownloadExtractStage
     from gristmill.stages.text.download.base.stage import DocumentDownloadExtractStage
     from gristmill.stages.text.download.common_crawl.download import CommonCrawlWARCReader
     from gristmill.stages.text.download.common_crawl.stage import CommonCrawlDownloadExtractStage
 
-__all__ = ["CommonCrawlDownloadExtractStage", "CommonCrawlWARCReader", "DocumentDownloadExtractStage"]
+__all__ = [
+    "ArxivDownloadExtractStage",
+    "CommonCrawlDownloadExtractStage",
+    "CommonCrawlWARCReader",
+    "DocumentDownloadExtractStage",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "arxiv.stage": ["ArxivDownloadExtractStage"],
         "base.stage": ["DocumentDownloadExtractStage"],
         "common_crawl.download": ["CommonCrawlWARCReader"],
         "common_crawl.stage": ["CommonCrawlDownloadExtractStage"],

@@ -190,3 +190,18 @@ def test_the_stage_has_the_parts_of_arxiv() -> None:
     stage = ArxivDownloadExtractStage("downloads/", record_limit=5, log_frequency=10)
     assert stage.outputs()[1] == ["id", "source_id", "title", "text", "file_name"]
     assert stage.iterator.log_frequency == 10
+
+
+def test_archives_of_this_machine_are_read_where_they_are(tmp_path: Path) -> None:
+    """Nothing is downloaded, copied or removed."""
+    (tmp_path / "in").mkdir()
+    for number in (1, 2):
+        content = tar_of({f"2101/2101.0000{number}.gz": gzip.compress(SINGLE)})
+        (tmp_path / "in" / f"arXiv_src_2101_00{number}.tar").write_bytes(content)
+    out = tmp_path / "out"
+    stage = ArxivDownloadExtractStage(str(tmp_path / "downloads"), archives=str(tmp_path / "in"))
+    report = Pipeline("arxiv", stages=[stage, JsonlWriter(str(out))]).run(progress=False).report
+    assert (report.partitions, report.rows_written) == (2, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out", "out.gristmill"}
+    assert len(list((tmp_path / "in").iterdir())) == 2
+    assert verify(str(out)).ok

@@ -117,6 +117,9 @@ def test_a_paper_becomes_readable_text() -> None:
         (r"\ensuremath{x} costs \$5", "$x$ costs $5"),
         ("A $5 note\n\nand more", "A $5 note$\n\nand more"),
         (r"\renewcommand{\section}[1]{\Huge #1}\section{Kept}", "## Kept"),
+        (r"\nocite{*}\catcode`\@=11 \tolerance=100 x\parindent=0pt \vrule height 1pt width 2pt y", "x y"),
+        (r"\setlength\parindent{0pt}a \printbibliography\textbf{b}", "a b"),
+        (r"$a \text{is \verb|x|}$ \section{On \verb|y|}", "$a \\text{is x}$\n\n## On y"),
         (r"plain \TeX{} text\bye not this", "plain TeX text"),
     ],
 )  # fmt: skip

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gristmill.stages.text.download.arxiv.download import ArxivDownloader
 from gristmill.stages.text.download.arxiv.extract import ArxivExtractor
 from gristmill.stages.text.download.arxiv.iterator import ArxivIterator
+from gristmill.stages.text.download.arxiv.local import LocalArchives, LocalFiles
 from gristmill.stages.text.download.arxiv.url_generation import ArxivUrlGenerator
 from gristmill.stages.text.download.base.stage import DocumentDownloadExtractStage
 
@@ -20,9 +23,11 @@ class ArxivDownloadExtractStage(DocumentDownloadExtractStage):
             is named here.
         log_frequency: Log a line after this many papers of a file.
         verbose: Log every download.
+        archives: Read these tar files (a file, a folder, a glob, or a list) of this machine, and download nothing.
 
     Example:
         >>> stage = ArxivDownloadExtractStage("downloads/", url_limit=2)
+        >>> stage = ArxivDownloadExtractStage(archives="mirror/src/")
     """
 
     name = "arxiv_download_extract"
@@ -35,13 +40,16 @@ class ArxivDownloadExtractStage(DocumentDownloadExtractStage):
         add_filename_column: bool | str = True,
         log_frequency: int = 1000,
         verbose: bool = False,
+        *,
+        archives: str | Sequence[str] | None = None,
     ) -> None:
         self.download_dir = download_dir
         self.log_frequency = log_frequency
         self.verbose = verbose
+        self.archives = archives
         super().__init__(
-            ArxivUrlGenerator(),
-            ArxivDownloader(download_dir, verbose),
+            ArxivUrlGenerator() if archives is None else LocalArchives(archives),
+            ArxivDownloader(download_dir, verbose) if archives is None else LocalFiles(download_dir),
             ArxivIterator(log_frequency),
             ArxivExtractor(),
             url_limit,

@@ -64,7 +64,7 @@ DROPPED: Mapping[str, int] = {
         "subjclass thispage fontfamily fontseries fontshape ccsdesc acmConference acmBooktitle acmISBN acmDOI "
         "acmPrice acmYear acmJournal setcopyright copyrightyear citestyle received orcidID journal volume issue "
         "cellcolor rowcolor columncolor DeclareGraphicsExtensions epsfig psfig epsfbox epsffile "
-        "bibitem printbibliography excludecomment includecomment cvs textblockorigin "
+        "bibitem excludecomment includecomment cvs textblockorigin "
         "authornote authornotemark shortauthors setlist SetKwInOut NeedsTeXFormat ProvidesPackage ProvidesClass "
         "pagerange collaboration jname doi issn tablenum tablewidth tabletypesize tablecolumns bmhead jot "
         "thanksref urlstyle enlargethispage pdfinfo pdfbookmark"),
@@ -123,3 +123,12 @@ SYMBOLS: Mapping[str, str] = {
     "&": "&", "%": "%", "$": "$", "#": "#", "_": "_", "{": "{", "}": "}", " ": " ", "\n": " ", "\t": " ", ",": " ",
     ";": " ", ":": " ", "!": "", "/": "", "-": "", "@": "", "|": "‖", ">": " ", "<": "", "+": "",
 }  # fmt: skip
+
+
+def accented(mark: str, argument: str) -> str:
+    """The letter of `argument` with the accent of the command `mark`."""
+    base = argument.strip().strip("{}").strip()
+    base = {"\\i": "i", "\\j": "j"}.get(base, base)
+    if base.startswith("\\"):
+        base = SYMBOLS.get(base[1:].strip("{} "), "")
+    return base[:1] + ACCENTS[mark] + base[1:] if base else ""

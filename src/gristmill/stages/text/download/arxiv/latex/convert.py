@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from gristmill.stages.text.download.arxiv.latex.commands import (
     ACCENTS,
@@ -20,17 +21,18 @@ from gristmill.stages.text.download.arxiv.latex.commands import (
     LAST_ARGUMENT,
     LISTS,
     MATH_ENVIRONMENTS,
-    PLAIN_MATH,
     REFERENCES,
     SYMBOLS,
     TABLES,
     TEXT_IN_MATH,
     THEOREMS,
+    accented,
 )
+from gristmill.stages.text.download.arxiv.latex.files import Files
+from gristmill.stages.text.download.arxiv.latex.formulas import Formula
 from gristmill.stages.text.download.arxiv.latex.macros import Macros
 from gristmill.stages.text.download.arxiv.latex.reading import Frame, Input
 from gristmill.stages.text.download.arxiv.latex.sink import LINE_BREAK, Sink, ligatured
-from gristmill.stages.text.download.arxiv.latex.source import prepared
 
 _TOKEN = re.compile(
     r"\\(?P<word>[a-zA-Z@]+(?![a-zA-Z@]))(?P<star>\*?)(?P<blank>[ \t]*(?:\n(?![ \t]*\n)[ \t]*)?)"
@@ -43,13 +45,13 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _DOCUMENT = re.compile(r"\\document(?:class|style)\b|\\begin\s*\{document\}")
-_IF = re.compile(r"\\(if(?!f\b|thenelse\b|def\b)[a-zA-Z@]*|else|fi)(?![a-zA-Z@])")
-_GLUE = re.compile(
-    r"\s*=?\s*[-+]?[\d.]*\s*(?:true)?(?:pt|em|ex|cm|mm|in|bp|sp|\\[a-zA-Z@]+)(?:\s+(?:plus|minus)\s*[\d.]+\s*[a-z]+)*"
-)
-_LETTER = re.compile(r"[a-zA-Z]")
-_ENDS_WITH_WORD = re.compile(r"\\[a-zA-Z]+\Z")
-_MOST_NESTED_FILES = 20
+_DIMENSION = r"[-+]?[\d.]*\s*(?:true)?(?:pt|em|ex|cm|mm|in|bp|sp|\\[a-zA-Z@]+)"
+_GLUE = re.compile(rf"\s*=?\s*{_DIMENSION}(?:\s+(?:plus|minus)\s*[\d.]+\s*[a-z]+)*")
+_RULE = re.compile(rf"(?:\s*(?:height|width|depth)\s*{_DIMENSION})*")
+_ASSIGNED = re.compile(rf"\s?=\s?(?:{_DIMENSION}|[-+]?\d+)")
+_CODE = re.compile(r"\s?`\\?.\s?=\s?\d+", re.DOTALL)
+_INCLUDES = ("input", "include", "import", "subimport", "subfile")
+_STYLES = ("usepackage", "RequirePackage")
 _MOST_NESTED_SINKS = 20
 _ROOM = 4 << 20
 _ROOM_PER_CHARACTER = 4
@@ -87,25 +89,20 @@ def latex_to_text(files: Mapping[str, str], main: str) -> LatexText:
 
 class _Converter:
     def __init__(self, files: Mapping[str, str], main: str) -> None:
-        self._files = {posixpath.normpath(name): name for name in files}
-        self._texts = files
+        self._files = Files(files, main)
         self._main = main
-        self._aside: list[tuple[str, bool]] = []
-        self._prepared: dict[str, str] = {}
         self._input = Input()
         self._macros = Macros(_ROOM + _ROOM_PER_CHARACTER * sum(map(len, files.values())))
         self._sinks = [Sink()]
+        self._formula = Formula()
         self._title = ""
         self._lists: list[tuple[str, int]] = []
         self._tables = 0
-        self._math = ""  # what ends the formula being read; empty in text
-        self._formula: list[str] = []
-        self._open_files = [main]
         self._body = False
         self._style = False
 
     def convert(self) -> LatexText:
-        main = self._text_of(self._main)
+        main = self._files.text(self._main)
         self._body = _DOCUMENT.search(main) is None
         self._input.push(Frame(main))
         self._read()
@@ -119,7 +116,7 @@ class _Converter:
         text = self._sinks[0].text()
         if self._title:
             text = f"# {self._title}\n\n{text}" if text else f"# {self._title}"
-        return LatexText(text, self._title)
+        return LatexText(self._files.restored(text), self._files.restored(self._title))
 
     def _read(self) -> None:
         frames = self._input.frames
@@ -150,16 +147,14 @@ class _Converter:
     # Characters ------------------------------------------------------------------------------------------------------
 
     def _add(self, text: str) -> None:
-        if self._math:
-            if self._formula and _LETTER.match(text) and _ENDS_WITH_WORD.search(self._formula[-1][-40:]):
-                self._formula.append(" ")  # a macro ended with a command, whose name must not grow
-            self._formula.append(text)
+        if self._formula.end:
+            self._formula.add(text)
         elif self._body:
             self._sinks[-1].add(ligatured(text))
 
     def _sign(self, sign: str) -> None:
-        if self._math:
-            self._formula.append(sign if sign not in "\n\x01" else " ")
+        if self._formula.end:
+            self._formula.add(sign if sign not in "\n\x01" else " ")
         elif sign == "&":
             self._add(" | " if self._tables else " ")
         elif sign in "~\n":
@@ -169,48 +164,41 @@ class _Converter:
         if symbol in self._macros.known:
             self._macros.expand(symbol, self._input)
         elif symbol in "([":
-            if not self._math:
+            if not self._formula.end:
                 self._open_math("\\)" if symbol == "(" else "\\]")
             else:
-                self._formula.append("\\" + symbol)
+                self._formula.add("\\" + symbol)
         elif symbol in ")]":
-            if self._math == "\\" + symbol:
+            if self._formula.end == "\\" + symbol:
                 self._end_math()
-            elif self._math:
-                self._formula.append("\\" + symbol)
-        elif self._math:
-            self._formula.append("\\" + symbol)
+            elif self._formula.end:
+                self._formula.add("\\" + symbol)
+        elif self._formula.end:
+            self._formula.add("\\" + symbol)
         elif symbol == "\\":
             self._input.option(adjacent=True)
             self._add(LINE_BREAK if self._tables else " ")
         elif symbol in ACCENTS:
-            self._accent(symbol)
+            self._add(accented(symbol, self._input.argument()))
         else:
             self._add(SYMBOLS.get(symbol, ""))
 
-    def _accent(self, mark: str) -> None:
-        base = self._input.argument().strip().strip("{}").strip()
-        base = {"\\i": "i", "\\j": "j"}.get(base, base)
-        if base.startswith("\\"):
-            base = SYMBOLS.get(base[1:].strip("{} "), "")
-        self._add(base[:1] + ACCENTS[mark] + base[1:] if base else "")
-
     def _verbatim(self, number: int) -> None:
-        if number >= len(self._aside):
+        if number >= len(self._files.aside):
             return
-        content, block = self._aside[number]
-        if self._math:
-            self._formula.append(content)
+        content, block = self._files.aside[number]
+        if self._formula.end:
+            self._formula.add(content)
         elif self._body and block:
             self._sinks[-1].block(f"```\n{content}\n```")
         elif self._body:
             self._sinks[-1].add(content)
 
     def _paragraph(self) -> None:
-        if self._math == "$":
+        if self._formula.end == "$":
             self._end_math()  # a formula in the line never goes on behind a blank line: the mark was something else
-        if self._math:
-            self._formula.append("\n")
+        if self._formula.end:
+            self._formula.add("\n")
         elif self._body:
             if self._tables:
                 self._add(" ")
@@ -222,35 +210,23 @@ class _Converter:
     def _dollar(self, mark: str, frame: Frame) -> None:
         if not self._body:
             return
-        if not self._math:
+        if not self._formula.end:
             self._open_math(mark)
-        elif self._math == mark:
+        elif self._formula.end == mark:
             self._end_math()
-        elif self._math == "$":  # the end of one formula, and the beginning of the next
+        elif self._formula.end == "$":  # the end of one formula, and the beginning of the next
             frame.at -= 1
             self._end_math()
         else:
-            self._formula.append(mark)
+            self._formula.add(mark)
 
     def _open_math(self, end: str) -> None:
         if self._body:
-            self._math = end
-            self._formula = []
+            self._formula.begin(end)
 
     def _end_math(self) -> None:
-        if not self._math:
-            return
-        end, self._math = self._math, ""
-        formula = re.sub(r"\n\s*\n", "\n", "".join(self._formula)).strip()
-        self._formula = []
-        if not formula:
-            return
-        if end in ("$", "\\)", "math", "group"):
-            self._sinks[-1].add(f"${' '.join(formula.split())}$")
-        elif end in ("$$", "\\]") or end.rstrip("*") in PLAIN_MATH:
-            self._sinks[-1].block(f"$$\n{formula}\n$$")
-        else:
-            self._sinks[-1].block(f"\\begin{{{end}}}\n{formula}\n\\end{{{end}}}")
+        if self._formula.end:
+            self._formula.close(self._sinks[-1])
 
     def _math_command(self, name: str, written: str) -> None:
         if name == "label":
@@ -259,29 +235,29 @@ class _Converter:
             pass
         elif name == "end":
             ended = self._input.environment_name()
-            if ended == self._math:
+            if ended == self._formula.end:
                 self._end_math()
             elif ended is not None:
-                self._formula.append(f"\\end{{{ended}}}")
+                self._formula.add(f"\\end{{{ended}}}")
         elif name in TEXT_IN_MATH:
-            self._formula.append(f"\\{name}{{{self._input.argument()}}}")
+            self._formula.add(f"\\{name}{{{self._input.argument()}}}")
         else:
             if name == "begin" and (environment := self._input.environment_name()) is not None:
                 written = f"\\begin{{{environment}}}"
-            self._formula.append(written)
+            self._formula.add(written)
 
     # Commands --------------------------------------------------------------------------------------------------------
 
     def _command(self, found: re.Match[str]) -> None:
         name = found["word"]
         macros = self._macros
-        if name in macros.known and (self._body or self._math):
-            if found["star"] or (self._math and not macros.known[name].count):  # blanks stay in formulas
+        if name in macros.known and (self._body or self._formula.end):
+            if found["star"] or (self._formula.end and not macros.known[name].count):  # blanks stay in formulas
                 self._input.frames[-1].at = found.end("word")
             macros.expand(name, self._input)
         elif macros.define(name, self._input, simple=self._style) or self._conditional(name):
             pass
-        elif self._math:
+        elif self._formula.end:
             self._math_command(name, found[0])
         elif not self._body:
             self._preamble(name)
@@ -294,10 +270,10 @@ class _Converter:
                 self._body = True
         elif name == "title":
             self._read_title()
-        elif name in ("input", "include", "import", "subimport", "subfile", "usepackage", "RequirePackage"):
+        elif name in _INCLUDES or name in _STYLES:
             self._include(name)
         elif name == "ExplSyntaxOn":
-            self._skip_to("\\ExplSyntaxOff")
+            self._input.frames[-1].skip_to("\\ExplSyntaxOff")
 
     def _text_command(self, name: str, star: bool) -> None:
         handler = _HANDLERS.get(name)
@@ -308,29 +284,28 @@ class _Converter:
         elif name in SYMBOLS:
             self._add(SYMBOLS[name])
         elif name in ACCENTS:
-            self._accent(name)
-        elif name in ("input", "include", "import", "subimport", "subfile"):
+            self._add(accented(name, self._input.argument()))
+        elif name in _INCLUDES:
             self._include(name)
-        elif name in REFERENCES or CITATION.fullmatch(name):
-            while self._input.option() is not None:
-                pass
-            keys = ", ".join(key.strip() for key in self._input.argument().split(","))
-            self._add(f"[{keys}]" if keys else "")
         elif name in DROPPED:
             self._input.skip_arguments(DROPPED[name])
+        elif name in REFERENCES or CITATION.fullmatch(name):
+            self._input.skip_options()
+            keys = ", ".join(key.strip() for key in self._input.argument().split(","))
+            self._add(f"[{keys}]" if keys else "")
         elif name in LAST_ARGUMENT:
             self._input.skip_arguments(LAST_ARGUMENT[name] - 1)
-        else:
-            self._input.option(adjacent=True)
+        elif self._input.option(adjacent=True) is None:
+            self._input.frames[-1].skip(_ASSIGNED)
 
     def _conditional(self, name: str) -> bool:
         """Whether it is a condition, or a part of one; what does not hold is passed over."""
         switches = self._macros.switches
         if name in ("fi", "else") or (name.startswith("if") and name not in ("iff", "ifthenelse", "ifdef")):
             if name == "else":
-                self._skip_branch(to_else=False)
+                self._input.frames[-1].skip_branch(to_else=False)
             elif name != "fi" and not (name == "iftrue" or switches.get(name[2:], False)):
-                self._skip_branch(to_else=True)
+                self._input.frames[-1].skip_branch(to_else=True)
             return True
         for ending, value in (("true", True), ("false", False)):
             if name.endswith(ending) and name[: -len(ending)] in switches:
@@ -338,71 +313,27 @@ class _Converter:
                 return True
         return False
 
-    def _skip_branch(self, *, to_else: bool) -> None:
-        frame = self._input.frames[-1]
-        if frame.lacks("fi"):
-            return
-        level = 0
-        for found in _IF.finditer(frame.text, frame.at, frame.end):
-            if found[1] == "fi":
-                level -= 1
-            elif found[1] != "else":
-                level += 1
-            if level < 0 or (found[1] == "else" and level == 0 and to_else):
-                frame.at = found.end()
-                return
-        frame.note_missing("fi")
-
-    def _skip_to(self, end: str) -> bool:
-        """Pass over everything before and including `end`, if the text being read holds it."""
-        frame = self._input.frames[-1]
-        if frame.lacks(end):
-            return False
-        at = frame.text.find(end, frame.at, frame.end)
-        if at < 0:
-            frame.note_missing(end)
-            return False
-        frame.at = at + len(end)
-        return True
-
-    # Files -----------------------------------------------------------------------------------------------------------
-
-    def _text_of(self, name: str) -> str:
-        if name not in self._prepared:
-            self._prepared[name] = prepared(self._texts[name], self._aside)
-        return self._prepared[name]
-
     def _include(self, command: str) -> None:
-        style = command in ("usepackage", "RequirePackage")
-        while style and self._input.option() is not None:
-            pass
+        style = command in _STYLES
+        if style:
+            self._input.skip_options()
         wanted = self._input.argument().strip().strip('"')
         if command in ("import", "subimport"):
             wanted = posixpath.join(wanted, self._input.argument().strip())
         for one in wanted.split(",")[:50] if style else [wanted]:
-            name = self._found(one.strip(), style)
-            if name is None or name in self._open_files or len(self._open_files) >= _MOST_NESTED_FILES:
+            name = self._files.included(one.strip(), style=style)
+            if name is None:
                 continue
-            text = self._text_of(name)
+            text = self._files.text(name)
             self._macros.spend(len(text))
-            self._open_files.append(name)
+            self._files.opened.append(name)
             before, self._style = self._style, self._style or style
 
             def closed(before: bool = before) -> None:
-                self._open_files.pop()
+                self._files.opened.pop()
                 self._style = before
 
             self._input.push(Frame(text, closed=closed))
-
-    def _found(self, wanted: str, style: bool) -> str | None:
-        """The file of the paper that is meant, if there is one; paths that lead outside name none."""
-        folder = posixpath.dirname(self._main)
-        for base in ("", folder):
-            for ending in (".sty",) if style else ("", ".tex", ".ltx"):
-                path = posixpath.normpath(posixpath.join(base, wanted + ending))
-                if path in self._files:
-                    return self._files[path]
-        return None
 
     # Parts of a paper ------------------------------------------------------------------------------------------------
 
@@ -431,15 +362,13 @@ class _Converter:
         use("\n".join(sink.blocks))
 
     def _heading(self, level: int) -> None:
-        while self._input.option() is not None:
-            pass
+        self._input.skip_options()
         sink = self._sinks[-1]
         sink.paragraph()
         self._collect(lambda text: sink.block(f"{'#' * level} {' '.join(text.split())}") if text.strip() else None)
 
     def _read_title(self) -> None:
-        while self._input.option() is not None:
-            pass
+        self._input.skip_options()
 
         def use(text: str) -> None:
             self._title = self._title or " ".join(text.split())
@@ -452,8 +381,7 @@ class _Converter:
         self._collect(lambda text: sink.note(" ".join(text.split())) if text.strip() else None)
 
     def _caption(self) -> None:
-        while self._input.option() is not None:
-            pass
+        self._input.skip_options()
         sink = self._sinks[-1]
         self._collect(lambda text: sink.block(text) if text.strip() else None)
 
@@ -482,12 +410,6 @@ class _Converter:
     def _url(self) -> None:
         self._add(self._input.argument().replace("\\", ""))
 
-    def _glue(self) -> None:
-        frame = self._input.frames[-1]
-        found = _GLUE.match(frame.text, frame.at, frame.end)
-        if found is not None:
-            frame.at = found.end()
-
     def _end_file(self) -> None:
         self._input.frames[-1].at = self._input.frames[-1].end
 
@@ -506,7 +428,7 @@ class _Converter:
                 self._input.argument()
             self._open_math(name)
         elif plain in DROPPED_ENVIRONMENTS:
-            self._skip_to(f"\\end{{{name}}}")
+            self._input.frames[-1].skip_to(f"\\end{{{name}}}")
         elif name in LISTS:
             self._input.option()
             self._input.skip_arguments(ENVIRONMENT_ARGUMENTS.get(name, 0))
@@ -550,6 +472,10 @@ class _Converter:
             self._sinks[-1].paragraph()
 
 
+def _skipped(pattern: re.Pattern[str], converter: _Converter) -> None:
+    converter._input.frames[-1].skip(pattern)
+
+
 _HANDLERS: Mapping[str, Callable[[_Converter], None]] = {
     "begin": _Converter._begin,
     "end": _Converter._end,
@@ -565,7 +491,8 @@ _HANDLERS: Mapping[str, Callable[[_Converter], None]] = {
     "par": _Converter._paragraph,
     "endinput": _Converter._end_file,
     "bye": _Converter._end_paper,
-    **dict.fromkeys(("hskip", "vskip", "kern", "parindent", "parskip", "baselineskip"), _Converter._glue),
-    "newline": lambda converter: converter._symbol("\\"),
-    "tabularnewline": lambda converter: converter._symbol("\\"),
+    **dict.fromkeys(("hskip", "vskip", "kern", "parindent", "parskip", "baselineskip"), partial(_skipped, _GLUE)),
+    **dict.fromkeys(("hrule", "vrule"), partial(_skipped, _RULE)),
+    **dict.fromkeys(("catcode", "mathcode", "lccode", "uccode"), partial(_skipped, _CODE)),
+    **dict.fromkeys(("newline", "tabularnewline"), lambda converter: converter._symbol("\\")),
 }

@@ -9,6 +9,7 @@ from functools import lru_cache
 _BORDERS = re.compile(r"\\.|[{}\[\]]", re.DOTALL)
 _BLANK = re.compile(r"[ \t]*\n?[ \t]*")
 _ONE_TOKEN = re.compile(r"\\[a-zA-Z@]+|\\.|\x01\d+\x01|[^\s\\{}]", re.DOTALL)
+_IF = re.compile(r"\\(if(?!f\b|thenelse\b|def\b)[a-zA-Z@]*|else|fi)(?![a-zA-Z@])")
 _NAME = re.compile(r"\s{0,9}\{([^{}\\]{1,80})\}")
 
 
@@ -50,6 +51,37 @@ class Frame:
     def note_missing(self, mark: str) -> None:
         """Remember that `mark` does not follow."""
         self.missing[mark] = self.at, self.end
+
+    def skip_branch(self, *, to_else: bool) -> None:
+        r"""Go behind the end of the condition being read, or behind its `\else`."""
+        if self.lacks("fi"):
+            return
+        level = 0
+        for found in _IF.finditer(self.text, self.at, self.end):
+            if found[1] == "fi":
+                level -= 1
+            elif found[1] != "else":
+                level += 1
+            if level < 0 or (found[1] == "else" and level == 0 and to_else):
+                self.at = found.end()
+                return
+        self.note_missing("fi")
+
+    def skip_to(self, mark: str) -> None:
+        """Go behind `mark`, if it follows."""
+        if self.lacks(mark):
+            return
+        at = self.text.find(mark, self.at, self.end)
+        if at < 0:
+            self.note_missing(mark)
+        else:
+            self.at = at + len(mark)
+
+    def skip(self, pattern: re.Pattern[str]) -> None:
+        """Go behind what matches here, if something does."""
+        found = pattern.match(self.text, self.at, self.end)
+        if found is not None:
+            self.at = found.end()
 
 
 def _pairs(text: str) -> dict[int, int]:
@@ -144,13 +176,17 @@ class Input:
         frame.at = end + 1
         return content
 
-    def skip_arguments(self, count: int) -> None:
-        """Pass over options and `count` arguments, which are groups."""
+    def skip_options(self) -> None:
+        """Pass over all arguments in brackets that follow."""
         while self.option() is not None:
             pass
-        for _ in range(count):
+
+    def skip_arguments(self, count: int) -> None:
+        """Pass over options and `count` arguments, which are groups; the first of several may be a command."""
+        self.skip_options()
+        for number in range(count):
             frame = self._next_frame()
-            if frame is None or frame.text[frame.at] not in "{\\":
+            if frame is None or frame.text[frame.at] not in ("{\\" if number == 0 and count > 1 else "{"):
                 return
             self.span()
             while self.option(adjacent=True) is not None:

@@ -1,0 +1,32 @@
+"""Archives of arXiv that are here already, in place of downloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gristmill.stages.text.download.base.download import DocumentDownloader
+from gristmill.stages.text.download.base.url_generation import URLGenerator
+from gristmill.storage.files import list_files, local_path
+
+
+class LocalArchives(URLGenerator):
+    """Lists the tar files of folders.
+
+    Args:
+        paths: A file, a folder, a glob, or a list of these.
+    """
+
+    def __init__(self, paths: str | Sequence[str]) -> None:
+        self.paths = paths if isinstance(paths, str) else list(paths)
+
+    def generate_urls(self) -> list[str]:
+        """The files, by their names."""
+        return [f"file://{file.path}" for file in list_files(self.paths, extensions=[".tar"])]
+
+
+class LocalFiles(DocumentDownloader):
+    """Gives files where they are; nothing is copied or removed."""
+
+    def download(self, url: str) -> str:
+        """The path of the file."""
+        return local_path(url)
