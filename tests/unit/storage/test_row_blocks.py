@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -160,6 +161,21 @@ def test_an_arrow_file_that_breaks_in_the_middle(tmp_path: Path) -> None:
     assert 0 < sum(block.table.num_rows for block in blocks) < 100
     with pytest.raises(DamagedArchiveError, match="is damaged"):
         list(read_row_blocks(partition_of(tmp_path, "arrow"), strict=True))
+
+
+def test_arrow_files_of_polars_with_views_and_categories(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "text": "x" * 50, "kind": "u", "tags": ["p", None]},
+        {"id": "b", "text": None, "kind": "v", "tags": []},
+    ]
+    frame = pl.DataFrame(rows).with_columns(pl.col("kind").cast(pl.Categorical), who=pl.struct("id"))
+    frame.write_ipc(tmp_path / "a.arrow", compression="zstd")
+    (block,) = read_row_blocks(partition_of(tmp_path, "arrow"))
+    assert block.table.to_pylist() == [{**row, "who": {"id": row["id"]}} for row in rows]
+    assert block.table.schema.field("text").type == block.table.schema.field("kind").type == pa.large_string()
+    (tmp_path / "a.arrow").rename(tmp_path / "a.arrow.gz")
+    with pytest.raises(InputError, match="compressed as a whole"):
+        list(read_row_blocks(partition_of(tmp_path, "arrow")))
 
 
 def test_text_that_is_not_utf_8_is_quarantined_or_repaired(tmp_path: Path) -> None:

@@ -18,7 +18,16 @@ from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
 from gristmill.storage.compression import kinds_of
 from gristmill.storage.files import InputFile, Survey, survey
-from gristmill.storage.formats import EXTENSIONS, FORMATS, RECORD_FORMATS, WRITTEN_FORMATS, Format, codec_of, format_of
+from gristmill.storage.formats import (
+    EXTENSIONS,
+    FORMATS,
+    RECORD_FORMATS,
+    WRITTEN_FORMATS,
+    Format,
+    WrittenFormat,
+    codec_of,
+    format_of,
+)
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
@@ -202,7 +211,7 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
     def __init__(
         self,
         path: str,
-        filetype: Format | None = None,
+        filetype: WrittenFormat | None = None,
         *,
         compression: str | None = None,
         fields: Sequence[str] | None = None,
@@ -213,7 +222,7 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
             known = ", ".join(map(repr, WRITTEN_FORMATS))
             raise UsageError(f"filetype={filetype!r}: give one of {known}, or leave it out.", value=filetype)
         self.path = str(path)
-        self.filetype = filetype
+        self.filetype: Format | None = filetype
         self.compression = compression
         self.fields = fields
         self.mode = mode
