@@ -66,11 +66,19 @@ def test_rows_have_the_same_numbers_whatever_the_block(tmp_path: Path) -> None:
 def test_bad_lines_stand_where_they_were_however_far_ahead_they_are_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", (1 << 14,))
     lines = [f"{n},x,y\n" if n % 7 == 0 else f"{n},x\n" for n in range(20_000)]
     write(tmp_path, a_csv=("id,text\n" + "\n".join(lines)).encode())
     found = rows_by_number(read_row_blocks(partition_of(tmp_path, "csv")), "id")
     assert found == {n: str(n) if n % 7 else "corrupt_csv" for n in range(20_000)}
+
+
+def test_a_row_that_is_longer_than_a_block_is_read_in_larger_ones(tmp_path: Path) -> None:
+    lines = [f'{n},"{"long text, " * (400_000 if n == 700 else 30)}"\n' for n in range(9000)]
+    lines[3] = lines[8000] = "too,many,values\n"
+    write(tmp_path, a_csv=("id,text\n" + "".join(lines)).encode())
+    found = rows_by_number(read_row_blocks(partition_of(tmp_path, "csv")), "id")
+    assert found == {n: "corrupt_csv" if n in (3, 8000) else str(n) for n in range(9000)}
 
 
 def test_a_file_that_lacks_a_column_has_null_there(tmp_path: Path) -> None:
@@ -223,7 +231,7 @@ def test_csv_as_people_write_it(tmp_path: Path, content: bytes, rows: list[Any])
 def test_two_columns_of_one_name_and_rows_without_end_are_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", (1 << 12,))
     write(tmp_path, a_csv=b"a,a\n1,2\n", b_csv=b'a,b\n1,2\n3,"' + b"x" * 10_000)
     bad = [bad for block in read_row_blocks(partition_of(tmp_path, "csv")) for bad in block.bad]
     assert [one.cause for one in bad] == ["corrupt_csv"] * 2
