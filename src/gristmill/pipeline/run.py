@@ -446,7 +446,8 @@ def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
     there = f"{_counted(capacity.cpus, 'CPU')}, {_counted(capacity.gpus, 'GPU')}"
     lines = [f"Pipeline {pipeline.name} on {chosen.name}: {there}"]
     if prepared.sketch.source is not None:
-        lines.append(f"Input: {plural(len(partitions), 'partition')}, {format_size(size)}")
+        kind = "" if prepared.files is None else f" of {prepared.files.format}"
+        lines.append(f"Input: {plural(len(partitions), 'partition')}, {format_size(size)}{kind}")
     if prepared.files is not None and prepared.files.left_out:
         lines.append(sentence(totals(prepared.files.left_out)))
     for segment in plan.segments:

@@ -148,6 +148,8 @@ def test_the_run_says_which_format_it_reads(tmp_path: Path) -> None:
     )
     assert said.exit_code == 0, said.output
     assert "small: 2 stages, 1 partition, 26 B of CSV, executor local" in said.output
+    said = CliRunner().invoke(cli, ["plan", str(recipe), str(tmp_path / "a.csv"), str(tmp_path / "out2")])
+    assert "Input: 1 partition, 26 B of CSV" in said.output
 
 
 def test_columns_are_checked_before_anything_is_read(tmp_path: Path) -> None:
