@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,28 @@ def test_files_beside_records_are_not_read_and_nothing_is_lost_silently(tmp_path
         ("LICENSE.txt", "not read"),
         ("README.md", "not read"),
     ]
+
+
+def test_files_beside_records_are_not_even_looked_at(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.jsonl").write_text('{"id": "a", "text": "one"}\n')
+    (source / "README.md").symlink_to(tmp_path / "gone.md")
+    os.mkfifo(source / "pipe.txt")
+    report = (
+        Pipeline("job", stages=[DocumentReader(source), JsonlWriter(str(tmp_path / "out"))]).run(executor=here()).report
+    )
+    assert report.rows_read == 1
+
+
+def test_inputs_that_were_named_are_never_left_out(tmp_path: Path) -> None:
+    for name, content in {"j/a.jsonl": '{"text": "one"}\n', "c/a.csv": "text\none\n"}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(content)
+    for paths in (["j", "c"], ["j/a.jsonl", "c/a.csv"], ["j", "c/a.csv"]):
+        reader = DocumentReader([tmp_path / path for path in paths])
+        with pytest.raises(UsageError, match=r"several formats: .*--input-filetype jsonl|--input-filetype csv"):
+            Pipeline("job", stages=[reader, JsonlWriter(str(tmp_path / "out"))]).run(executor=here())
 
 
 def test_a_description_of_the_data_is_no_data(tmp_path: Path) -> None:
