@@ -27,7 +27,9 @@ def explain(pipeline: Pipeline, chosen: BaseExecutor, options: Options) -> str:
     there = f"{_counted(capacity.cpus, 'CPU')}, {_counted(capacity.gpus, 'GPU')}"
     lines = [f"Pipeline {pipeline.name} on {chosen.name}: {there}"]
     if prepared.sketch.source is not None:
-        lines.append(f"Input: {plural(len(partitions), 'partition')}{f', {format_size(size)}' if size >= 0 else ''}")
+        kind = "" if prepared.files is None else f" of {prepared.files.format}"
+        known = f", {format_size(size)}{kind}" if size >= 0 else ""
+        lines.append(f"Input: {plural(len(partitions), 'partition')}{known}")
     if prepared.files is not None and prepared.files.left_out:
         lines.append(sentence(totals(prepared.files.left_out)))
     for segment in plan.segments:

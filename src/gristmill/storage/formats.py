@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Format = Literal[
     "jsonl", "parquet", "archive", "arrow", "csv", "html", "mail", "mediawiki", "pdf", "sql", "stackexchange", "text",
@@ -16,7 +16,8 @@ Format = Literal[
 ]  # fmt: skip
 RECORD_FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 """The formats of records that lie ready: what workflows read, and what is written by default."""
-WRITTEN_FORMATS: tuple[Format, ...] = (*RECORD_FORMATS, "arrow", "csv")
+WrittenFormat = Literal["jsonl", "parquet", "arrow", "csv"]
+WRITTEN_FORMATS: tuple[WrittenFormat, ...] = get_args(WrittenFormat)
 Codec = Literal["none", "gz", "zst", "bz2", "xz"]
 
 

@@ -12,6 +12,8 @@ from gristmill.errors import InputNotFoundError
 from gristmill.storage.formats import COMPRESSED_SUFFIXES, FORMATS, HEAD_BYTES, codec_of, format_of, mismatch, recognise
 
 _LISTED = 10_000
+_MOST_ENDINGS = 6
+"""More are those of every format, which nobody wants to read."""
 
 
 def missing_error(
@@ -26,7 +28,7 @@ def missing_error(
         left_out: The files that were found and are not read, with the reason.
         fs: The fsspec filesystem; None for local paths.
     """
-    wanted = ", ".join(extensions)
+    wanted = ", ".join(extensions if len(extensions) <= _MOST_ENDINGS else (*extensions[:4], "…"))
     if left_out:
         text = f"The input {asked!r} holds no file with the extension {wanted}; {_contents(left_out, fs)}"
     elif _is_folder(path, fs):

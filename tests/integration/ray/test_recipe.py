@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gristmill.backends.local import LocalExecutor
 from gristmill.cli.main import cli
+from gristmill.pipeline import Pipeline
+from gristmill.stages.text.io import CsvWriter, JsonlReader
 from tests.contract.executor_suite import contents
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -35,6 +38,15 @@ def test_english(ray_cluster: str, source: Path, expected: dict[str, bytes], tmp
         pytest.importorskip("cosmos_xenna")
     assert _run(source, tmp_path / "out", executor) == expected
     assert sum(name.endswith(".jsonl") for name in expected) == 4
+
+
+def test_files_of_another_format(ray_cluster: str, source: Path, tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    write = Pipeline("tables", stages=[JsonlReader(str(source)), CsvWriter(str(tables), fields=["id", "text"])])
+    write.run(executor=LocalExecutor({"num_cpus": 0}))
+    here = _run(tables, tmp_path / "here", "local")
+    assert _run(tables, tmp_path / "there", "ray_data") == here
+    assert sum(name.endswith(".jsonl") for name in here) == 4
 
 
 def _run(source: Path, output: Path, executor: str) -> dict[str, bytes]:

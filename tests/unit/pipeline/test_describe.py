@@ -25,7 +25,7 @@ from gristmill.ledger.record.plan_record import compare
 from gristmill.pipeline.describe import describe_plan, describe_stage
 from gristmill.pipeline.planner import expand
 from gristmill.pipeline.user_code import describe_value
-from gristmill.recipes.registry import all_registered
+from gristmill.recipes.registry import all_registered, parameters_of
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.filters import DocumentFilter, ScoreFilter, WordCountFilter
 from gristmill.stages.text.modifiers import Modify
@@ -139,12 +139,17 @@ def test_private_parameters_of_a_filter_are_named_when_they_change() -> None:
     assert compare(old, new) == ["stage 'Cut': parameter filter_obj._cut changed from 1.0 to 2.0"]
 
 
-_DO_NOT_COUNT = {"path", "file_paths", "cache_dir", "hf_token", "limit"}
+# Which files are read, as the last two say of HuggingFaceReader, is seen by the partitions.
+_DO_NOT_COUNT = {"path", "file_paths", "cache_dir", "hf_token", "limit", "config_name", "split"}
 _NEEDED = {"GeneralCommentToCodeFilter": {"language": "text/x-python"}, "LineRemover": {"patterns": ["a"]}}
 _NEEDED |= {"SubstringFilter": {"substring": "a", "position": "any"}, "FastTextQualityFilter": {"model_path": "m"}}
 _NEEDED |= {"TokenCountFilter": {"hf_model_name": "m"}, "TokenizerFertilityFilter": {"path_to_tokenizer": "t.model"}}
 # A seed counts where there is a sample, and looking for files of a format needs files.
 _NEEDED |= {name: {"file_paths": "a", "sample": 0.5} for name in ("JsonlReader", "ParquetReader")}
+_NEEDED |= {
+    f"{name}Reader": {"file_paths": "a", "sample": 0.5} for name in ("Archive", "Arrow", "Csv", "Html", "Sql", "Text")
+}
+_NEEDED |= {"HuggingFaceReader": {"path": "a", "sample": 0.5}}
 _NEEDED |= {"DocumentReader": {"file_paths": "a", "sample": 0.5, "filetype": "jsonl"}}
 
 
@@ -169,7 +174,7 @@ def test_every_parameter_of_what_we_ship_counts() -> None:
     looked_at, unseen = 0, []
     for entry in all_registered():
         cls = entry.load()
-        parameters = inspect.signature(cls).parameters
+        parameters = parameters_of(cls)
         plain = {name: "a" for name, one in parameters.items() if one.default is inspect.Parameter.empty}
         plain = _NEEDED.get(entry.name, plain)
         before = described(cls, **plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,28 @@ def test_files_beside_records_are_not_read_and_nothing_is_lost_silently(tmp_path
     ]
 
 
+def test_files_beside_records_are_not_even_looked_at(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.jsonl").write_text('{"id": "a", "text": "one"}\n')
+    (source / "README.md").symlink_to(tmp_path / "gone.md")
+    os.mkfifo(source / "pipe.txt")
+    report = (
+        Pipeline("job", stages=[DocumentReader(source), JsonlWriter(str(tmp_path / "out"))]).run(executor=here()).report
+    )
+    assert report.rows_read == 1
+
+
+def test_inputs_that_were_named_are_never_left_out(tmp_path: Path) -> None:
+    for name, content in {"j/a.jsonl": '{"text": "one"}\n', "c/a.csv": "text\none\n"}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(content)
+    for paths in (["j", "c"], ["j/a.jsonl", "c/a.csv"], ["j", "c/a.csv"]):
+        reader = DocumentReader([tmp_path / path for path in paths])
+        with pytest.raises(UsageError, match=r"several formats: .*--input-filetype jsonl|--input-filetype csv"):
+            Pipeline("job", stages=[reader, JsonlWriter(str(tmp_path / "out"))]).run(executor=here())
+
+
 def test_a_description_of_the_data_is_no_data(tmp_path: Path) -> None:
     source = write_input(tmp_path / "in", "arrow")
     (source / "dataset_info.json").write_text(json.dumps({"features": {"text": "string"}}, indent=2))
@@ -148,6 +171,8 @@ def test_the_run_says_which_format_it_reads(tmp_path: Path) -> None:
     )
     assert said.exit_code == 0, said.output
     assert "small: 2 stages, 1 partition, 26 B of CSV, executor local" in said.output
+    said = CliRunner().invoke(cli, ["plan", str(recipe), str(tmp_path / "a.csv"), str(tmp_path / "out2")])
+    assert "Input: 1 partition, 26 B of CSV" in said.output
 
 
 def test_columns_are_checked_before_anything_is_read(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -65,11 +66,19 @@ def test_rows_have_the_same_numbers_whatever_the_block(tmp_path: Path) -> None:
 def test_bad_lines_stand_where_they_were_however_far_ahead_they_are_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", (1 << 14,))
     lines = [f"{n},x,y\n" if n % 7 == 0 else f"{n},x\n" for n in range(20_000)]
     write(tmp_path, a_csv=("id,text\n" + "\n".join(lines)).encode())
     found = rows_by_number(read_row_blocks(partition_of(tmp_path, "csv")), "id")
     assert found == {n: str(n) if n % 7 else "corrupt_csv" for n in range(20_000)}
+
+
+def test_a_row_that_is_longer_than_a_block_is_read_in_larger_ones(tmp_path: Path) -> None:
+    lines = [f'{n},"{"long text, " * (400_000 if n == 700 else 30)}"\n' for n in range(9000)]
+    lines[3] = lines[8000] = "too,many,values\n"
+    write(tmp_path, a_csv=("id,text\n" + "".join(lines)).encode())
+    found = rows_by_number(read_row_blocks(partition_of(tmp_path, "csv")), "id")
+    assert found == {n: "corrupt_csv" if n in (3, 8000) else str(n) for n in range(9000)}
 
 
 def test_a_file_that_lacks_a_column_has_null_there(tmp_path: Path) -> None:
@@ -162,6 +171,21 @@ def test_an_arrow_file_that_breaks_in_the_middle(tmp_path: Path) -> None:
         list(read_row_blocks(partition_of(tmp_path, "arrow"), strict=True))
 
 
+def test_arrow_files_of_polars_with_views_and_categories(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "text": "x" * 50, "kind": "u", "tags": ["p", None]},
+        {"id": "b", "text": None, "kind": "v", "tags": []},
+    ]
+    frame = pl.DataFrame(rows).with_columns(pl.col("kind").cast(pl.Categorical), who=pl.struct("id"))
+    frame.write_ipc(tmp_path / "a.arrow", compression="zstd")
+    (block,) = read_row_blocks(partition_of(tmp_path, "arrow"))
+    assert block.table.to_pylist() == [{**row, "who": {"id": row["id"]}} for row in rows]
+    assert block.table.schema.field("text").type == block.table.schema.field("kind").type == pa.large_string()
+    (tmp_path / "a.arrow").rename(tmp_path / "a.arrow.gz")
+    with pytest.raises(InputError, match="compressed as a whole"):
+        list(read_row_blocks(partition_of(tmp_path, "arrow")))
+
+
 def test_text_that_is_not_utf_8_is_quarantined_or_repaired(tmp_path: Path) -> None:
     write(tmp_path, a_csv=b"id,text\n1,good\n2,caf\xe9\n3,end\n", b_txt=b"na\xefve", c_txt=b"fine")
     partition = partition_of(tmp_path, "csv")
@@ -207,7 +231,7 @@ def test_csv_as_people_write_it(tmp_path: Path, content: bytes, rows: list[Any])
 def test_two_columns_of_one_name_and_rows_without_end_are_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", (1 << 12,))
     write(tmp_path, a_csv=b"a,a\n1,2\n", b_csv=b'a,b\n1,2\n3,"' + b"x" * 10_000)
     bad = [bad for block in read_row_blocks(partition_of(tmp_path, "csv")) for bad in block.bad]
     assert [one.cause for one in bad] == ["corrupt_csv"] * 2

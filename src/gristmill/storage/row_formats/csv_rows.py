@@ -19,10 +19,12 @@ from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows
 from gristmill.storage.row_formats.text_source import TextSource
 
-_BLOCK_BYTES = 16 << 20
-"""Also the longest row that can be read: one must not reach over more than a block."""
+_BLOCK_BYTES = (1 << 20, 16 << 20)
+"""How much is parsed at once. Some thirty blocks are read ahead, so they are small; but a row must not be longer than a
+block, so a file with a longer one is read again from there in larger blocks."""
 _HEAD_BYTES = 1 << 20
 _UNTOLD = re.compile(r"Row #(\d+): Expected \d+ columns, got \d+")
+_TOO_LONG = "row_too_long"
 _DELIMITERS = ",\t;|"
 
 
@@ -35,18 +37,40 @@ def read_rows(
     encoding: str | None = None,
 ) -> Rows:
     """The rows of a table; a line with another number of values than the header is one broken piece."""
-    file = _UntilDamage(TextSource(open_source(part.path, storage_options=storage_options), encoding))
+    done = 0
+    for block_bytes in _BLOCK_BYTES:
+        place = 0
+        source = TextSource(open_source(part.path, storage_options=storage_options), encoding)
+        for found in _rows(source, part.relative, delimiter, column_names, block_bytes):
+            if isinstance(found, Broken) and found.cause == _TOO_LONG:
+                break
+            count = 1 if isinstance(found, Broken) else found.num_rows
+            if place + count > done:
+                yield found if isinstance(found, Broken) else found.slice(max(0, done - place))
+                done = place + count
+            place += count
+        else:
+            return
+    told = f"a row is longer than {_BLOCK_BYTES[-1] >> 20} MiB: perhaps a quote is not closed"
+    yield Broken("corrupt_csv", told, rest=True)
+
+
+def _rows(
+    source: TextSource, name: str, delimiter: str | None, column_names: Sequence[str] | None, block_bytes: int
+) -> Rows:
+    file = _UntilDamage(source)
     with io.BufferedReader(file, _HEAD_BYTES) as stream:
         head = _first_line(stream.peek(_HEAD_BYTES))
         if head.strip():
-            delimiter = delimiter or _delimiter(part.relative, head)
+            delimiter = delimiter or _delimiter(name, head)
             names = list(column_names or next(csv.reader([head], delimiter=delimiter)))
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
                 told = f"two columns are called {twice[0]!r}; rename one, or give column_names"
                 yield Broken("corrupt_csv", told, 0, head.encode(), len(head.encode()), rest=True)
                 return
-            yield from _whole_rows(_parsed(stream, delimiter, names, given=column_names is not None), file)
+            rows = _parsed(stream, delimiter, names, block_bytes, given=column_names is not None)
+            yield from _whole_rows(rows, file)
         if file.damage is not None:
             raise file.damage
 
@@ -64,7 +88,9 @@ def _whole_rows(rows: Rows, file: _UntilDamage) -> Rows:
         yield held.slice(0, held.num_rows - 1)
 
 
-def _parsed(stream: io.BufferedReader[_UntilDamage], delimiter: str, names: list[str], *, given: bool) -> Rows:
+def _parsed(
+    stream: io.BufferedReader[_UntilDamage], delimiter: str, names: list[str], block_bytes: int, *, given: bool
+) -> Rows:
     """Rows and what is broken between them, each in its place."""
     broken: deque[tuple[int, Broken]] = deque()
 
@@ -79,7 +105,7 @@ def _parsed(stream: io.BufferedReader[_UntilDamage], delimiter: str, names: list
     try:
         for batch in pa_csv.open_csv(
             pa.PythonFile(stream, "r"),
-            pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=names if given else None),
+            pa_csv.ReadOptions(use_threads=False, block_size=block_bytes, column_names=names if given else None),
             pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
             pa_csv.ConvertOptions(
                 check_utf8=False,
@@ -106,9 +132,8 @@ def _parsed(stream: io.BufferedReader[_UntilDamage], delimiter: str, names: list
         if found := _UNTOLD.search(told):  # the library drops what it cannot decode, and with it the handler
             told = f"row {found[1]} has the wrong number of values and is not UTF-8; if the file has another encoding, "
             told += "give it: CsvReader(…, encoding='latin-1')"
-        if "straddling" in told:
-            told = f"a row is longer than {_BLOCK_BYTES >> 20} MiB: perhaps a quote is not closed"
-        broken.append((place, Broken("corrupt_csv", told, rest=True)))
+        cause = _TOO_LONG if "straddling" in told else "corrupt_csv"
+        broken.append((place, Broken(cause, told, rest=True)))
     for _, last in broken:
         yield last
 

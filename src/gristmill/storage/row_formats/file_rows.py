@@ -11,7 +11,7 @@ from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows
 
 MAX_FILE_BYTES = 256 << 20
-_PIECE = 1 << 20
+_PIECE = 1 << 16
 
 
 def read_whole(source: ByteSource, *, most: int = MAX_FILE_BYTES) -> bytes | Broken:

@@ -6,7 +6,7 @@ import codecs
 
 from gristmill.storage.compression import ByteSource
 
-_PIECE = 1 << 18
+_PIECE = 1 << 16
 _UNDECODABLE = "gristmill.undecodable"
 # A lone surrogate is not UTF-8 once it is encoded, so that its document is found to be broken, or repaired.
 codecs.register_error(_UNDECODABLE, lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gristmill.errors import UsageError
+from gristmill.errors import InputNotFoundError, UsageError
 from gristmill.stages.base import CompositeStage, ProcessingStage, Spec, own_copy
 from gristmill.stages.source_sink import Mode, SourceStage
 from gristmill.stages.text.io.reader.dumps import MailReader, StackExchangeReader
@@ -22,13 +22,23 @@ from gristmill.stages.text.io.writer.jsonl import JsonlWriter
 from gristmill.stages.text.io.writer.parquet import ParquetWriter
 from gristmill.storage.compression import kinds_of
 from gristmill.storage.files import InputFile, Survey, survey
-from gristmill.storage.formats import EXTENSIONS, FORMATS, RECORD_FORMATS, WRITTEN_FORMATS, Format, codec_of, format_of
+from gristmill.storage.formats import (
+    EXTENSIONS,
+    FORMATS,
+    RECORD_FORMATS,
+    WRITTEN_FORMATS,
+    Format,
+    WrittenFormat,
+    codec_of,
+    format_of,
+)
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
+_RECORDS = (*EXTENSIONS["jsonl"], *EXTENSIONS["parquet"])
 _MOST_DESCRIPTIONS = 20
 _DESCRIPTIONS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 """What `datasets` puts beside its Arrow files."""
@@ -114,11 +124,16 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
     def decompose(self) -> Stages:
         kind, found = self.filetype, None
         if kind is None:
-            found = survey(self.file_paths, storage_options=self.storage_options)
+            try:
+                found = survey(self.file_paths, extensions=_RECORDS, storage_options=self.storage_options)
+            except InputNotFoundError:
+                found = survey(self.file_paths, storage_options=self.storage_options)
             formats = found.formats()
             kind = "parquet" if "parquet" in formats else "jsonl"
             if formats.keys() - {None, "jsonl", "parquet"}:
                 kind = self._format_of(formats)
+            elif kind == "jsonl" and found.left_out:
+                found, kind = self._without_descriptions(found)
             if len(formats) > 1:
                 found = found.only(kind)  # where the rest is records too, the source refuses it with both choices
         if kind in ROW_READERS:
@@ -144,21 +159,13 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
         return [source, reader]
 
     def _format_of(self, formats: Mapping[Format | None, Sequence[InputFile]]) -> Format:
-        """The format to read: what is surely data, and not a file that lies beside it."""
+        """The format to read: what is surely data, and not a file that lies beside it.
+
+        Raises:
+            UsageError: Files of several formats were asked for, or could be meant.
+        """
         named = [kind for kind in formats if kind is not None]
-        data = [kind for kind in named if not FORMATS[kind].companion]
-        if "jsonl" in data and len(data) > 1:
-            files = [file for file in formats["jsonl"] if file.path.rpartition("/")[2] not in _DESCRIPTIONS]
-            if all(file.path.endswith(".json") for file in files):
-                # A description of the data is JSON as well.
-                described = [file.path for file in files[:_MOST_DESCRIPTIONS]]
-                kinds = kinds_of(described, storage_options=self.storage_options)
-                if not {"jsonl", "json_array"}.intersection(kinds.values()):
-                    data.remove("jsonl")
-        for ready in ("parquet", "jsonl"):
-            if ready in data:
-                return "parquet" if ready == "parquet" else "jsonl"
-        data = data or named
+        data = [kind for kind in named if not FORMATS[kind].companion] or named
         if len(data) > 1:
             places = " and ".join(f"{FORMATS[kind].label} ({formats[kind][0].relative})" for kind in data)
             choices = " or ".join(f"--input-filetype {kind} (filetype={kind!r})" for kind in data)
@@ -168,6 +175,21 @@ class DocumentReader(CompositeStage[EmptyTask, DocumentBatch]):
                 paths=self.file_paths,
             )
         return data[0]
+
+    def _without_descriptions(self, found: Survey) -> tuple[Survey, Format]:
+        """What to read where JSON may only describe data of another format that lies beside it."""
+        beside = {format_of(item.relative) for item in found.left_out if item.reason == "extension"}
+        tables = [kind for kind in FORMATS if kind in beside and not FORMATS[kind].companion]
+        if not tables or not all(file.path.endswith(".json") for file in found.files):
+            return found, "jsonl"
+        files = [file.path for file in found.files if file.path.rpartition("/")[2] not in _DESCRIPTIONS]
+        kinds = kinds_of(files[:_MOST_DESCRIPTIONS], storage_options=self.storage_options)
+        if {"jsonl", "json_array"}.intersection(kinds.values()):
+            return found, "jsonl"
+        found = survey(self.file_paths, storage_options=self.storage_options)
+        formats = found.formats()
+        kind = self._format_of({kind: files for kind, files in formats.items() if kind != "jsonl"})
+        return found.only(kind), kind
 
     def _read_rows(self, kind: Format, found: Survey | None) -> Stages:
         reader = ROW_READERS[kind](
@@ -211,7 +233,7 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
     def __init__(
         self,
         path: str,
-        filetype: Format | None = None,
+        filetype: WrittenFormat | None = None,
         *,
         compression: str | None = None,
         fields: Sequence[str] | None = None,
@@ -222,7 +244,7 @@ class DocumentWriter(CompositeStage[DocumentBatch, FileGroupTask]):
             known = ", ".join(map(repr, WRITTEN_FORMATS))
             raise UsageError(f"filetype={filetype!r}: give one of {known}, or leave it out.", value=filetype)
         self.path = str(path)
-        self.filetype = filetype
+        self.filetype: Format | None = filetype
         self.compression = compression
         self.fields = fields
         self.mode = mode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -114,7 +113,8 @@ def url_generator(
 def _parts(
     algorithm: Any, algorithm_kwargs: Mapping[str, Any] | None, stop_lists: Mapping[str, frozenset[str]] | None
 ) -> tuple[DocumentIterator, DocumentExtractor]:
-    here = __name__.rpartition(".")[0]  # by name, because they need libraries that a list of URLs does not
-    reading, extraction = importlib.import_module(f"{here}.warc_iterator"), importlib.import_module(f"{here}.extract")
-    extractor = extraction.CommonCrawlHTMLExtractor(algorithm, algorithm_kwargs, stop_lists)
-    return reading.CommonCrawlWarcIterator(), extractor
+    # Here, because they need libraries that a list of URLs does not.
+    from gristmill.stages.text.download.common_crawl.extract import CommonCrawlHTMLExtractor
+    from gristmill.stages.text.download.common_crawl.warc_iterator import CommonCrawlWarcIterator
+
+    return CommonCrawlWarcIterator(), CommonCrawlHTMLExtractor(algorithm, algorithm_kwargs, stop_lists)
