@@ -22,12 +22,12 @@ CAREFUL_BONUS = 0.1
 _WORD = re.compile(r"\w+")
 
 
-def extract(tree: Any, careful: Callable[[], str], *, is_markdown: bool, model: BlockModel | None = None) -> str:
+def extract(tree: Any, careful: Callable[[], str] | None, *, is_markdown: bool, model: BlockModel | None = None) -> str:
     """The main text of a parsed page.
 
     Args:
         tree: The page, parsed by Resiliparse.
-        careful: Gives the text of the third opinion.
+        careful: Gives the text of the third opinion; None where there shall be none.
         is_markdown: Whether to give Markdown.
         model: Another block model than the shipped one.
     """
@@ -37,7 +37,7 @@ def extract(tree: Any, careful: Callable[[], str], *, is_markdown: bool, model: 
     learned = render(_learned(tree, main, inside, model or shipped_model()))
     words = [_words(ruled), _words(learned)]
     agreement = resemblance(*words)
-    if agreement >= ENOUGH_AGREEMENT:
+    if agreement >= ENOUGH_AGREEMENT or careful is None:
         return learned
     third = careful()
     words.append(_words(third))
@@ -48,6 +48,11 @@ def extract(tree: Any, careful: Callable[[], str], *, is_markdown: bool, model: 
         ruled: agreement + with_ruled,
     }
     return max(scores, key=lambda text: (scores[text], text == third))
+
+
+def learned_text(tree: Any, model: BlockModel) -> str:
+    """The text that the block model finds by itself."""
+    return plain_text(_learned(tree, main_of(tree, links=True), inside_of(tree, links=True), model))
 
 
 def resemblance(one: Counter[str], other: Counter[str]) -> float:
