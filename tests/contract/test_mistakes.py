@@ -38,7 +38,7 @@ class Mistake:
     without: Sequence[str] = ()
 
 
-SHIPPED = "code, demo, english, non_english, web, web_dedup"
+SHIPPED = "code, demo, english, non_english, web, web_crawl, web_dedup"
 
 COMMAND_LINE = [
     Mistake(
