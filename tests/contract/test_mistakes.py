@@ -38,7 +38,7 @@ class Mistake:
     without: Sequence[str] = ()
 
 
-SHIPPED = "code, demo, english, non_english, web, web_dedup"
+SHIPPED = "code, demo, english, non_english, web, web_crawl, web_dedup"
 
 COMMAND_LINE = [
     Mistake(
@@ -183,7 +183,8 @@ INPUT = [
     Mistake(
         "a store that needs a package",
         "gristmill run mine.yaml gs://bucket/crawl out",
-        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: pip install 'gristmill[gcs]'.",
+        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: "
+        "pip install 'gristmill[gcs]'.",
         without=["gcsfs"],
     ),
     Mistake(

@@ -151,10 +151,12 @@ def shipped_recipes() -> dict[str, ShippedRecipe]:
 def find_recipe(name_or_path: str) -> FilePath:
     """The file that `name_or_path` means: a path if it looks like one or exists, else a shipped recipe.
 
+    In the names of these, `-` is the same as `_`.
+
     Raises:
         RecipeError: There is neither such a file nor such a name.
     """
-    path, shipped = FilePath(name_or_path), _SHIPPED / f"{name_or_path}.yaml"
+    path, shipped = FilePath(name_or_path), _SHIPPED / f"{name_or_path.replace('-', '_')}.yaml"
     if path.is_file():
         return path
     if shipped.parent == _SHIPPED and shipped.is_file():

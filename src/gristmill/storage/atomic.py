@@ -26,7 +26,7 @@ import xxhash
 
 from gristmill.errors import OutputError, UsageError
 from gristmill.figures import format_size
-from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path, store_errors
+from gristmill.storage.files import StorageOptions, filesystem, is_local, local_path, store_error, store_errors
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -204,7 +204,12 @@ class AtomicFile:
         fs, inner = filesystem(self.path, self._storage_options)
         with contextlib.suppress(OSError, NotImplementedError):  # many stores have no folders
             fs.makedirs(inner.rpartition("/")[0], exist_ok=True)
-        fs.put_file(self._temporary, inner)
+        try:
+            fs.put_file(self._temporary, inner)
+        except OSError:
+            raise
+        except Exception as error:  # libraries of stores have classes of their own
+            raise store_error(self.path, error) from error
         os.unlink(self._temporary)
 
     def __enter__(self) -> Self:

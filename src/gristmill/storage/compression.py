@@ -101,8 +101,9 @@ def open_raw(path: str, *, storage_options: StorageOptions = None) -> Any:
             if not stat.S_ISREG(os.stat(place := local_path(path)).st_mode):  # opening a pipe would wait for a writer
                 raise InputError(f"The input {path!r} is not a regular file (a pipe, socket or device).", path=path)
             return open(place, "rb", buffering=0)
-        fs, inner = filesystem(path, storage_options)
-        return fs.open(inner, "rb")
+        from gristmill.storage.remote_files import StoreFile
+
+        return StoreFile(path, storage_options)
     except FileNotFoundError as error:
         raise InputNotFoundError(
             f"The input {path!r} was there when the run was planned and is gone now. Restore it or plan again.",

@@ -197,11 +197,16 @@ def store_errors(url: str) -> Iterator[None]:
     except (GristmillError, ImportError, FileNotFoundError, PermissionError, ValueError):
         raise
     except Exception as error:  # libraries of stores have classes of their own
-        raise StoreError(
-            f"The store of {url!r} cannot be accessed: {type(error).__name__}: {error}. Check the address, the network "
-            "and the credentials in storage_options.",
-            path=url,
-        ) from error
+        raise store_error(url, error) from error
+
+
+def store_error(url: str, error: Exception) -> StoreError:
+    """What to say when a store's library has failed."""
+    return StoreError(
+        f"The store of {url!r} cannot be accessed: {type(error).__name__}: {error}. Check the address, the network "
+        "and the credentials in storage_options.",
+        path=url,
+    )
 
 
 def normalize_extensions(extensions: str | Iterable[str]) -> tuple[str, ...]:

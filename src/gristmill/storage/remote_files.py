@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 from gristmill.errors import InputPermissionError, UsageError
 from gristmill.storage.files import (
@@ -23,6 +23,36 @@ from gristmill.storage.missing_input import missing_error
 
 _STAMP_KEYS = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "crc32c", "content_md5", "generation")
 _TIME_KEYS = ("LastModified", "last_modified", "updated", "mtime", "created")
+
+
+class StoreFile:
+    """A file of a store, open for reading; what its library raises when the store fails names the file."""
+
+    def __init__(self, url: str, storage_options: StorageOptions = None) -> None:
+        self._url = url
+        with store_errors(url):
+            fs, inner = filesystem(url, storage_options)
+            self._file = fs.open(inner, "rb")
+
+    def read(self, count: int = -1) -> bytes:
+        """The next bytes, all that are left when negative."""
+        with store_errors(self._url):
+            found: bytes = self._file.read(count)
+            return found
+
+    def readinto(self, target: Any) -> int:
+        """Fill `target` with the next bytes, and return how many they are."""
+        with store_errors(self._url):
+            return int(self._file.readinto(target))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 def remote_matches(url: str, allowed: tuple[str, ...], storage_options: StorageOptions) -> list[Found]:

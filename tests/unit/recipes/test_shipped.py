@@ -16,6 +16,7 @@ NEEDED = {
     "non_english": {"input_path", "output_path"},
     "code": {"input_path", "output_path", "path_to_tokenizer"},
     "web": {"input_path", "output_path"},
+    "web_crawl": {"input_path", "output_path"},
     "web_dedup": {"input_path", "output_path"},
 }
 
@@ -78,7 +79,9 @@ def test_a_path_never_means_a_shipped_recipe(path: str) -> None:
 
 
 def test_unknown() -> None:
-    with pytest.raises(RecipeError, match=r"code, demo, english, non_english, web, web_dedup\. Did you mean 'english'"):
+    with pytest.raises(
+        RecipeError, match=r"code, demo, english, non_english, web, web_crawl, web_dedup\. Did you mean 'english'"
+    ):
         find_recipe("englisch")
 
 
@@ -92,3 +95,7 @@ def test_the_public_name_stays_a_function() -> None:
 
     assert "english" in gristmill.recipes.shipped_recipes()
     assert "english" in gristmill.recipes.shipped_recipes()
+
+
+def test_hyphens_in_names_are_underscores() -> None:
+    assert find_recipe("web-crawl") == find_recipe("web_crawl")

@@ -25,7 +25,15 @@ from gristmill.storage.atomic import (
     temporary_path,
     write_bytes_atomic,
 )
-from gristmill.storage.files import RECORD_SUFFIX, StorageOptions, filesystem, is_local, local_path, store_errors
+from gristmill.storage.files import (
+    RECORD_SUFFIX,
+    StorageOptions,
+    filesystem,
+    is_local,
+    local_path,
+    store_error,
+    store_errors,
+)
 
 RECORD_FOLDER = "_gristmill"
 """Stands for the record in the names that a manifest has, wherever it lies; version 0.1 kept it in the output."""
@@ -343,6 +351,10 @@ class RunFolder:
             ) from error
         except OSError as error:
             raise output_error(target, error) from error
+        except Exception as error:  # libraries of stores have classes of their own
+            if fs is None:
+                raise
+            raise store_error(target, error) from error
 
     def walk(self, folder: str | None = None) -> dict[str, int]:
         """All files below `folder` by their path relative to it, with their sizes.

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -57,7 +57,7 @@ def read_rows(
 
 def _rows(
     source: TextSource, name: str, delimiter: str | None, column_names: Sequence[str] | None, block_bytes: int
-) -> Rows:
+) -> Iterator[pa.Table | Broken]:
     file = _UntilDamage(source)
     with io.BufferedReader(file, _HEAD_BYTES) as stream:
         head = _first_line(stream.peek(_HEAD_BYTES))
