@@ -76,6 +76,20 @@ def test_text_members_are_documents(tmp_path: Path, name: str) -> None:
     assert [(row["id"], row["html"]) for row in rows] == [(f"{name}/docs/index.html", b"<p>page")]
 
 
+def test_names_as_tar_writes_them_and_hidden_ones(tmp_path: Path) -> None:
+    members = {
+        "./a.txt": b"one",
+        "./sub//b.txt": b"two",
+        "./.hidden/c.txt": b"no",
+        "_d.txt": b"no",
+        "__MACOSX/._a.txt": b"",
+    }
+    (tmp_path / "a.tar").write_bytes(tar_of(members))
+    rows, bad = read(tmp_path / "a.tar")
+    assert [(row["id"], row["text"]) for row in rows] == [("a.tar/a.txt", "one"), ("a.tar/sub/b.txt", "two")]
+    assert bad == []
+
+
 def test_the_first_member_that_is_data_decides_and_units_are_those_of_text(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(tar_of({"README.md": b"about", "p.html": b"<p>", "x.txt": b"no"}))
     assert [row["html"] for row in read(tmp_path / "a.tar")[0]] == [b"<p>"]

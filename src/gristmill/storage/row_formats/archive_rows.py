@@ -49,7 +49,7 @@ def read_rows(
             if isinstance(member, Broken):
                 yield member
                 continue
-            name, source = member
+            name, source = posixpath.normpath(member[0]), member[1]  # `tar -c .` has ./ before every name
             kind = format_of(name)
             if content is None and kind in ("text", "html") and not _BESIDE.match(posixpath.basename(name)):
                 content = kind
