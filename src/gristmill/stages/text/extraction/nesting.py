@@ -14,20 +14,13 @@ _NEVER_OPEN = frozenset((
 """Elements without content, and those that the next one of their kind ends."""
 
 
-def is_nested_deeper(page: str, limit: int, *, raw: bytes | None = None) -> bool:
+def is_nested_deeper(page: str, limit: int) -> bool:
     """Whether more than `limit` elements are open at once, at some point of the page.
-
-    Args:
-        page: The page.
-        limit: How many may be open.
-        raw: The page as bytes, where they are at hand: in them it is quicker to look.
 
     Example:
         >>> is_nested_deeper("<b>" * 5, 4), is_nested_deeper("<b></b>" * 5, 4)
         (True, False)
     """
-    if _greatest_balance(page.encode("utf-8", "ignore") if raw is None else raw) <= limit:
-        return False
     open_now: dict[str, int] = {}
     depth = 0
     for closes, name, rest in _ELEMENT.findall(page):
@@ -47,11 +40,15 @@ def is_nested_deeper(page: str, limit: int, *, raw: bytes | None = None) -> bool
     return False
 
 
-def _greatest_balance(page: bytes) -> int:
-    """No fewer than are open at once: of each piece, all that it opens besides what earlier ones left open."""
-    balance = greatest = 0
+def tag_counts(page: bytes) -> tuple[int, int]:
+    """How many tags a page has, and how many elements are open at once at most; the latter may be too many.
+
+    Of each piece of the page, all that it opens counts, besides what earlier ones left open.
+    """
+    total = balance = greatest = 0
     for start in range(0, len(page), _PIECE):
         tags, closing = page.count(b"<", start, start + _PIECE), page.count(b"</", start, start + _PIECE + 1)
+        total += tags
         greatest = max(greatest, balance + tags - closing)
         balance = max(0, balance + tags - 2 * closing)
-    return greatest
+    return total, greatest

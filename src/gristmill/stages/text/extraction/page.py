@@ -12,7 +12,7 @@ from gristmill.stages.text.extraction.facts import facts_of
 from gristmill.stages.text.extraction.formulas import may_have_formulas, with_readable_formulas
 from gristmill.stages.text.extraction.language import NAMES, language_code
 from gristmill.stages.text.extraction.markup import with_cells_apart
-from gristmill.stages.text.extraction.nesting import is_nested_deeper
+from gristmill.stages.text.extraction.nesting import is_nested_deeper, tag_counts
 
 MAX_ELEMENTS = 100_000
 """Parsers need a time that grows with the square of what lies side by side; real pages have far fewer."""
@@ -55,13 +55,13 @@ class Page:
         if b"\x00" in raw:
             html = html.replace("\x00", "")
             raw = html.encode("utf-8", "ignore")
-        elements = raw.count(b"<")
+        elements, open_at_once = tag_counts(raw)
         if elements > MAX_ELEMENTS:
             raise PageProblemError("too_many_elements", f"the page has {elements:,} tags; {MAX_ELEMENTS:,} are read")
-        if is_nested_deeper(html, max_depth, raw=raw):
+        if open_at_once > max_depth and is_nested_deeper(html, max_depth):
             raise PageProblemError("nested_too_deeply", f"more than {max_depth:,} elements of the page are nested")
         self._has_formulas = may_have_formulas(raw)
-        self._has_cells = b"</td>" in raw or b"</th>" in raw or b"</TD>" in raw
+        self._has_cells = b"</td>" in raw or b"</TD>" in raw
         self.html = with_readable_formulas(html) if self._has_formulas else html
         self.url = url
         self._fix_encoding = fix_encoding
