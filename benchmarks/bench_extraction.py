@@ -62,7 +62,7 @@ def library(name: str, html: str) -> str:
 
 def ours(name: str, html: bytes) -> str:
     """The text that a method of ours gives, from the bytes of a page."""
-    return Page(html, None, None, max_depth=1000, fix_encoding=False).text(name, "text")
+    return Page(html, None, None, max_depth=2000, fix_encoding=False).text(name, "text")
 
 
 def main() -> None:
@@ -129,7 +129,7 @@ def cross_validated(marked: Sequence[MarkedPage], careful: dict[str, str]) -> di
             model = BlockModel(weights)
             for place in np.flatnonzero(folds == fold):
                 page = marked[place]
-                tree = Page(page.html, None, None, max_depth=1000, fix_encoding=False).tree
+                tree = Page(page.html, None, None, max_depth=2000, fix_encoding=False).tree
                 told = auto.extract(tree, lambda: careful[page.url], is_markdown=False, model=model)  # noqa: B023
                 scores[0, division, place] = word_f1(told, page.text)
                 scores[1, division, place] = word_f1(auto.learned_text(tree, model), page.text)

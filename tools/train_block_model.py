@@ -40,7 +40,7 @@ class LabelledBlocks(NamedTuple):
 
 def labelled_blocks(html: bytes, text: str) -> LabelledBlocks:
     """The blocks of a page whose text people marked."""
-    page = Page(html, None, None, max_depth=1000, fix_encoding=False)
+    page = Page(html, None, None, max_depth=2000, fix_encoding=False)
     blocks, figures = page_figures(main_of(page.tree, links=True), inside_of(page.tree, links=True))
     words = _WORD.findall(text.lower())
     runs = {tuple(words[start : start + 4]) for start in range(len(words) - 3)}

@@ -33,8 +33,8 @@ def decode_page(content: bytes, declared: str | None = None) -> str:
         declared: The charset that the server declared, or its whole `Content-Type`.
 
     Example:
-        >>> decode_page("<p>Käse</p>".encode("latin-1"), "text/html; charset=utf-8")
-        '<p>Käse</p>'
+        >>> decode_page("<p>Käse für Bären</p>".encode("latin-1"), "text/html; charset=utf-8")
+        '<p>Käse für Bären</p>'
     """
     for mark, encoding in _BOMS:
         if content.startswith(mark):

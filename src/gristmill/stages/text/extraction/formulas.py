@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_SIGNS = ("<math", "math/tex", "mwe-math", 'class="tex"', 'class="latex"')
+_SIGNS = {b"math": (b"<math", b"math/tex", b"mwe-math"), b'tex"': (b'class="tex"', b'class="latex"')}
+"""What a page with formulas has in it, by what they have in common: most pages are scanned only for that."""
 _SELECTOR = "math, script[type^='math/tex'], .katex-html, .MathJax_Preview, .MathJax, .mwe-math-fallback-image-inline, "
 _SELECTOR += ".mwe-math-fallback-image-display, img.tex, img.latex"
 _MAX_DEPTH = 60
@@ -14,16 +15,19 @@ _WORDS = {"mfrac": "\\frac{%s}{%s}", "msup": "%s^{%s}", "msub": "%s_{%s}", "msub
 _WORDS |= {"munder": "%s_{%s}", "mover": "%s^{%s}", "munderover": "%s_{%s}^{%s}"}
 
 
+def may_have_formulas(raw: bytes) -> bool:
+    """Whether the bytes of a page show a sign of formulas."""
+    return any(common in raw and any(sign in raw for sign in signs) for common, signs in _SIGNS.items())
+
+
 def with_readable_formulas(page: str) -> str:
-    r"""The page with its formulas as text; the page itself where there are none.
+    r"""The page with its formulas as text.
 
     Example:
         >>> page = "<p><math><mfrac><mi>a</mi><mn>2</mn></mfrac></math></p>"
         >>> "$\\frac{a}{2}$" in with_readable_formulas(page)
         True
     """
-    if not any(sign in page for sign in _SIGNS):
-        return page
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse(page)

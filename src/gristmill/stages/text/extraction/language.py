@@ -23,7 +23,7 @@ NAMES = {
     "ur": "Urdu", "uz": "Uzbek", "vi": "Vietnamese", "vo": "Volapuk", "yi": "Yiddish", "zh": "Chinese",
 }  # fmt: skip
 
-_SHORTEST, _LONGEST = 20, 20_000
+_SHORTEST, _SHORT, _LONGEST = 20, 200, 20_000
 _LIKELY, _NEARLY, _FAR = 8, 1.12, 1 << 30
 
 
@@ -32,17 +32,18 @@ def language_code(text: str, declared: str | None = None) -> str | None:
 
     Args:
         text: The text.
-        declared: What the page says. It is believed where the text fits it nearly as well as the likeliest language.
+        declared: What the page says. It is believed where the text is short, or fits it nearly
+            as well as the likeliest language.
 
     Example:
-        >>> language_code("Die Würde des Menschen ist unantastbar. Sie zu achten und zu schützen ist Verpflichtung.")
+        >>> language_code("Alle Menschen sind frei und gleich an Würde und Rechten geboren. " * 3)
         'de'
     """
     from resiliparse.parse.lang import detect_fast
 
     text = text[:_LONGEST].strip()
     said = (declared or "").strip().lower().replace("_", "-").partition("-")[0]
-    if len(text) < _SHORTEST:
+    if len(text) < _SHORTEST or (len(text) < _SHORT and said in NAMES):
         return said if said in NAMES else None
     ranks: dict[str, int] = {code: rank for code, rank in detect_fast(text, n_results=_LIKELY) if code in NAMES}
     if not ranks:

@@ -21,7 +21,7 @@ def with_cells_apart(page: str) -> str:
     """The page with a mark between the cells of its tables, which would otherwise run into each other."""
     if CELL in page:
         page = page.replace(CELL, " ")
-    return _BETWEEN_CELLS.sub(CELL + r"\g<0>", page) if "</td>" in page or "</th>" in page or "</TD>" in page else page
+    return _BETWEEN_CELLS.sub(CELL + r"\g<0>", page)
 
 
 def blocks_of(markup: str) -> list[str]:

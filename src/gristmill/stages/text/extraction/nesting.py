@@ -21,8 +21,6 @@ def is_nested_deeper(page: str, limit: int) -> bool:
         >>> is_nested_deeper("<b>" * 5, 4), is_nested_deeper("<b></b>" * 5, 4)
         (True, False)
     """
-    if _greatest_balance(page) <= limit:
-        return False
     open_now: dict[str, int] = {}
     depth = 0
     for closes, name, rest in _ELEMENT.findall(page):
@@ -42,11 +40,15 @@ def is_nested_deeper(page: str, limit: int) -> bool:
     return False
 
 
-def _greatest_balance(page: str) -> int:
-    """No fewer than are open at once: of each piece, all that it opens besides what earlier ones left open."""
-    balance = greatest = 0
+def tag_counts(page: bytes) -> tuple[int, int]:
+    """How many tags a page has, and how many elements are open at once at most; the latter may be too many.
+
+    Of each piece of the page, all that it opens counts, besides what earlier ones left open.
+    """
+    total = balance = greatest = 0
     for start in range(0, len(page), _PIECE):
-        tags, closing = page.count("<", start, start + _PIECE), page.count("</", start, start + _PIECE + 1)
+        tags, closing = page.count(b"<", start, start + _PIECE), page.count(b"</", start, start + _PIECE + 1)
+        total += tags
         greatest = max(greatest, balance + tags - closing)
         balance = max(0, balance + tags - 2 * closing)
-    return greatest
+    return total, greatest

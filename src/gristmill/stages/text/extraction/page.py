@@ -9,10 +9,10 @@ from typing import Any
 from gristmill.stages.text.extraction import auto, fast
 from gristmill.stages.text.extraction.charset import decode_page
 from gristmill.stages.text.extraction.facts import facts_of
-from gristmill.stages.text.extraction.formulas import with_readable_formulas
+from gristmill.stages.text.extraction.formulas import may_have_formulas, with_readable_formulas
 from gristmill.stages.text.extraction.language import NAMES, language_code
 from gristmill.stages.text.extraction.markup import with_cells_apart
-from gristmill.stages.text.extraction.nesting import is_nested_deeper
+from gristmill.stages.text.extraction.nesting import is_nested_deeper, tag_counts
 
 MAX_ELEMENTS = 100_000
 """Parsers need a time that grows with the square of what lies side by side; real pages have far fewer."""
@@ -51,15 +51,18 @@ class Page:
         self, content: bytes | str, charset: str | None, url: str | None, *, max_depth: int, fix_encoding: bool
     ) -> None:
         html = content if isinstance(content, str) else decode_page(content, charset)
-        if "\x00" in html:
+        raw = content if isinstance(content, bytes) else html.encode("utf-8", "ignore")
+        if b"\x00" in raw:
             html = html.replace("\x00", "")
-        elements = html.count("<")
+            raw = html.encode("utf-8", "ignore")
+        elements, open_at_once = tag_counts(raw)
         if elements > MAX_ELEMENTS:
             raise PageProblemError("too_many_elements", f"the page has {elements:,} tags; {MAX_ELEMENTS:,} are read")
-        if is_nested_deeper(html, max_depth):
+        if open_at_once > max_depth and is_nested_deeper(html, max_depth):
             raise PageProblemError("nested_too_deeply", f"more than {max_depth:,} elements of the page are nested")
-        self.html = with_readable_formulas(html)
-        self._has_formulas = self.html is not html
+        self._has_formulas = may_have_formulas(raw)
+        self._has_cells = b"</td>" in raw or b"</TD>" in raw
+        self.html = with_readable_formulas(html) if self._has_formulas else html
         self.url = url
         self._fix_encoding = fix_encoding
 
@@ -68,7 +71,7 @@ class Page:
         """The page as parsed by Resiliparse, with a mark between the cells of tables."""
         from resiliparse.parse.html import HTMLTree
 
-        return HTMLTree.parse(with_cells_apart(self.html))
+        return HTMLTree.parse(with_cells_apart(self.html) if self._has_cells else self.html)
 
     def text(self, method: str, output_format: str) -> str:
         """The main text; empty if there is none."""

@@ -73,7 +73,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         keep_html: bool = False,
         fix_encoding: bool = False,
         max_page_bytes: int = 10_000_000,
-        max_depth: int = 1000,
+        max_depth: int = 2000,
         time_limit_s: float | None = None,
     ) -> None:
         for given, known, what in (

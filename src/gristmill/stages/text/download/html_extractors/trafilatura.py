@@ -23,7 +23,9 @@ class TrafilaturaExtractor(HTMLExtractorAlgorithm):
         **extract_kwargs: Passed to `trafilatura.extract`; with `deduplicate=True` the last two parameters count.
 
     Example:
-        >>> page = "<main><p>This is the text of a page, which says something.</p></main>"
+        >>> page = (
+        ...     "<html><body><article><p>This is the text of a page, which says something.</p></article></body></html>"
+        ... )
         >>> TrafilaturaExtractor().extract_text(page, frozenset({"this", "is", "the", "of", "a"}), "ENGLISH")
         ['This is the text of a page, which says something.']
     """
