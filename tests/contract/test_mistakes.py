@@ -184,7 +184,8 @@ INPUT = [
     Mistake(
         "a store that needs a package",
         "gristmill run mine.yaml gs://bucket/crawl out",
-        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: pip install 'gristmill[gcs]'.",
+        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: pip install "
+        "'gristmill[gcs]'.",
         without=["gcsfs"],
     ),
     Mistake(
