@@ -337,8 +337,9 @@ def _salvage(decoder: Any, piece: bytes) -> tuple[bytes, int]:
 
 
 class _ZstdFrame:
-    def __init__(self) -> None:
-        self._decoder = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
+    def __init__(self, dictionary: bytes = b"") -> None:
+        words = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        self._decoder = zstandard.ZstdDecompressor(dict_data=words, max_window_size=2**31).decompressobj()
         self.finished = False
         self.wants_input = True
         self.rest = b""
@@ -384,9 +385,9 @@ _MEMBERS: dict[str, Callable[[], _Member]] = {
 }  # fmt: skip
 
 
-def new_member(codec: Codec) -> _Member:
+def new_member(codec: Codec, dictionary: bytes = b"") -> _Member:
     """A decoder of one gzip member, zstd frame, bzip2 or xz stream, for whoever goes through a file by these."""
-    return _MEMBERS[codec]()
+    return _ZstdFrame(dictionary) if codec == "zst" else _MEMBERS[codec]()
 
 
 # Writing ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import struct
 import zlib
 
 import brotli
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 
+from gristmill.errors import MissingExtraError
 from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Skipped, reading_of, rows_of
 from tests.unit.storage.warc_files import PAGE, record, response, stored
@@ -185,3 +187,23 @@ def test_pages_that_others_stored_in_chunks_and_compressed(shared_data):
         assert broken == []
         assert len(rows) == 1
         assert len(rows[0]["html"] or b"") > size
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_zstd_frames_with_a_dictionary(tmp_path, compressed):
+    records = [record(number, response(b"<html>page %d " % number * 30)) for number in range(200)]
+    words = zstandard.train_dictionary(2048, records)
+    frames = [zstandard.ZstdCompressor(dict_data=words, write_checksum=True).compress(one) for one in records[:30]]
+    frames[10] = frames[10][:40] + b"\0\0\0\0" + frames[10][44:]
+    content = zstandard.compress(words.as_bytes()) if compressed else words.as_bytes()
+    path = tmp_path / "a.warc.zst"
+    path.write_bytes(struct.pack("<II", 0x184D2A5D, len(content)) + content + b"".join(frames))
+    rows, [broken], _ = read(path)
+    assert len(rows) == 29
+    assert broken.offset == rows[9]["offset"] + rows[9]["length"]
+
+
+def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("gristmill.errors._is_installed", lambda package: False)
+    with pytest.raises(MissingExtraError, match=r"Reading WARC files needs .*gristmill\[web\]"):
+        read(written(tmp_path, response()))

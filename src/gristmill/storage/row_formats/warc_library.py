@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from gristmill.errors import optional_module
+from gristmill.storage.compression import new_member
 from gristmill.storage.formats import Codec
 from gristmill.storage.row_formats import Broken
 from gristmill.storage.row_formats.warc_records import CarefulReader, Record
 
 _BUFFER_BYTES = 1 << 17
+DICTIONARY_MAGIC = b"\x5d\x2a\x4d\x18"
+_MAX_DICTIONARY_BYTES = 16 << 20
 _SURE = 8
 """After so many sound records in a row, a file is taken to be in order again."""
 
@@ -31,18 +34,26 @@ class LibraryReader:
         start: Where a record begins.
         max_block_bytes: A larger block is not held.
         wanted: Types of records whose blocks are of interest; by default all.
+        dictionary: What its zstd frames are decompressed with.
 
     Attributes:
         position: Where the first record begins that was not given, once all others were.
     """
 
     def __init__(
-        self, raw: Any, codec: Codec, start: int, max_block_bytes: int, wanted: frozenset[bytes] | None
+        self,
+        raw: Any,
+        codec: Codec,
+        start: int,
+        max_block_bytes: int,
+        wanted: frozenset[bytes] | None = None,
+        dictionary: bytes = b"",
     ) -> None:
         self._file = _File(raw, start)
         self._codec = codec
         self._max_block_bytes = max_block_bytes
         self._wanted = wanted
+        self._options = {"dictionary": dictionary} if dictionary else {}
         self.position = start
 
     def __iter__(self) -> Iterator[Record]:
@@ -61,7 +72,7 @@ class LibraryReader:
             warnings.simplefilter("ignore", DeprecationWarning)  # of its own older names, whenever it is imported
             library = optional_module("fastwarc", "Reading WARC files")
         kind = {"gz": library.stream_io.GzipReader, "zst": library.stream_io.ZstdReader}.get(self._codec)
-        stream: Any = self._file if kind is None else kind(self._file, buffer_size=_BUFFER_BYTES)
+        stream: Any = self._file if kind is None else kind(self._file, buffer_size=_BUFFER_BYTES, **self._options)
         member_start = None if kind is None else stream.frame_start_position
         limit, wanted = self._max_block_bytes, self._wanted
         records = library.ArchiveIterator(
@@ -126,14 +137,14 @@ def read_records(
         max_block_bytes: A larger block is not held.
         wanted: Types of records whose blocks are of interest; by default all. Others may come without.
     """
-    at = 0
+    dictionary, at = _dictionary(raw) if codec == "zst" and raw.seekable() else (b"", 0)
     fast = raw.seekable() and codec in ("none", "gz", "zst")
     while True:
         if fast:
-            library = LibraryReader(raw, codec, at, max_block_bytes, wanted)
+            library = LibraryReader(raw, codec, at, max_block_bytes, wanted, dictionary)
             yield from library
             at = library.position
-        reader = CarefulReader(raw, codec, at, max_block_bytes)
+        reader = CarefulReader(raw, codec, at, max_block_bytes, dictionary)
         sound = 0
         while sound < _SURE:
             found = reader.read()
@@ -144,3 +155,16 @@ def read_records(
                 return
             sound = 0 if isinstance(found, Broken) or not fast or reader.joined or reader.is_arc else sound + 1
         at = reader.position
+
+
+def _dictionary(raw: Any) -> tuple[bytes, int]:
+    """The dictionary that a file of zstd frames may begin with, and where its first record is."""
+    head = raw.read(8)
+    size = int.from_bytes(head[4:], "little")
+    if not head.startswith(DICTIONARY_MAGIC) or size > _MAX_DICTIONARY_BYTES:
+        return b"", 0
+    stored = raw.read(size)
+    if not stored.startswith(b"\x28\xb5\x2f\xfd"):
+        return stored, 8 + size
+    dictionary, problem = new_member("zst").feed(stored)
+    return (b"", 0) if problem else (dictionary, 8 + size)

@@ -15,6 +15,7 @@ from gristmill.storage.formats import Codec
 from gristmill.storage.row_formats import Broken
 
 _PIECE = 1 << 18
+_HANDED = 1 << 15
 _MAX_HEAD_BYTES = 1 << 16
 _RAW_BYTES = 1 << 12
 _OVERLAP = 1 << 12
@@ -62,12 +63,13 @@ class _Members:
 
     Attributes:
         start: Where the current member begins in the stored file.
-        at: How far the stored file has been taken.
+        at: How far the stored file has been read.
     """
 
-    def __init__(self, raw: Any, codec: Codec, start: int) -> None:
+    def __init__(self, raw: Any, codec: Codec, start: int, dictionary: bytes) -> None:
         self._raw = raw
         self._codec = codec
+        self._dictionary = dictionary
         self.seek(start)
 
     def seek(self, start: int) -> None:
@@ -79,8 +81,9 @@ class _Members:
         self._open()
 
     def _open(self) -> None:
-        self._member = None if self._codec == "none" else new_member(self._codec)
+        self._member = None if self._codec == "none" else new_member(self._codec, self._dictionary)
         self._problem: _DamageError | None = None
+        self._decoded, self._given = b"", 0
 
     def advance(self) -> bool:
         """Go on to the next member; False where there is none."""
@@ -92,13 +95,19 @@ class _Members:
         return more
 
     def piece(self) -> bytes:
-        """The next bytes of the content; nothing at the end of the member.
+        """The next bytes of the content, not too many; nothing at the end of the member.
 
         Raises:
             _DamageError: It cannot be decoded, or ends before its end mark.
         """
+        if self._given >= len(self._decoded):
+            self._decoded, self._given = self._decode(), 0
+        piece = self._decoded[self._given : self._given + _HANDED]
+        self._given += len(piece)
+        return piece
+
+    def _decode(self) -> bytes:
         if self._member is None:
-            self._stored = b""
             self._fill()
             return self._stored
         if self._problem is not None:
@@ -128,6 +137,11 @@ class _Members:
         return bool(self._stored)
 
     @property
+    def waiting(self) -> int:
+        """How many bytes of the content are decoded and not handed out yet."""
+        return len(self._decoded) - self._given
+
+    @property
     def end(self) -> int:
         """Where the current member ends, once it has."""
         return self.at - len(self._stored)
@@ -141,6 +155,7 @@ class CarefulReader:
         codec: How they are compressed.
         start: The place.
         max_block_bytes: A larger block is not held.
+        dictionary: What its zstd frames are decompressed with.
 
     Attributes:
         position: Where the next record should begin.
@@ -148,10 +163,11 @@ class CarefulReader:
         is_arc: The last record was one of an ARC file.
     """
 
-    def __init__(self, raw: Any, codec: Codec, start: int, max_block_bytes: int) -> None:
+    def __init__(self, raw: Any, codec: Codec, start: int, max_block_bytes: int, dictionary: bytes = b"") -> None:
         self._raw = raw
         self._codec = codec
-        self._members = _Members(raw, codec, start)
+        self._dictionary = dictionary
+        self._members = _Members(raw, codec, start, dictionary)
         self._max_block_bytes = max_block_bytes
         self._held = b""
         self._any = start > 0
@@ -160,7 +176,7 @@ class CarefulReader:
     @property
     def position(self) -> int:
         if self._codec == "none":
-            return self._members.at - len(self._held)
+            return self._members.at - self._members.waiting - len(self._held)
         return self._members.start
 
     def read(self) -> Record | Broken | None:
@@ -304,7 +320,7 @@ class CarefulReader:
     def _opens(self, place: int) -> bool:
         """Whether a member begins there that begins with a record."""
         self._raw.seek(place)
-        decoded, _ = new_member(self._codec).feed(self._raw.read(_RAW_BYTES))
+        decoded, _ = new_member(self._codec, self._dictionary).feed(self._raw.read(_RAW_BYTES))
         return bool(_RECORD_LINE.match(decoded) or _ARC_LINE.match(decoded))
 
 

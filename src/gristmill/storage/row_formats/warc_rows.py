@@ -20,7 +20,7 @@ from gristmill.storage.row_formats.http_messages import (
     decoded_body,
     parse_message,
 )
-from gristmill.storage.row_formats.warc_library import read_records
+from gristmill.storage.row_formats.warc_library import DICTIONARY_MAGIC, read_records
 from gristmill.storage.row_formats.warc_records import Record
 
 RECORD_TYPES = (
@@ -73,8 +73,10 @@ class _open:  # noqa: N801
         self._raw = open_raw(path, storage_options=storage_options)
         self._codec: Codec = codec_of(path)
         if self._raw.seekable():
-            kind = recognise(self._raw.read(HEAD_BYTES))
-            self._codec = CODEC_KINDS.get(kind or "", "none")
+            head = self._raw.read(HEAD_BYTES)
+            self._codec = CODEC_KINDS.get(recognise(head) or "", "none")
+            if head.startswith(DICTIONARY_MAGIC):
+                self._codec = "zst"
             self._raw.seek(0)
         if self._codec in ("bz2", "xz"):
             self._raw.close()
