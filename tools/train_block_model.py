@@ -2,7 +2,7 @@
 
     python -m tools.train_block_model
 
-Pages of the Web Content Extraction Benchmark and of the article extraction benchmark, whose whole texts people marked. A
+Pages of the Web Content Extraction Benchmark and of the article extraction benchmark, whose texts people marked. A
 block is taken for a part of the text if most of its runs of four words are in the marked text. The result is the file
 of weights that the package carries; `benchmarks/bench_extraction.py` trains on four fifths of the pages and tests on
 the others.
@@ -27,7 +27,7 @@ from gristmill.stages.text.extraction.page import Page
 ROOT = Path(__file__).resolve().parent.parent
 WEIGHTS = ROOT / "src" / "gristmill" / "stages" / "text" / "extraction" / "block_model.json"
 _WORD = re.compile(r"\w+")
-_SAMPLE, _HIDDEN, _ROUNDS, _SEED = 100_000, 24, 12, 0
+_SAMPLE, _HIDDEN, _ROUNDS, _SEED, _MEMBERS = 100_000, 24, 12, 0, 3
 
 
 class LabelledBlocks(NamedTuple):
@@ -41,7 +41,7 @@ class LabelledBlocks(NamedTuple):
 def labelled_blocks(html: bytes, text: str) -> LabelledBlocks:
     """The blocks of a page whose text people marked."""
     page = Page(html, None, None, max_depth=1000, fix_encoding=False)
-    blocks, figures = page_figures(page.tree, main_of(page.tree, links=True), inside_of(page.tree, links=True))
+    blocks, figures = page_figures(main_of(page.tree, links=True), inside_of(page.tree, links=True))
     words = _WORD.findall(text.lower())
     runs = {tuple(words[start : start + 4]) for start in range(len(words) - 3)}
     whole = f" {' '.join(words)} "
@@ -69,26 +69,28 @@ def train(pages: Sequence[LabelledBlocks], *, seed: int = _SEED) -> dict[str, An
     weights = np.concatenate([page.weights for page in pages])
     drawn = np.random.default_rng(seed).choice(len(belong), _SAMPLE, p=weights / weights.sum())
     scaler = StandardScaler().fit(figures[drawn])
-    network = MLPClassifier(
-        (_HIDDEN,),
-        activation="tanh",
-        alpha=1e-2,
-        max_iter=_ROUNDS,
-        learning_rate_init=2e-3,
-        batch_size=256,
-        random_state=seed,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is meant to stop early
-        network.fit(scaler.transform(figures[drawn]), belong[drawn])
-    (hidden, output), (hidden_bias, output_bias) = network.coefs_, network.intercepts_
+    networks = []
+    for member in range(_MEMBERS):
+        network = MLPClassifier(
+            (_HIDDEN,),
+            activation="tanh",
+            alpha=1e-2,
+            max_iter=_ROUNDS,
+            learning_rate_init=2e-3,
+            batch_size=256,
+            random_state=seed * _MEMBERS + member,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is meant to stop early
+            networks.append(network.fit(scaler.transform(figures[drawn]), belong[drawn]))
+    # The mean of several networks with one hidden layer is a network with one hidden layer.
     return {
         "mean": scaler.mean_,
         "scale": scaler.scale_,
-        "hidden": hidden,
-        "hidden_bias": hidden_bias,
-        "output": output[:, 0],
-        "output_bias": output_bias[0],
+        "hidden": np.hstack([network.coefs_[0] for network in networks]),
+        "hidden_bias": np.concatenate([network.intercepts_[0] for network in networks]),
+        "output": np.concatenate([network.coefs_[1][:, 0] for network in networks]) / _MEMBERS,
+        "output_bias": np.mean([network.intercepts_[1][0] for network in networks]),
     }
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from gristmill.stages.text.extraction.block_features import features
+from gristmill.stages.text.extraction.block_features import Floats, features
 from gristmill.stages.text.extraction.block_model import BlockModel, shipped_model
 from gristmill.stages.text.extraction.fast import by_rules, inside_of, main_of
 from gristmill.stages.text.extraction.markup import blocks_of, line_text, markdown, plain_text
@@ -22,22 +22,22 @@ CAREFUL_BONUS = 0.1
 _WORD = re.compile(r"\w+")
 
 
-def extract(tree: Any, careful: Callable[[], str], *, is_markdown: bool, model: BlockModel | None = None) -> str:
+def extract(tree: Any, careful: Callable[[], str] | None, *, is_markdown: bool, model: BlockModel | None = None) -> str:
     """The main text of a parsed page.
 
     Args:
         tree: The page, parsed by Resiliparse.
-        careful: Gives the text of the third opinion.
+        careful: Gives the text of the third opinion; None where there shall be none.
         is_markdown: Whether to give Markdown.
         model: Another block model than the shipped one.
     """
     render = markdown if is_markdown else plain_text
     main, inside = main_of(tree, links=True), inside_of(tree, links=True)
-    ruled = render(blocks_of(by_rules(main, inside)))
-    learned = render(_learned(tree, main, inside, model or shipped_model()))
+    ruled = by_rules(render(blocks_of(main)), lambda: render(blocks_of(inside)))
+    learned = render(_learned(main, inside, model or shipped_model()))
     words = [_words(ruled), _words(learned)]
     agreement = resemblance(*words)
-    if agreement >= ENOUGH_AGREEMENT:
+    if agreement >= ENOUGH_AGREEMENT or careful is None:
         return learned
     third = careful()
     words.append(_words(third))
@@ -50,6 +50,11 @@ def extract(tree: Any, careful: Callable[[], str], *, is_markdown: bool, model: 
     return max(scores, key=lambda text: (scores[text], text == third))
 
 
+def learned_text(tree: Any, model: BlockModel) -> str:
+    """The text that the block model finds by itself."""
+    return plain_text(_learned(main_of(tree, links=True), inside_of(tree, links=True), model))
+
+
 def resemblance(one: Counter[str], other: Counter[str]) -> float:
     """How many words two texts share, from 0 to 1; each counts as often as it stands there."""
     total = one.total() + other.total()
@@ -60,9 +65,9 @@ def _words(text: str) -> Counter[str]:
     return Counter(_WORD.findall(text.lower()))
 
 
-def _learned(tree: Any, main: str, inside: str, model: BlockModel) -> list[str]:
+def _learned(main: str, inside: str, model: BlockModel) -> list[str]:
     """The blocks that belong to the main text."""
-    blocks, figures = page_figures(tree, main, inside)
+    blocks, figures = page_figures(main, inside)
     if not blocks:
         return []
     kept = model.belong(figures)
@@ -72,13 +77,7 @@ def _learned(tree: Any, main: str, inside: str, model: BlockModel) -> list[str]:
 _LISTS = frozenset({"<ul>", "</ul>", "<ol>", "</ol>"})
 
 
-def page_figures(tree: Any, main: str, inside: str) -> tuple[list[str], Any]:
-    """All visible blocks of a page, and their features."""
-    from resiliparse.extract.html2text import extract_plain_text
-
-    visible = extract_plain_text(
-        tree, preserve_formatting="minimal_html", links=True, alt_texts=False, noscript=True, main_content=False
-    )
-    blocks = blocks_of(visible)
-    texts = [line_text(block) for block in blocks]
-    return blocks, features(blocks, texts, frozenset(blocks_of(main)), frozenset(blocks_of(inside)))
+def page_figures(main: str, inside: str) -> tuple[list[str], Floats]:
+    """The blocks of a page that are outside of menus and the like, and their features."""
+    blocks = blocks_of(inside)
+    return blocks, features(blocks, list(map(line_text, blocks)), frozenset(blocks_of(main)))

@@ -17,17 +17,16 @@ _NO_DIGITS = {ord(digit): None for digit in "0123456789"}
 _ENDS = frozenset('.!?。！？:;"”’)')
 _NEAR, _AROUND, _REGION = 1, 3, 8
 _PROSE_WORDS = 12
-FEATURES = 42
+FEATURES = 36
 
 
-def features(blocks: Sequence[str], texts: Sequence[str], main: frozenset[str], inside: frozenset[str]) -> Floats:
+def features(blocks: Sequence[str], texts: Sequence[str], main: frozenset[str]) -> Floats:
     """A row of figures for each block.
 
     Args:
-        blocks: All visible blocks of a page, as reduced markup with links.
+        blocks: The blocks of a page, as reduced markup with links.
         texts: Their plain texts.
         main: Those that Resiliparse takes for main content.
-        inside: Those that are not in menus, footers and the like.
     """
     count = len(blocks)
     if not count:
@@ -36,7 +35,6 @@ def features(blocks: Sequence[str], texts: Sequence[str], main: frozenset[str], 
     chars = _figures(map(len, texts))
     linked = _figures(map(_linked_chars, blocks)) / np.maximum(chars, 1)
     is_main = _figures(block in main for block in blocks)
-    is_inside = _figures(block in inside for block in blocks)
     ends = _figures(text[-1:] in _ENDS for text in texts)
     heads = [text[:50] for text in texts]
     digits = _figures(len(head) - len(head.translate(_NO_DIGITS)) for head in heads) / np.maximum(
@@ -49,7 +47,7 @@ def features(blocks: Sequence[str], texts: Sequence[str], main: frozenset[str], 
     until = np.concatenate([[0.0], np.cumsum(prose)])
     before, after = until[:-1] / (until[-1] + 1), 1 - until[1:] / (until[-1] + 1)
     all_words, all_chars = words.sum() + 1, chars.sum() + 1
-    in_main, in_inside = (is_main * words).sum() / all_words, (is_inside * words).sum() / all_words
+    in_main = (is_main * words).sum() / all_words
     return np.column_stack(
         [
             length,
@@ -83,12 +81,6 @@ def features(blocks: Sequence[str], texts: Sequence[str], main: frozenset[str], 
             is_main * in_main,
             is_main * linked,
             is_main * length,
-            is_inside,
-            _mean(is_inside, _AROUND),
-            _mean(is_inside, _REGION),
-            np.full(count, in_inside),
-            is_inside * linked,
-            is_inside * length,
             _figures("|" in text for text in texts),
         ]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_SIGNS = ("<math", "math/tex", "katex", "MathJax", "mwe-math", 'class="tex', 'class="latex')
+_SIGNS = ("<math", "math/tex", "mwe-math", 'class="tex"', 'class="latex"')
 _SELECTOR = "math, script[type^='math/tex'], .katex-html, .MathJax_Preview, .MathJax, .mwe-math-fallback-image-inline, "
 _SELECTOR += ".mwe-math-fallback-image-display, img.tex, img.latex"
 _MAX_DEPTH = 60

@@ -9,19 +9,19 @@ from collections.abc import Iterable
 CELL = "\u241f"
 """Stands between the cells of a table's row; a symbol that texts do not have."""
 
-_BETWEEN_CELLS = re.compile(r"(?=</t[dh]>\s{0,200}<t[dh][\s>])", re.IGNORECASE)
+_BETWEEN_CELLS = re.compile(r"</t[dh]>(?=\s{0,200}<t[dh][\s>])|</T[DH]>(?=\s{0,200}<T[DH][\s>])")
 _TAG = re.compile(r"<[^<>]*>")
 _LINK = re.compile(r"<a href=[^<>]*>|</a>")
 _BREAK = re.compile(r"<br\s*/?>\s*")
 _HEADING = re.compile(r"<h([1-6])>(.*)</h\1>$", re.DOTALL)
-_SPACES = re.compile(r"[ \t]*" + CELL + r"[ \t" + CELL + r"]*")
+CELLS = re.compile(r"[ \t]*" + CELL + r"[ \t" + CELL + r"]*")
 
 
 def with_cells_apart(page: str) -> str:
     """The page with a mark between the cells of its tables, which would otherwise run into each other."""
     if CELL in page:
         page = page.replace(CELL, " ")
-    return _BETWEEN_CELLS.sub(CELL, page) if "</td>" in page or "</th>" in page or "</TD>" in page else page
+    return _BETWEEN_CELLS.sub(CELL + r"\g<0>", page) if "</td>" in page or "</th>" in page or "</TD>" in page else page
 
 
 def blocks_of(markup: str) -> list[str]:
@@ -112,7 +112,7 @@ def line_text(block: str) -> str:
     if "&" in text:
         text = html.unescape(text)
     if CELL in text:
-        text = _SPACES.sub(" | ", text.strip(f"{CELL} \t"))
+        text = CELLS.sub(" | ", text.strip(f"{CELL} \t"))
     return text.strip()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _ELEMENT = re.compile(r"<(/?)([a-zA-Z][^\s/<>]*+)([^<>]*+)>")
+_PIECE = 1 << 14
 _NEVER_OPEN = frozenset((
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr",
     "p", "li", "dt", "dd", "option", "optgroup", "tr", "td", "th", "thead", "tbody", "tfoot", "colgroup", "caption",
@@ -20,7 +21,7 @@ def is_nested_deeper(page: str, limit: int) -> bool:
         >>> is_nested_deeper("<b>" * 5, 4), is_nested_deeper("<b></b>" * 5, 4)
         (True, False)
     """
-    if page.count("<") <= limit:
+    if _greatest_balance(page) <= limit:
         return False
     open_now: dict[str, int] = {}
     depth = 0
@@ -39,3 +40,13 @@ def is_nested_deeper(page: str, limit: int) -> bool:
             if depth > limit:
                 return True
     return False
+
+
+def _greatest_balance(page: str) -> int:
+    """No fewer than are open at once: of each piece, all that it opens besides what earlier ones left open."""
+    balance = greatest = 0
+    for start in range(0, len(page), _PIECE):
+        tags, closing = page.count("<", start, start + _PIECE), page.count("</", start, start + _PIECE + 1)
+        greatest = max(greatest, balance + tags - closing)
+        balance = max(0, balance + tags - 2 * closing)
+    return greatest

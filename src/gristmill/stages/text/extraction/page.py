@@ -14,6 +14,12 @@ from gristmill.stages.text.extraction.language import NAMES, language_code
 from gristmill.stages.text.extraction.markup import with_cells_apart
 from gristmill.stages.text.extraction.nesting import is_nested_deeper
 
+MAX_ELEMENTS = 100_000
+"""Parsers need a time that grows with the square of what lies side by side; real pages have far fewer."""
+_MAX_CAREFUL_CHARS = 3_000_000
+"""Larger pages are not given to Trafilatura by `auto`: it takes seconds for a megabyte."""
+_MAX_JUSTEXT = 20_000
+"""Its time grows with the square of the paragraphs that it takes for boilerplate."""
 _FORMULA = re.compile(r"\$[^$\n]+\$")
 _ESCAPED = re.compile(r"\\([_*<>\[\]`])")
 """What Trafilatura escapes in Markdown, also within formulas."""
@@ -38,7 +44,7 @@ class Page:
         fix_encoding: Whether to repair text that was decoded wrongly.
 
     Raises:
-        PageProblemError: It is nested too deeply.
+        PageProblemError: It has too many elements, or they are nested too deeply.
     """
 
     def __init__(
@@ -47,6 +53,9 @@ class Page:
         html = content if isinstance(content, str) else decode_page(content, charset)
         if "\x00" in html:
             html = html.replace("\x00", "")
+        elements = html.count("<")
+        if elements > MAX_ELEMENTS:
+            raise PageProblemError("too_many_elements", f"the page has {elements:,} tags; {MAX_ELEMENTS:,} are read")
         if is_nested_deeper(html, max_depth):
             raise PageProblemError("nested_too_deeply", f"more than {max_depth:,} elements of the page are nested")
         self.html = with_readable_formulas(html)
@@ -85,7 +94,8 @@ class Page:
         return fast.extract(self.tree, is_markdown=is_markdown)
 
     def _auto(self, is_markdown: bool) -> str:
-        return auto.extract(self.tree, partial(self._trafilatura, is_markdown), is_markdown=is_markdown)
+        careful = partial(self._trafilatura, is_markdown) if len(self.html) <= _MAX_CAREFUL_CHARS else None
+        return auto.extract(self.tree, careful, is_markdown=is_markdown)
 
     def _trafilatura(self, is_markdown: bool) -> str:
         import trafilatura
@@ -99,11 +109,17 @@ class Page:
         return fast.as_is(self.tree, is_markdown=is_markdown)
 
     def _justext(self, is_markdown: bool) -> str:
+        if self.html.count("<") > _MAX_JUSTEXT:
+            raise PageProblemError("too_many_elements", f"jusText is given pages of up to {_MAX_JUSTEXT:,} tags")
         import justext
+        from lxml.etree import ParserError
 
         name = NAMES.get(language_code(fast.as_is(self.tree, is_markdown=False)) or "en", "English")
         words = justext.get_stoplist(name) if name in justext.get_stoplists() else frozenset()
-        judged = justext.justext(self.html.encode("utf-8", "ignore"), words, encoding="utf-8")
+        try:
+            judged = justext.justext(self.html.encode("utf-8", "ignore"), words, encoding="utf-8")
+        except ParserError:  # nothing in it
+            return ""
         lines = []
         for paragraph in judged:
             if not paragraph.is_boilerplate:

@@ -26,9 +26,9 @@ _SHOWN_BYTES = 1 << 16
 class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Makes text of web pages: replaces their bytes by their main text and, where asked, by facts about them.
 
-    A page without a main text is dropped (`no_main_text`). One that is too large, is nested too deeply or makes a
-    library fail is quarantined with the cause. Tables become rows with `|` between cells, code keeps its lines, and
-    formulas become LaTeX between dollars.
+    A page without a main text is dropped (`no_main_text`). One that is too large, has more than 100,000 tags, is nested
+    too deeply or makes a library fail is quarantined with the cause. Tables become rows with `|` between cells, code
+    keeps its lines, and formulas become LaTeX between dollars.
 
     Args:
         method: `fast` (Resiliparse with rules of ours), `trafilatura` (careful and slow), `resiliparse` and `justext`
