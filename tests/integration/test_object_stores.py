@@ -29,10 +29,12 @@ from gristmill.backends.local import LocalExecutor
 from gristmill.errors import GristmillError
 from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
+from gristmill.stages.text.extraction import HtmlExtractor
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import DocumentReader, JsonlReader, JsonlWriter, ParquetWriter
 from gristmill.storage.files import survey
 from tests.integration.faulty_proxy import Fault, faulty_proxy
+from tests.unit.storage.warc_files import record, stored
 
 HERE = {"num_cpus": 0}
 ROWS = [{"id": f"{row}", "text": " ".join(["word"] * (row % 5 + 1))} for row in range(40)]
@@ -139,6 +141,7 @@ FILES = {
     "a.csv": lambda: b"id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in ROWS).encode(),
     "a.txt": lambda: b"one word after another\n",
     "a.html": lambda: b"<p>one word after another",
+    "a.warc.gz": lambda: b"".join(stored([record(number) for number in range(5)], "gz")),
 }
 
 
@@ -152,7 +155,8 @@ def test_every_reader_and_writer_does_as_on_a_disk(
     (tmp_path / "in" / name).write_bytes(content)
     store.pipe_file(f"data/in/{name}", content)
     for root in (f"{tmp_path}", "s3://data"):
-        stages = [DocumentReader(f"{root}/in"), writer(f"{root}/out")]
+        extraction = [HtmlExtractor("fast")] if "warc" in name else []
+        stages = [DocumentReader(f"{root}/in"), *extraction, writer(f"{root}/out")]
         Pipeline("all", stages=stages).run(LocalExecutor(config=HERE), progress=False)
         verify(f"{root}/out").raise_for_problems()
     (local,) = (tmp_path / "out").iterdir()

@@ -64,7 +64,7 @@ def deflated(body: bytes) -> bytes:
     [
         (b"Transfer-Encoding: chunked", chunked(PAGE)),
         (b"Transfer-Encoding: chunked", PAGE),  # joined by the crawler, which kept the header
-        (b"Content-Encoding: gzip", gzip.compress(PAGE)),
+        (b"Content-Encoding: gzip", gzip.compress(PAGE, mtime=0)),
         (b"Content-Encoding: GZIP", PAGE),
         (b"Content-Encoding: deflate", zlib.compress(PAGE)),
         (b"Content-Encoding: deflate", deflated(PAGE)),
@@ -72,8 +72,8 @@ def deflated(body: bytes) -> bytes:
         (b"Content-Encoding: br", PAGE),
         (b"Content-Encoding: zstd", zstandard.compress(PAGE)),
         (b"Content-Encoding: identity", PAGE),
-        (b"Content-Encoding: br, gzip", gzip.compress(brotli.compress(PAGE))),
-        (b"Transfer-Encoding: chunked\r\nContent-Encoding: gzip", chunked(gzip.compress(PAGE))),
+        (b"Content-Encoding: br, gzip", gzip.compress(brotli.compress(PAGE), mtime=0)),
+        (b"Transfer-Encoding: chunked\r\nContent-Encoding: gzip", chunked(gzip.compress(PAGE, mtime=0))),
     ],
 )
 def test_bodies_are_decoded(tmp_path, headers, body):
@@ -85,8 +85,11 @@ def test_bodies_are_decoded(tmp_path, headers, body):
 @pytest.mark.parametrize(
     ("headers", "body"),
     [
-        (b"Content-Encoding: gzip", gzip.compress(PAGE)[:-20]),
-        (b"Content-Encoding: gzip", gzip.compress(PAGE)[:30] + b"\xff" * 9 + gzip.compress(PAGE)[39:]),
+        (b"Content-Encoding: gzip", gzip.compress(PAGE, mtime=0)[:-20]),
+        (
+            b"Content-Encoding: gzip",
+            gzip.compress(PAGE, mtime=0)[:30] + b"\xff" * 9 + gzip.compress(PAGE, mtime=0)[39:],
+        ),
         (b"Content-Encoding: br", brotli.compress(PAGE)[:-9]),
         (b"Content-Encoding: zstd", zstandard.compress(PAGE)[:-9]),
         (b"Transfer-Encoding: chunked", chunked(PAGE)[:-200]),
