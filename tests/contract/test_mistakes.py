@@ -177,22 +177,20 @@ INPUT = [
     Mistake(
         "CSV",
         "gristmill run mine.yaml tables out",
-        "The input 'tables' holds no file with the extension .jsonl, .json, .ndjson; it holds 1 × .csv. …a.csv cannot "
-        'be read as JSONL: it is CSV. Convert it: `python -c "import sys, polars; '
-        "polars.scan_csv(sys.argv[1]).sink_ndjson('records.jsonl')\" …a.csv`. Or point file_paths at another folder.",
+        "The input 'tables' holds no file with the extension .jsonl, .json, .ndjson; it holds 1 × .csv. Read those "
+        "with CsvReader, or point file_paths at another folder.",
     ),
     Mistake(
         "a store that needs a package",
         "gristmill run mine.yaml gs://bucket/crawl out",
-        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: pip install "
-        "'gristmill[gcs]'.",
+        "The store of 'gs://bucket/crawl' needs the package 'gcsfs', which is not installed: "
+        "pip install 'gristmill[gcs]'.",
         without=["gcsfs"],
     ),
     Mistake(
         "CSV that is called JSONL",
         "gristmill run mine.yaml csv out",
-        '…csv/a.jsonl cannot be read as JSONL: it is CSV. Convert it: `python -c "import sys, polars; '
-        "polars.scan_csv(sys.argv[1]).sink_ndjson('records.jsonl')\" …csv/a.jsonl`.",
+        "…csv/a.jsonl cannot be read as JSONL: it is CSV. Rename it to end with .csv and read it with CsvReader.",
     ),
     Mistake(
         "UTF-16",
