@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gristmill.stages.text.modifiers.doc_modifier import DocumentModifier
+import pyarrow as pa
+
+from gristmill.stages.text.modifiers.doc_modifier import ColumnModifier
 
 # What stands around the book is looked for near its ends only; in between it may well be quoted.
 _HEAD_CHARS = 60_000
@@ -28,7 +30,7 @@ _CREDITS = re.compile(
 )
 
 
-class GutenbergBoilerplate(DocumentModifier):
+class GutenbergBoilerplate(ColumnModifier):
     r"""Removes what Project Gutenberg puts around its books: header, credits, licence.
 
     Texts without its marks stay as they are. The marks of all years are known: `*** START OF THE PROJECT GUTENBERG
@@ -48,7 +50,11 @@ class GutenbergBoilerplate(DocumentModifier):
     def __init__(self, keep_credits: bool = False) -> None:
         self.keep_credits = keep_credits
 
-    def modify_document(self, text: str) -> str:
+    def modify_column(self, column: pa.LargeStringArray) -> pa.Array:
+        texts = (None if text is None else self._book(text) for text in column.to_pylist())
+        return pa.array(texts, pa.large_string())
+
+    def _book(self, text: str) -> str:
         """The book alone."""
         start = 0
         for found in _START.finditer(text, 0, _HEAD_CHARS):
