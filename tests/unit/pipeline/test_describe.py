@@ -151,7 +151,7 @@ _NEEDED |= {"TokenCountFilter": {"hf_model_name": "m"}, "TokenizerFertilityFilte
 _NEEDED |= {name: {"file_paths": "a", "sample": 0.5} for name in ("JsonlReader", "ParquetReader")}
 _NEEDED |= {
     f"{name}Reader": {"file_paths": "a", "sample": 0.5}
-    for name in "Archive Arrow Csv Html Mail Pdf Sql StackExchange Text Warc Wikipedia".split()
+    for name in ["Archive", "Arrow", "Csv", "Html", "Mail", "Pdf", "Sql", "StackExchange", "Text", "Warc", "Wikipedia"]
 }
 _NEEDED |= {
     "CommonCrawlDownloadExtractStage": {"start_snapshot": "2024-10", "end_snapshot": "2024-10", "download_dir": "a"}
