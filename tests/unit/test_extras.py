@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
 MODULES = {"mecab-python3": "MeCab", "scikit-learn": "sklearn"}
 """Packages whose module is not called as they are."""
-NOT_IMPORTED = {"unidic-lite": "the dictionary of MeCab"}
+NOT_IMPORTED = {
+    "unidic-lite": "the dictionary of MeCab",
+    "lxml_html_clean": "a part of lxml that jusText imports, and asks for by an extra that some versions of pip miss",
+}
 
 
 def _requirements() -> list[tuple[str, str]]:
