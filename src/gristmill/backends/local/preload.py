@@ -131,8 +131,9 @@ def _become_server(text: str) -> None:
     # Out of the driver's session: a terminal's signals are for the driver alone, and a kernel that shares out its time
     # by session does not make the driver wait for these imports.
     os.setsid()
-    # An interrupt that came since the start is forgotten; from here on the fork server's own loop ignores them.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An interrupt that came since the start is forgotten; from here on they are ignored, also by a worker until it is
+    # ready for them: the standard library would print a traceback for one that comes while it starts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.excepthook = _tell
     end = partial(_end, settings["driver"])
@@ -152,7 +153,6 @@ def _become_server(text: str) -> None:
     # What lives now is shared with every worker as long as nobody writes to it: the collector must not.
     gc.freeze()
     gc.enable()
-    signal.signal(signal.SIGINT, handler)
 
 
 if PRELOAD_VARIABLE in os.environ:
