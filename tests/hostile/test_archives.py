@@ -35,6 +35,8 @@ for _ in range(rounds):
     codec, data = rng.choice(files)
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 6))):
+        if len(data) < 2:
+            break  # so much was cut out that nothing is left to harm
         at = rng.randrange(1, len(data))
         harm = rng.randrange(6)
         if harm == 0:
