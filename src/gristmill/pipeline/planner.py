@@ -191,7 +191,8 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                 raise MissingColumnError(
                     f"Stage {stage.name!r} needs the column {name!r}, but there are only "
                     f"{', '.join(map(repr, known)) or 'none'} (from {found.looked_at}).{did_you_mean(name, known)} "
-                    f"Name the right one {name_it}, or add a stage before it that gives {name!r}.",
+                    f"Name the right one {name_it}, or add a stage before it that gives {name!r}"
+                    f"{', such as HtmlExtractor' if is_text and 'html' in known else ''}.",
                     stage=stage.name,
                     column=name,
                     available=list(known),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
@@ -21,7 +21,7 @@ from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.files import SourceFiles
 from gristmill.storage.formats import Format
-from gristmill.storage.partitions import BadRecord, Partition
+from gristmill.storage.partitions import BadRecord, Partition, find_damage
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
 from gristmill.tasks.columns import TableColumns
@@ -148,6 +148,16 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
                 marks[places[repair.row]] = repair.marks
         for column, marks in by_column.items():
             batch.note_change(column, marks > 0, marks)
+
+    def table_batches(
+        self, partition: Partition, read: Callable[..., Iterator[TableBlock]], dataset_name: str
+    ) -> Iterator[DocumentBatch]:
+        """The selected rows of a partition, batch by batch, without damaged files unless the run salvages."""
+        left_out = find_damage(partition, read) if self.checks_first else {}
+        blocks = read(partition, strict=not self.salvage, left_out=left_out)
+        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
+            yield self.batch_of(block, dataset_name)
+            del block  # the next one takes its memory
 
     def batch_of(self, block: TableBlock, dataset_name: str) -> DocumentBatch:
         """Rows that were read, as a batch that knows their places."""

@@ -263,3 +263,10 @@ def test_deduplication_of_other_formats(tmp_path: Path) -> None:
     assert "twice" not in [row["id"] for row in read_rows(out)]
     assert Ledger(str(out)).why("twice").documents[0].status == "duplicate"
     assert verify(str(out)).ok
+
+
+def test_pages_without_an_extractor_name_it(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>Hello</p>")
+    stages = [DocumentReader(str(tmp_path)), ScoreFilter(WordCountFilter()), JsonlWriter(str(tmp_path / "out"))]
+    with pytest.raises(MissingColumnError, match="a stage before it that gives 'text', such as HtmlExtractor"):
+        Pipeline("pages", stages=stages).run()

@@ -173,7 +173,7 @@ def _count_failure(path: str, error: DownloadError) -> None:
     """Count one more download that failed, in a file that all workers of a machine share and a success removes.
 
     Raises:
-        StoreError: There were so many in a row, by whichever worker, that others would fail too.
+        StoreError: Too many downloads in a row failed, across all workers, so the rest would fail too.
     """
     with open(path, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -23,7 +23,7 @@ from gristmill.stages.text.download.base.extract import (
 )
 from gristmill.stages.text.download.base.records import table_of
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES
-from gristmill.storage.partitions import FileRange, Partition, find_damage
+from gristmill.storage.partitions import FileRange, Partition
 from gristmill.storage.row_blocks import read_row_blocks
 from gristmill.storage.row_formats import Broken, Rows
 from gristmill.tasks.document import DocumentBatch
@@ -136,13 +136,10 @@ class DocumentIterateExtractStage(ReaderStage):
             errors=self.errors,
             rows_from=partial(self._rows, files),
         )
-        left_out = find_damage(partition, read) if self.checks_first else {}
-        blocks = read(partition, strict=not self.salvage, left_out=left_out)
         extraction = None if self.extractor is None else self._extraction()
-        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
-            batch = self.batch_of(block, task.dataset_name)
+        for batch in self.table_batches(partition, read, task.dataset_name):
             yield batch if extraction is None or not batch.num_items else extraction.process(batch)
-            del block, batch  # the next one takes their memory
+            del batch  # the next one takes its memory
         for file in files.values():
             if file.path and not file.is_kept:
                 with suppress(FileNotFoundError):

@@ -19,7 +19,7 @@ from gristmill.storage.parquet_blocks import (
     DEFAULT_MAX_RECORD_BYTES,
     read_parquet_blocks,
 )
-from gristmill.storage.partitions import Partition, find_damage, make_partitions
+from gristmill.storage.partitions import Partition, make_partitions
 from gristmill.storage.selection import Selection
 from gristmill.storage.valid_text import TextErrors
 from gristmill.tasks.base import EmptyTask
@@ -80,11 +80,7 @@ class ParquetReaderStage(ReaderStage):
             storage_options=self.storage_options,
             errors=self.errors,
         )
-        left_out = find_damage(partition, read) if self.checks_first else {}
-        blocks = read(partition, strict=not self.salvage, left_out=left_out)
-        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
-            yield self.batch_of(block, task.dataset_name)
-            del block  # the next one takes its memory
+        return self.table_batches(partition, read, task.dataset_name)
 
 
 class ParquetReader(CompositeStage[EmptyTask, DocumentBatch]):

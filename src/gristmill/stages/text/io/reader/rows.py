@@ -14,7 +14,7 @@ from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage, 
 from gristmill.storage.files import list_files
 from gristmill.storage.formats import EXTENSIONS, Format
 from gristmill.storage.jsonl_blocks import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_RECORD_BYTES
-from gristmill.storage.partitions import Partition, find_damage, make_partitions
+from gristmill.storage.partitions import Partition, make_partitions
 from gristmill.storage.row_blocks import read_row_blocks
 from gristmill.storage.row_formats import reading_of
 from gristmill.storage.selection import Selection
@@ -80,11 +80,7 @@ class RowReaderStage(ReaderStage):
             storage_options=self.storage_options,
             errors=self.errors,
         )
-        left_out = find_damage(partition, read) if self.checks_first else {}
-        blocks = read(partition, strict=not self.salvage, left_out=left_out)
-        for block in blocks if self.selection is None else self.selection.blocks(blocks, partition.id):
-            yield self.batch_of(block, task.dataset_name)
-            del block  # the next one takes its memory
+        return self.table_batches(partition, read, task.dataset_name)
 
     def _ad_hoc_partition(self, task: FileGroupTask) -> Partition:
         """The partition of a task that was made by hand: its files, whole."""

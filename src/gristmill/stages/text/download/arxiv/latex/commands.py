@@ -80,7 +80,7 @@ DROPPED: Mapping[str, int] = {
     **dict.fromkeys(_words("addcontentsline crefname Crefname titlespacing DeclareFieldFormat newtcolorbox"), 3),
     **dict.fromkeys(_words("affaddr affnumber numberofauthors"), 1),
 }  # fmt: skip
-"""Commands that are dropped with so many arguments."""
+"""Commands that are dropped, with the number of arguments that go with them."""
 LAST_ARGUMENT: Mapping[str, int] = {
     "href": 2, "textcolor": 2, "colorbox": 2, "fcolorbox": 3, "raisebox": 2, "parbox": 2, "multicolumn": 3,
     "multirow": 3, "resizebox": 3, "scalebox": 2, "rotatebox": 2, "hypertarget": 2, "hyperlink": 2,

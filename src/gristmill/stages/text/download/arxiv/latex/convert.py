@@ -299,7 +299,7 @@ class _Converter:
             self._input.frames[-1].skip(_ASSIGNED)
 
     def _conditional(self, name: str) -> bool:
-        """Whether it is a condition, or a part of one; what does not hold is passed over."""
+        """Whether it is a condition or a part of one; the branch that is not taken is skipped."""
         switches = self._macros.switches
         if name in ("fi", "else") or (name.startswith("if") and name not in ("iff", "ifthenelse", "ifdef")):
             if name == "else":
