@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _MOST_WAYS = 100
 _WHOLE_NAMES = ("posts.xml",)
 """Endings that are names of files, and have no dot before them."""
 _LOCAL_PREFIXES = ("file://", "local://")
+_PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,17 @@ def filesystem(path: str, storage_options: StorageOptions = None) -> tuple[Any, 
 
     Raises:
         MissingExtraError: The package that opens such stores is not installed.
-        UsageError: There are no such stores.
+        UsageError: There are no such stores, or the URL holds a password, which the record of a run would show.
     """
     from fsspec.core import url_to_fs
 
+    if _PASSWORD.search(path):
+        shown = _PASSWORD.sub(r"\1***@", path)
+        raise UsageError(
+            f"The URL {shown!r} contains a password, and paths are written to the run's record. Pass credentials in "
+            "storage_options or through the store's environment variables.",
+            path=shown,
+        )
     try:
         fs, inner = url_to_fs(path, **dict(storage_options or {}))
     except ImportError as error:

@@ -82,3 +82,14 @@ def test_names_of_secrets(name: str) -> None:
 @pytest.mark.parametrize("name", ["pad_token", "max_tokens", "key", "sort_key", "tokenizer", "secretary", "id_field"])
 def test_names_of_other_things(name: str) -> None:
     assert not SECRET.search(name)
+
+
+@pytest.mark.parametrize("argument", ["input", "output"])
+def test_a_password_in_a_url_is_refused_and_not_repeated(tmp_path: Path, argument: str) -> None:
+    write_lines(tmp_path / "in" / "a.jsonl", [{"id": "1", "text": "one"}])
+    url = f"s3://user:{HIDDEN}@bucket/data"
+    paths = [url, str(tmp_path / "out")] if argument == "input" else [str(tmp_path / "in"), url]
+    result = CliRunner().invoke(cli, ["run", "english", *paths])
+    assert result.exit_code == 1
+    assert "s3://user:***@bucket/data" in result.output
+    assert HIDDEN not in result.output
