@@ -44,7 +44,7 @@ COMMAND_LINE = [
     Mistake(
         "a misspelt command",
         "gristmill verfy clean",
-        "There is no command 'verfy'. Did you mean 'verify'?",
+        "Unknown command 'verfy'. Did you mean 'verify'?",
     ),
     Mistake(
         "a misspelt option",
@@ -75,12 +75,12 @@ COMMAND_LINE = [
     Mistake(
         "standard output as output",
         "gristmill run mine.yaml crawl -",
-        "OUTPUT is '-', but documents are written to files only. Give a folder.",
+        "OUTPUT is '-', but documents can only be written to files. Pass a folder.",
     ),
     Mistake(
         "standard input among other inputs",
         "gristmill run mine.yaml - crawl out",
-        "'-' (standard input) is given among other inputs; it must be the only one.",
+        "'-' (standard input) cannot be combined with other inputs.",
     ),
     Mistake(
         "nothing on standard input",
@@ -111,7 +111,7 @@ COMMAND_LINE = [
     Mistake(
         "a variable without its value",
         "gristmill run mine.yaml crawl out --set min_words",
-        "--set 'min_words': write KEY=VALUE, such as --set text_field=content.",
+        "--set 'min_words': expected KEY=VALUE, such as --set text_field=content.",
     ),
     Mistake(
         "a variable with a wrong value",
@@ -353,7 +353,7 @@ RECIPES = [
     Mistake(
         "no writer",
         "gristmill run no_writer.yaml",
-        "no_writer.yaml: the recipe has no writer, so that nothing would be kept. End it with one, such as: "
+        "no_writer.yaml: the recipe has no writer, so its output would be lost. Add one at the end, such as: "
         "- DocumentWriter: {path: clean/}",
     ),
     Mistake(

@@ -9,17 +9,17 @@ from gristmill.cli.main import common_options, echo, json_option, print_json, re
 
 @click.command("card")
 @click.argument("output")
-@click.option("--split", default="train", show_default=True, metavar="NAME", help="What the documents are as a split.")
-@click.option("--name", metavar="TITLE", help="Title of the data set [default: the name of the folder].")
-@click.option("--replace", is_flag=True, help="Replace a README.md that this command did not write.")
+@click.option("--split", default="train", show_default=True, metavar="NAME", help="Name of the split.")
+@click.option("--name", metavar="TITLE", help="Dataset title [default: the folder's name].")
+@click.option("--replace", is_flag=True, help="Overwrite a README.md that was not written by this command.")
 @record_option
 @json_option
 @common_options
 def command(output: str, split: str, name: str | None, replace: bool, record_path: str | None, as_json: bool) -> None:
-    """Write the card of a data set into an output.
+    """Write a dataset card into an output.
 
-    README.md with the header that Hugging Face's 'datasets' reads (data files, split, sizes), and below it what was
-    kept and dropped, by stage and reason, and the recipe. The folder can then be loaded or uploaded as it is.
+    Writes a README.md with the header that Hugging Face's 'datasets' reads (data files, split, sizes), followed by what
+    was kept and dropped, by stage and reason, and the recipe. The folder can then be loaded or uploaded as is.
 
     \b
     gristmill card clean/

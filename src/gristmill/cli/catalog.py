@@ -22,9 +22,9 @@ _HEADINGS = {"stage": "Stages", "filter": "Filters", "modifier": "Modifiers"}
 @json_option
 @common_options
 def recipes(name: str | None, as_json: bool) -> None:
-    """List the shipped recipes, or print one.
+    """List the built-in recipes, or print one.
 
-    The text of the recipe called NAME is there to be copied and changed.
+    Save the recipe NAME to a file and edit it to make your own.
 
     \b
     gristmill recipes english > mine.yaml
@@ -45,10 +45,10 @@ def recipes(name: str | None, as_json: bool) -> None:
         return
     for recipe in found:
         echo(f"{recipe.name}\n    {recipe.description}")
-        echo(f"    set: {', '.join(recipe.required)}")
+        echo(f"    required variables: {', '.join(recipe.required)}")
         if recipe.defaults:
             defaults = ", ".join(f"{key}={value}" for key, value in recipe.defaults.items())
-            echo(f"    may be set: {defaults}")
+            echo(f"    optional variables: {defaults}")
 
 
 @click.command("stages")
@@ -57,10 +57,10 @@ def recipes(name: str | None, as_json: bool) -> None:
 @json_option
 @common_options
 def stages(name: str | None, allow_code: tuple[str, ...], as_json: bool) -> None:
-    """List what recipes are made of, or document NAME.
+    """List stages, filters and modifiers, or document one.
 
-    Every stage, filter and modifier with its parameters, their types and their defaults; and the names that installed
-    packages declare. NAME may also be MODULE:Class of a module that --allow-code allows.
+    Includes the names that installed packages declare. With NAME, shows its parameters with their types and defaults;
+    NAME can also be MODULE:Class from a module passed to --allow-code.
 
     \b
     gristmill stages WordCountFilter
@@ -73,8 +73,7 @@ def stages(name: str | None, allow_code: tuple[str, ...], as_json: bool) -> None
     if name is None:
         found = list(all_registered())
         declared = {
-            name: " and ".join(map(package_of, points))
-            + (" (cannot be used: a name of Gristmill)" if name in NAMES else "")
+            name: " and ".join(map(package_of, points)) + (" (unusable: the name is built in)" if name in NAMES else "")
             for name, points in declared_stages().items()
         }
         if as_json:
@@ -128,7 +127,7 @@ def _print_list(found: list[Registered], declared: Mapping[str, str]) -> None:
         echo("\nDeclared by installed packages")
         for name, package in declared.items():
             echo(f"  {name:<{width}}  {package}")
-    echo("\n'gristmill stages NAME' shows the parameters of one.")
+    echo("\nRun 'gristmill stages NAME' for the parameters of one.")
 
 
 def _print_one(entry: dict[str, Any]) -> None:

@@ -17,22 +17,22 @@ _NAMED = 10
 
 @click.group("classifier", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Train classifiers for labels of your own."""
+    """Train classifiers on your own labels."""
 
 
 @command.command("train")
 @click.argument("data", type=click.Path())
-@click.option("--text", "text_field", default="text", show_default=True, help="The field with the text.")
-@click.option("--label", "label_field", default="label", show_default=True, help="The field with the label.")
-@click.option("--out", required=True, type=click.Path(), help="The folder to write the classifier to.")
+@click.option("--text", "text_field", default="text", show_default=True, help="Column that holds the text.")
+@click.option("--label", "label_field", default="label", show_default=True, help="Column that holds the label.")
+@click.option("--out", required=True, type=click.Path(), help="Folder to write the classifier to.")
 @click.option(
     "--kind",
     type=click.Choice(["linear", "head", "deberta"]),
     default=None,
-    help="linear: words and pairs of words, fast as a filter. head: a head on --encoder. deberta: a small DeBERTa "
-    "from scratch. Default: head with --encoder, else deberta.",
+    help="linear: words and word pairs, as fast as a filter. head: a classification head on --encoder. deberta: a "
+    "small DeBERTa trained from scratch. Default: head with --encoder, otherwise deberta.",
 )
-@click.option("--encoder", default=None, help="The encoder for --kind head: a hub id, a folder, or package:NAME.")
+@click.option("--encoder", default=None, help="Encoder for --kind head: a hub id, a folder, or package:NAME.")
 @click.option(
     "--held-out",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -44,11 +44,15 @@ def command() -> None:
     "--minutes",
     type=click.FloatRange(0, min_open=True),
     default=None,
-    help="How long --kind deberta trains [default: 5], or how long --kind head trains the encoder too [default: it "
-    "stays as it is].",
+    help="Training time of --kind deberta [default: 5]; for --kind head, time spent fine-tuning the encoder [default: "
+    "the encoder is frozen].",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Fixes the split and the first weights."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Random seed of the split and the initial weights.",
 )
 @json_option
 @common_options
@@ -64,12 +68,11 @@ def train(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Train a classifier on DATA, a JSONL file (also .gz) with a text and a label per line.
+    """Train a classifier on DATA, a JSONL file (optionally .gz) with a text and a label per line.
 
-    A part of the texts is held back; the accuracy and the confusion matrix on it are shown and written to
-    evaluation.json beside the model. A classifier that OUT already holds is replaced when the new one is ready, and not
-    before. Use the result with DistributedDataClassifier(model_identifier=OUT), or with
-    LinearClassifier(model_path=OUT) for --kind linear.
+    Part of the texts is held out; accuracy and confusion matrix on it are printed and written to evaluation.json beside
+    the model. An existing classifier in OUT is replaced only when the new one is complete. Use the result with
+    DistributedDataClassifier(model_identifier=OUT), or with LinearClassifier(model_path=OUT) for --kind linear.
     """
     from gristmill.training.labelled_data import read_labelled
     from gristmill.training.result import EVALUATION_NAME, filled_when_done
@@ -78,7 +81,7 @@ def train(
     if chosen == "head" and not encoder:
         raise click.UsageError("--kind head needs --encoder: a hub id, a folder, or package:NAME.")
     if chosen != "head" and encoder:
-        raise click.UsageError(f"--encoder is for --kind head; --kind {chosen} has none.")
+        raise click.UsageError(f"--encoder does not apply to --kind {chosen}, only to --kind head.")
     if chosen == "linear" and minutes is not None:
         raise click.UsageError("--minutes does not apply to --kind linear.")
     texts = read_labelled(data, text_field=text_field, label_field=label_field)
@@ -88,11 +91,11 @@ def train(
     learn, test = texts.split(held_out, seed)
     if not len(test) or not len(learn):
         raise click.UsageError(
-            f"--held-out {held_out} of {len(texts)} texts with {len(texts.labels)} labels leaves {len(learn)} to learn "
-            f"from and {len(test)} for the test: give another share, more texts of each label, or another --label."
+            f"--held-out {held_out} of {len(texts)} texts with {len(texts.labels)} labels leaves {len(learn)} for "
+            f"training and {len(test)} for evaluation: choose another fraction, add texts per label, or check --label."
         )
     if not as_json:
-        echo(f"{len(learn):,} texts to learn from, {len(test):,} held back, {len(texts.labels)} labels.")
+        echo(f"{len(learn):,} texts for training, {len(test):,} held out, {len(texts.labels)} labels.")
     with filled_when_done(Path(out)) as folder:
         evaluation = _train(learn, test, chosen, folder, encoder=encoder, minutes=minutes, seed=seed, quiet=as_json)
         facts = {"kind": chosen, "texts": len(learn), "held_out": len(test), "copies": copies, "blank": texts.blank}
@@ -105,19 +108,21 @@ def train(
     if evaluation.never_tested:
         named = ", ".join(map(repr, evaluation.never_tested[:_NAMED]))
         more = f" and {len(evaluation.never_tested) - _NAMED} more" if len(evaluation.never_tested) > _NAMED else ""
-        echo(f"Never tested, as no text was held back: {named}{more}. Give more texts, or a larger --held-out.")
-    echo(f"Accuracy on the texts held back: {evaluation.accuracy:.1%}. The classifier is in {out}.")
+        echo(f"Labels missing from the held-out texts: {named}{more}. Add texts, or raise --held-out.")
+    echo(f"Accuracy on held-out texts: {evaluation.accuracy:.1%}. Classifier written to {out}.")
 
 
 def data_notes(texts: Any, copies: int, text_field: str) -> list[str]:
     """What is remarkable about the data, in a line each."""
-    notes = [f"{first!r} and {second!r} are learned as different labels." for first, second in texts.similar_labels()]
+    notes = [f"{first!r} and {second!r} are treated as different labels." for first, second in texts.similar_labels()]
     if texts.blank:
-        left = f"{texts.blank:,} record{'s are' if texts.blank > 1 else ' is'} left out"
-        notes.append(f"{left}, whose {text_field!r} is null, empty or blank.")
+        skipped = f"Skipped {texts.blank:,} record{'s' if texts.blank > 1 else ''}"
+        notes.append(f"{skipped} whose {text_field!r} is null, empty or blank.")
     if copies:
         kind = "are copies of others" if copies > 1 else "is a copy of another"
-        notes.append(f"{copies:,} of {len(texts):,} texts {kind}. Equal texts are held back together, or not at all.")
+        notes.append(
+            f"{copies:,} of {len(texts):,} texts {kind}. Identical texts stay on the same side of the train/test split."
+        )
     return notes
 
 

@@ -41,34 +41,30 @@ crawl_options = options(
         type=click.Choice(["main", "news"]),
         default="main",
         show_default=True,
-        help="Which crawl: snapshots of main are year and week (2024-10), those of news year and month (2024-03).",
+        help="Which crawl. Snapshots of main are year-week (2024-10), those of news year-month (2024-03).",
     ),
-    click.option(
-        "--url-limit", type=click.IntRange(min=1), metavar="N", help="Download only the first N files of the snapshots."
-    ),
-    click.option("--record-limit", type=click.IntRange(min=1), metavar="N", help="Read at most N pages of each file."),
-    click.option(
-        "--extraction", metavar="NAME", help="How to find the text of a page, such as trafilatura [default: justext]."
-    ),
-    click.option("--download-dir", metavar="FOLDER", help="Where files are downloaded to [default: OUTPUT.downloads]."),
+    click.option("--url-limit", type=click.IntRange(min=1), metavar="N", help="Download only the first N files."),
+    click.option("--record-limit", type=click.IntRange(min=1), metavar="N", help="Read at most N pages per file."),
+    click.option("--extraction", metavar="NAME", help="Text extractor, such as trafilatura [default: justext]."),
+    click.option("--download-dir", metavar="FOLDER", help="Folder for downloaded files [default: OUTPUT.downloads]."),
     click.option(
         "--keep-downloads/--remove-downloads",
         default=False,
         show_default=True,
-        help="Keep downloaded files, or remove each once it is read. A file has about 1 GB.",
+        help="Keep downloaded files (about 1 GB each), or remove each one after reading it.",
     ),
     click.option(
         "--bandwidth",
         metavar="SIZE",
-        help="Download at most this much per second, all workers of a machine together: 20MB.",
+        help="Download limit per second and machine, such as 20MB.",
     ),
-    click.option("--aws", is_flag=True, help="Download from S3 with the AWS credentials of the environment."),
+    click.option("--aws", is_flag=True, help="Download from S3 with AWS credentials from the environment."),
     click.option("--data-prefix", metavar="URL", help="Download from a mirror of data.commoncrawl.org."),
-    click.option("--index-prefix", metavar="URL", help="Take the list of snapshots from a mirror."),
+    click.option("--index-prefix", metavar="URL", help="Get the list of snapshots from a mirror."),
     click.option(
         "--recipe",
         metavar="RECIPE",
-        help="Run the stages of this recipe on the documents before they are written, in place of what it reads.",
+        help="Run this recipe on the documents before writing them; the crawl replaces its reader.",
     ),
     click.option("--dry-run", is_flag=True, help="Only print the URLs that would be downloaded."),
 )
@@ -119,9 +115,9 @@ def command(
 ) -> None:
     """Download Common Crawl and extract its text.
 
-    START and END are the first and the last snapshot, such as 2024-10. The text of their pages goes to the folder
-    OUTPUT, one file for each file of the crawl. Interrupt it at any time: run the same command again to resume, also in
-    the middle of a file.
+    START and END are the first and last snapshot, such as 2024-10. The extracted text goes to the folder OUTPUT, one
+    file per file of the crawl. An interrupted download resumes when you run the same command again, even in the middle
+    of a file.
 
     \b
     gristmill crawl 2024-10 2024-10 pages/ --url-limit 2 --dry-run
@@ -193,7 +189,9 @@ def make_pipeline(stage: Any, output: str, recipe: str | None, writing: dict[str
     found = adjust(read_recipe(recipe, Assignments({"input_path": "crawl", "output_path": output})), writing)
     names = [entry.name for entry in found.stages]
     if not names[0].endswith("Reader") or WRITERS.isdisjoint(names):
-        raise RecipeError(f"The recipe {recipe!r} does not go from a reader to a writer, so a crawl cannot use it.")
+        raise RecipeError(
+            f"The recipe {recipe!r} must start with a reader and end with a writer to be used for a crawl."
+        )
     pipeline = found.pipeline()
     pipeline.stages[0] = stage
     return pipeline

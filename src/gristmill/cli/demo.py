@@ -38,11 +38,10 @@ def command(
     as_json: bool,
     **run_with: Any,  # options that are called as those of `Pipeline.run`
 ) -> None:
-    """Curate the shipped sample.
+    """Curate a small sample that ships with Gristmill.
 
-    The documents that are kept go to the folder OUTPUT (default: demo-output), each with its kind of text by the small
-    classifier that is shipped. Shows what was kept and dropped and why, how many texts of each kind there are, where
-    the files are, and what to try next.
+    Writes the documents it keeps to the folder OUTPUT (default: demo-output), labelled by a small built-in classifier.
+    Shows what was kept, what was dropped and why, the labels, where the files are, and what to try next.
     """
     from gristmill.cli.report_view import exit_code, print_report
     from gristmill.recipes.loader import SAMPLE_FILE
@@ -73,7 +72,7 @@ def _print_kinds(output: Path) -> None:
     if not kinds:
         return
     width = max(len(kind) for kind in kinds)
-    echo("\nKinds of text among them, by the shipped classifier:")
+    echo("\nLabels of the built-in classifier:")
     for kind, (number, example) in sorted(kinds.items(), key=lambda item: (-item[1][0], item[0])):
         echo(f"  {kind:<{width}} {number:>5,}   {example}")
 
@@ -100,8 +99,8 @@ def _print_next(sample: Path, output: Path) -> None:
     # A comment behind a command would be arguments to some shells, so the words come first.
     commands = [
         ("Prove that nothing was lost", f"verify {folder}"),
-        ("See the recipe, to copy and change it", f"recipes {RECIPE}"),
-        ("Train a classifier for your own labels", "classifier train --help"),
+        ("Print the recipe, to copy and edit it", f"recipes {RECIPE}"),
+        ("Train a classifier on your own labels", "classifier train --help"),
     ]
     if dropped is not None:
         commands.insert(0, ("See why this document was dropped", f"why {folder} {shlex.quote(dropped)}"))

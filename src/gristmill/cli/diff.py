@@ -1,4 +1,4 @@
-"""`gristmill diff`: tells which documents fared differently in two runs."""
+"""`gristmill diff`: shows which documents two runs treated differently."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, 
 @click.argument("before", metavar="RUN_A")
 @click.argument("after", metavar="RUN_B")
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Show at most this many documents."
+    "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Maximum number of documents to show."
 )
-@click.option("--record-a", metavar="FOLDER", help="Where the record of RUN_A is [default: RUN_A.gristmill].")
-@click.option("--record-b", metavar="FOLDER", help="Where the record of RUN_B is [default: RUN_B.gristmill].")
+@click.option("--record-a", metavar="FOLDER", help="Folder with the record of RUN_A [default: RUN_A.gristmill].")
+@click.option("--record-b", metavar="FOLDER", help="Folder with the record of RUN_B [default: RUN_B.gristmill].")
 @json_option
 @common_options
 @click.pass_context
@@ -31,8 +31,8 @@ def command(
 ) -> None:
     """Compare two runs document by document.
 
-    From the ledgers of the two outputs alone: which documents entered the output, left it, or were dropped for
-    another reason. Exits with 1 if any document fared differently.
+    Compares the ledgers of two outputs: which documents were added, removed, or dropped for another reason. Exits with
+    1 if anything differs.
 
     \b
     gristmill diff clean-may/ clean-june/
@@ -51,7 +51,7 @@ def command(
         if len(found.frame) > limit:
             echo(f"  … and {len(found.frame) - limit} more (--limit)")
         if found.untracked:
-            echo(f"{found.untracked} decisions are on rows whose origin is unknown and were not compared.")
+            echo(f"Not compared: {found.untracked} decisions about rows of unknown origin.")
     ctx.exit(FAILED if len(found.frame) else DONE)
 
 

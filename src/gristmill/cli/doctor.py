@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 @common_options
 @click.pass_context
 def command(ctx: click.Context, /, output: str | None, record_path: str | None, as_json: bool) -> None:
-    """Look for what stands in the way of a run.
+    """Diagnose this machine, or a slow run.
 
-    Without OUTPUT the machine: memory, disks, shared memory, limits, processors, Ray, extras, models, compiled kernels.
-    Each line is ok, warn or bad, with what to do; the exit code is 1 if one is bad. With the OUTPUT of a run: what its
-    workers did (busy, starved of input, blocked by what comes behind, or ramping up), the memory they took, and the one
-    change that would help most, with its expected gain.
+    Without OUTPUT, checks the machine: memory, disks, shared memory, limits, CPU, Ray, extras, models and compiled
+    kernels. Each line says ok, warn or bad and what to do; exits with 1 if anything is bad. With the OUTPUT of a run,
+    shows what its workers did (busy, starved of input, blocked by later stages, or starting up), their memory, and the
+    one change that would help most, with its expected gain.
 
     \b
     gristmill doctor
@@ -59,7 +59,7 @@ def _after(output: str, record_path: str | None, *, as_json: bool) -> None:
     folder.require_run()
     run = read_run(folder)
     if run is None:
-        raise InputError(f"{folder.record} has no run.json, so that nothing is known about the run of {output}.")
+        raise InputError(f"{folder.record} has no run.json: nothing is recorded about the run of {output}.")
     plan = read_plan(folder)
     segments, advice = segment_states(run), suggestion(run, plan)
     notes = _notes(run, segments)
@@ -75,7 +75,7 @@ def _after(output: str, record_path: str | None, *, as_json: bool) -> None:
         echo(note)
     _print_segments(run, segments)
     echo(f"\nSuggestion: {advice}")
-    echo(f"Profile: {profile}" if has_profile else "Run with --profile to see where the time of each stage goes.")
+    echo(f"Profile: {profile}" if has_profile else "Run with --profile to see where each stage spends its time.")
 
 
 def _notes(run: Mapping[str, Any], segments: list[SegmentState]) -> list[str]:
@@ -83,17 +83,17 @@ def _notes(run: Mapping[str, Any], segments: list[SegmentState]) -> list[str]:
     notes, status = [], run.get("status")
     if status == "running":
         notes.append(
-            f"The run has not finished: it goes on, or was killed after {run.get('updated')}. What it did so far:"
+            f"The run has not finished: it is still running, or was killed after {run.get('updated')}. So far:"
         )
     elif status != "done":
-        notes.append(f"The run ended early ({status}): {run.get('error') or 'no reason recorded'}. What it did so far:")
+        notes.append(f"The run ended early ({status}): {run.get('error') or 'no reason recorded'}. So far:")
     if any(one.state == "unknown" for one in segments):
         notes.append(
-            f"The record is of version {run.get('version', 'unknown')}, which did not measure what workers waited for. "
-            "Run again to know."
+            f"The run was made by version {run.get('version', 'unknown')}, which did not record what workers waited "
+            "for. Run again to measure it."
         )
     if run.get("partitions_done_before"):
-        notes.append("The run resumed an earlier one: times are those of the last part alone.")
+        notes.append("The run resumed an earlier one: times cover the last part only.")
     return notes
 
 
@@ -121,4 +121,4 @@ def _print_segments(run: Mapping[str, Any], segments: list[SegmentState]) -> Non
     console.print(table)
     wall, peak = run.get("wall_seconds"), run.get("peak_memory_bytes")
     if isinstance(wall, int | float) and isinstance(peak, int):
-        console.print(f"\nWall time {duration(wall)}, at most {format_size(peak)} of memory")
+        console.print(f"\nWall time {duration(wall)}, peak memory {format_size(peak)}")

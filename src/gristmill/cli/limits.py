@@ -15,13 +15,10 @@ def limit_sentence(error: BaseException) -> str | None:
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return (
-            f"Too many open files: this process may have {allowed} (ulimit -n). Raise that limit, or use fewer workers "
-            "(--workers)."
-        )
+        return f"Too many open files: the limit is {allowed} (ulimit -n). Raise it, or use fewer workers (--workers)."
     if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
         return (
-            "The system starts no further process or thread for this user (ulimit -u). Raise that limit, end other "
+            "Cannot start another process or thread for this user (ulimit -u). Raise the limit, stop other "
             "processes, or run in one process with --workers 0."
         )
     if (

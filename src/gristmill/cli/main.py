@@ -70,18 +70,16 @@ _ARGUMENTS = "gristmill.arguments"
 where other arguments are wrong."""
 
 common_options = click.option(
-    "--traceback", is_flag=True, expose_value=False, help="On an error, show the whole traceback."
+    "--traceback", is_flag=True, expose_value=False, help="Show the full traceback on errors."
 )
 """Options that every command has."""
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print a single JSON object to stdout.")
 """`--json` for commands that can answer in JSON."""
 
 
 record_option = click.option(
-    "--record", "record_path", metavar="FOLDER", help="Where the record of the run is [default: OUTPUT.gristmill]."
+    "--record", "record_path", metavar="FOLDER", help="Folder with the run's record [default: OUTPUT.gristmill]."
 )
 """`--record` for commands that take the output of a run."""
 
@@ -99,7 +97,7 @@ def print_json(value: Any) -> None:
 def program() -> str:
     """How to call this command from the current folder: as it was called, if the name alone would not find it."""
     called = sys.argv[0]
-    if os.path.basename(called) == "__main__.py":
+    if called.endswith(os.path.join("gristmill", "__main__.py")):
         return f"{shlex.quote(sys.executable)} -m gristmill"
     found = shutil.which("gristmill")
     if os.path.basename(called) != "gristmill" or (found and os.path.realpath(found) == os.path.realpath(called)):
@@ -108,13 +106,13 @@ def program() -> str:
 
 
 def marks_resumable() -> None:
-    """From here on an interrupted command can be taken up by running it again."""
+    """From here on, running an interrupted command again resumes it."""
     click.get_current_context().meta[_RESUMES] = True
 
 
 @contextmanager
 def before_the_run() -> Iterator[None]:
-    """Wrong values that are found in here are wrong use: exit code 2."""
+    """Report invalid values found in this block as usage errors (exit code 2)."""
     try:
         yield
     except (UsageError, UnknownNameError) as error:
@@ -131,7 +129,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command; a near miss gets a suggestion."""
         if cmd_name not in COMMANDS:
-            ctx.fail(f"There is no command {cmd_name!r}.{did_you_mean(cmd_name, COMMANDS)}")
+            ctx.fail(f"Unknown command {cmd_name!r}.{did_you_mean(cmd_name, COMMANDS)}")
         module, attribute = COMMANDS[cmd_name].split(":")
         command: click.Command = getattr(importlib.import_module(f"gristmill.cli.{module}"), attribute)
         return command
@@ -198,7 +196,7 @@ def unexpected_block(error: BaseException) -> str:
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return (
         f"Unexpected error: {type(error).__name__}: {error}{where}\n"
-        "This is a fault in Gristmill or in one of your stages. Run again with --traceback to see where it comes from."
+        "This is a bug in Gristmill or in one of your stages. Run again with --traceback to see where it comes from."
     )
 
 
@@ -224,7 +222,7 @@ def _answer(ctx: click.Context, status: str, error: BaseException | None) -> Non
 def cli() -> None:
     """Curate text for training language models.
 
-    Exit codes: 0 done, 1 failed, 2 wrong use (command line or recipe), 3 done with quarantined records,
+    Exit codes: 0 success, 1 failure, 2 usage error (command line or recipe), 3 success with quarantined records,
     130 interrupted.
     """
 

@@ -24,13 +24,13 @@ def command() -> None:
     "prometheus_port",
     type=click.IntRange(1, 65535),
     metavar="N",
-    help="The port of Prometheus [default: 9090, or the next free one].",
+    help="Prometheus port [default: 9090, or the next free one].",
 )
 @click.option(
     "--grafana-port",
     type=click.IntRange(1, 65535),
     metavar="N",
-    help="The port of Grafana [default: 3000, or the next free one].",
+    help="Grafana port [default: 3000, or the next free one].",
 )
 @click.option(
     "--interval",
@@ -39,16 +39,16 @@ def command() -> None:
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Seconds between two looks at a run.",
+    help="Scrape interval.",
 )
 @json_option
 @common_options
 def up(prometheus_port: int | None, grafana_port: int | None, interval_s: float, as_json: bool) -> None:
     """Start Prometheus, and Grafana where it is installed.
 
-    They collect the metrics of your runs with --metrics-port and of Ray clusters on this machine, until you stop them.
-    Both answer on this machine only. What Prometheus has seen is kept for 30 days, also when it is stopped. Files for a
-    Prometheus or Grafana of your own, and for Docker, are written in any case; the last line says where.
+    They collect metrics from runs started with --metrics-port and from Ray clusters on this machine until you stop
+    them, and listen on localhost only. Prometheus keeps its data for 30 days, also while it is stopped. Configuration
+    files for your own Prometheus, Grafana or Docker are always written; the last line says where.
     """
     from gristmill.metrics.monitor import Monitor
 
@@ -63,7 +63,7 @@ def up(prometheus_port: int | None, grafana_port: int | None, interval_s: float,
 @json_option
 @common_options
 def down(as_json: bool) -> None:
-    """Stop what 'gristmill monitor up' has started, and nothing else."""
+    """Stop what 'gristmill monitor up' started."""
     from gristmill.metrics.monitor import Monitor
 
     stopped = Monitor().down()
@@ -78,7 +78,7 @@ def down(as_json: bool) -> None:
 @common_options
 @click.pass_context
 def status(ctx: click.Context, /, as_json: bool) -> None:
-    """Show what runs, and which runs it watches; the exit code is 1 if Prometheus does not run."""
+    """Show the services and the runs they watch; exits with 1 if Prometheus is down."""
     from gristmill.metrics.monitor import Monitor
 
     found = Monitor().status()

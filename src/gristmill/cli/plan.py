@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 @click.option(
     "--sample",
     metavar="SHARE|N",
-    help="Run the recipe on a sample, such as 1% or 5000 documents, and foresee what the whole takes.",
+    help="Run the recipe on a sample, such as 1% or 5000 documents, and forecast the full run.",
 )
-@click.option("--seed", type=int, metavar="N", help="Take another sample [default: 0].")
+@click.option("--seed", type=int, metavar="N", help="Random seed of --sample [default: 0].")
 @code_option
 @executor_options
 @salvage_option
@@ -60,13 +60,13 @@ def command(
 ) -> None:
     """Check a recipe and show its plan.
 
-    Partitions, segments, workers, resources, and how much of the output an earlier run has left there, or why a run
-    would refuse it; give the options of the run to compare with. Fails where a run would: missing packages and models,
-    stores that cannot be reached. Reads listings, a few records and the manifest of the output, and writes nothing.
+    Shows partitions, segments, workers and resources, and how much of OUTPUT is already done or why a run would refuse
+    to resume it; pass the options you would run with. Fails where a run would: missing packages or models, unreachable
+    stores. Reads listings, a few records and the output's manifest, and writes nothing.
 
-    With --sample the recipe runs on a sample, in a temporary folder, and the plan says what the whole would take: time,
-    processors, memory and disk, and what every stage would keep. A sample that is too short to measure is enlarged.
-    The forecast is remembered and compared with the run that follows. OUTPUT may be left out.
+    With --sample, runs the recipe on a sample in a temporary folder and forecasts the full run: time, CPU, memory and
+    disk, and what each stage would keep. A sample too short to measure is enlarged. The forecast is stored and compared
+    with the run that follows. OUTPUT is optional.
 
     \b
     gristmill plan english crawl/ clean/
@@ -75,12 +75,12 @@ def command(
     from gristmill.recipes.adjust import adjust
 
     if sample is None and (seed is not None or as_json):
-        raise click.UsageError(f"{'--json' if as_json else '--seed'} is for --sample, which is missing.")
+        raise click.UsageError(f"{'--json' if as_json else '--seed'} needs --sample.")
     if sample is not None and explained_with["limit"] is not None:
-        raise click.UsageError("--limit and --sample exclude each other: a forecast is about the whole input.")
+        raise click.UsageError("--limit cannot be combined with --sample: a forecast covers the whole input.")
     assignments = read_settings(settings, paths, explained_with)
     if assignments.variables.get("input_path") == STANDARD_INPUT:
-        raise click.UsageError("A plan looks at its input, and standard input can be read only once. Give a file.")
+        raise click.UsageError("Planning reads the input, and standard input can only be read once. Pass a file.")
     output = assignments.variables.get("output_path")
     if sample is not None and output is None:
         import tempfile
@@ -169,13 +169,13 @@ def print_forecast(made: Forecast) -> None:
     )
     if made.compile_seconds:
         console.print(
-            f"Kernels were compiled for this forecast ({duration(made.compile_seconds)}); the run finds them."
+            f"Kernels were compiled for this forecast ({duration(made.compile_seconds)}); the run will reuse them."
         )
     gpus = f", {made.gpu_hours:.3g} GPU-hours" if made.gpu_hours else ""
-    console.print(f"Processors: {made.core_hours:.3g} core-hours{gpus}. Memory: {format_size(made.memory_bytes)}")
+    console.print(f"CPU: {made.core_hours:.3g} core-hours{gpus}. Memory: {format_size(made.memory_bytes)}")
     console.print(
-        f"Disk: {format_size(made.output_bytes)} of output, {format_size(made.record_bytes)} of record, and up to "
-        f"{format_size(made.staging_bytes)} before it is committed"
+        f"Disk: {format_size(made.output_bytes)} for the output, {format_size(made.record_bytes)} for the record, "
+        f"and up to {format_size(made.staging_bytes)} of uncommitted files"
     )
     console.print(f"Output: {plural(made.documents_out, 'document')} of {made.documents:,}")
     for note in made.notes:

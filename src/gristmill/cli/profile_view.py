@@ -24,7 +24,7 @@ def print_profile(profile: Profile, record: str | None, console: Console) -> Non
         table.add_column(title, justify="right")
     for name, *figures in rows:
         table.add_row(Text(name), *figures)
-    console.print("\nWhere the time went, in seconds of all workers together:")
+    console.print("\nTime by stage, in seconds summed over all workers:")
     console.print(table)
     for line in profile.process_lines():
         console.print(printable(line))

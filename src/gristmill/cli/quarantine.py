@@ -20,16 +20,16 @@ EXCERPT_CHARS = 100
 
 @click.command("quarantine")
 @click.argument("output")
-@click.option("--cause", metavar="CAUSE", help="Only records with this cause, one by one.")
-@click.option("--stage", metavar="STAGE", help="Only records of this stage, one by one.")
+@click.option("--cause", metavar="CAUSE", help="List the records with this cause.")
+@click.option("--stage", metavar="STAGE", help="List the records of this stage.")
 @record_option
 @json_option
 @common_options
 def command(output: str, cause: str | None, stage: str | None, record_path: str | None, as_json: bool) -> None:
-    """List the records that failed.
+    """List the records that could not be processed.
 
-    They could not be processed and were set aside in the record of OUTPUT. By cause and stage; with --cause or --stage
-    one by one, each with its file, place and first characters.
+    Groups them by cause and stage. With --cause or --stage, lists each record with its file, position and first
+    characters.
     """
     from gristmill.ledger.record.quarantine import list_quarantine, read_quarantine
 
@@ -42,7 +42,7 @@ def command(output: str, cause: str | None, stage: str | None, record_path: str 
         print_json({"output": output, "records": sum(group["records"] for group in groups), "causes": groups})
         return
     if not groups:
-        echo("Nothing is quarantined: every record was processed.")
+        echo("No quarantined records.")
         return
     _print_groups(groups)
 
@@ -83,7 +83,7 @@ def _print_records(output: str, entries: Iterator[QuarantineEntry], *, as_json: 
         more = "…" if len(record["raw"]) > EXCERPT_CHARS else ""
         echo(f"    {json.dumps(excerpt, ensure_ascii=False)}{more}")
     if not number:
-        echo("No record matches.")
+        echo("No matching records.")
 
 
 def _place(file: str, offset: int) -> str:

@@ -13,10 +13,10 @@ from gristmill.cli.run import code_option
 
 @click.command("replay")
 @click.argument("output")
-@click.option("--recipe", metavar="FILE", help="The recipe with the fix; by default the one that was run.")
+@click.option("--recipe", metavar="FILE", help="Recipe that contains the fix [default: the recipe of the run].")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Set a variable of --recipe. Repeatable.")
 @code_option
-@click.option("--cause", metavar="CAUSE", help="Only partitions with a record of this cause.")
+@click.option("--cause", metavar="CAUSE", help="Only replay partitions that hold records with this cause.")
 @record_option
 @json_option
 @common_options
@@ -31,10 +31,10 @@ def command(
     record_path: str | None,
     as_json: bool,
 ) -> None:
-    """Process the quarantined records again.
+    """Process quarantined records again.
 
-    The partitions of OUTPUT that hold them are read from the input again and replaced. A record that fails once more
-    stays in quarantine. For runs of recipes; a pipeline in Python has a method replay().
+    Reads the partitions that hold them from the input again and replaces their output. Records that fail again stay
+    quarantined. Works for runs of recipes; in Python, call the pipeline's replay().
     """
     report = replay_recipe(output, recipe, cause, settings, allow_code, record_path)
     if as_json:
@@ -73,8 +73,8 @@ def replay_recipe(
         loaded = parse_recipe(folder.read(kept).decode(errors="replace"), origin=kept)
     else:
         raise ResumeError(
-            f"{output} was not made from a recipe, so it does not say what to run. Call replay() of the pipeline in "
-            "Python, or name a recipe with --recipe.",
+            f"{output} was not made from a recipe, so there is nothing to run again. Call the pipeline's replay() in "
+            "Python, or pass --recipe.",
             path=output,
         )
     search_current_folder(allow_code)

@@ -18,10 +18,10 @@ COMPARISON = "comparison.html"
 @click.option(
     "--to",
     metavar="FILE",
-    help=f"Where the page goes [default: report.html in the record; with --compare: {COMPARISON} in this folder].",
+    help=f"File to write [default: report.html in the record; with --compare: {COMPARISON} in this folder].",
 )
 @record_option
-@click.option("--record-b", metavar="FOLDER", help="With --compare: where the record of OUTPUT_B is.")
+@click.option("--record-b", metavar="FOLDER", help="With --compare: folder with the record of OUTPUT_B.")
 @json_option
 @common_options
 def command(
@@ -32,12 +32,12 @@ def command(
     record_b: str | None,
     as_json: bool,
 ) -> None:
-    """Make the report of a run.
+    """Write the HTML report of a run.
 
-    A page for the browser, in one file that loads nothing: what happened to the documents, why, what other thresholds
-    would keep, examples of dropped documents and duplicates, quarantine, speed and memory. Every run leaves such a page
-    in its record; this command makes it again, from all of the record instead of a sample of it, also of a run that
-    failed or was killed. With --compare, a page about two runs.
+    A single self-contained page: what happened to the documents and why, what other thresholds would keep, examples of
+    dropped documents and duplicates, quarantine, speed and memory. Every run writes one to its record; this command
+    rebuilds it from the full record rather than a sample, also for runs that failed or were killed. With --compare,
+    writes a page that compares two runs.
 
     \b
     gristmill report clean/
@@ -48,10 +48,10 @@ def command(
 
     if len(outputs) != (2 if compare else 1):
         if compare:
-            raise click.UsageError(f"--compare takes the outputs of two runs; {len(outputs)} given.")
-        raise click.UsageError(f"{len(outputs)} outputs are given. To compare two runs, add --compare.")
+            raise click.UsageError(f"--compare takes the outputs of two runs (got {len(outputs)}).")
+        raise click.UsageError(f"Expected one output, got {len(outputs)}. To compare two runs, add --compare.")
     if record_b is not None and not compare:
-        raise click.UsageError("--record-b is for --compare, which is missing.")
+        raise click.UsageError("--record-b needs --compare.")
     if compare:
         place = write_comparison(
             outputs[0], outputs[1], to=to or COMPARISON, record_before=record_path, record_after=record_b

@@ -23,23 +23,23 @@ _WRITERS = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_n
     "settings",
     multiple=True,
     metavar="FILTER.PARAMETER=VALUE",
-    help="Another value for a threshold, such as WordCountFilter.min_words=80; null for no bound. Of a stage with "
-    "several filters, STAGE:FILTER.PARAMETER. May be repeated.",
+    help="New value of a threshold, such as WordCountFilter.min_words=80; null removes the bound. For a stage with "
+    "several filters, use STAGE:FILTER.PARAMETER. Repeatable.",
 )
 @click.option(
     "--write",
     "path",
     metavar="FILE",
-    help="Write what would become of every document to FILE (.parquet, .csv or .jsonl).",
+    help="Write the new decision for every document to FILE (.parquet, .csv or .jsonl).",
 )
 @record_option
 @json_option
 @common_options
 def command(output: str, settings: tuple[str, ...], path: str | None, record_path: str | None, as_json: bool) -> None:
-    """Decide again with other thresholds, without a run.
+    """Show what other thresholds would keep, without a new run.
 
-    From the scores in the record of OUTPUT, which must come from a run with --scores all: how many documents would be
-    kept, and which stages would drop them. No text is read. Without --set, lists the thresholds of the run.
+    Uses the scores in the record of OUTPUT, which must come from a run with --scores all, and reads no text: how many
+    documents would be kept, and which stages would drop the others. Without --set, lists the run's thresholds.
 
     \b
     gristmill rethreshold clean/
@@ -85,7 +85,7 @@ def read_thresholds(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
         name, _, parameter = key.strip().rpartition(".")
         if not sign or not name or not parameter:
             raise click.UsageError(
-                f"--set {setting!r}: write FILTER.PARAMETER=VALUE, such as --set WordCountFilter.min_words=80."
+                f"--set {setting!r}: expected FILTER.PARAMETER=VALUE, such as --set WordCountFilter.min_words=80."
             )
         values = found.setdefault(name, {})
         if parameter in values:
@@ -118,18 +118,18 @@ def _plain(cut: Cut) -> dict[str, Any]:
 
 def _print_cuts(known: Sequence[Cut]) -> None:
     if not known:
-        echo("The run has no filter with a threshold that can be set anew.")
+        echo("The run has no filters with adjustable thresholds.")
     twice = [cut.stage for cut in known]
     for cut in known:
         name = cut.stage if twice.count(cut.stage) == 1 else f"{cut.stage}:{cut.filter}"
         values = ", ".join(f"{key}={'null' if value is None else value}" for key, value in cut.settings().items())
-        echo(f"{name}: {values or 'no threshold that is recorded'}")
+        echo(f"{name}: {values or 'no recorded threshold'}")
 
 
 def _print_recut(recut: Recut, path: str | None) -> None:
     before, now = recut.kept()
     undecided = recut.counts().get("undecided", 0)
-    difference = f"{abs(now - before):,} {'fewer' if now < before else 'more'}" if now != before else "as many"
+    difference = f"{abs(now - before):,} {'fewer' if now < before else 'more'}" if now != before else "no change"
     open_ones = f", {undecided:,} undecided" if undecided else ""
     echo(f"{now:,} of {len(recut.frame):,} documents kept instead of {before:,}: {difference}{open_ones}")
     for name, counts in stage_changes(recut).items():

@@ -85,8 +85,8 @@ recipe_arguments = options(
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set a variable of the recipe, or with executor.KEY=VALUE a setting of the executor. "
-        "The value is read as YAML: 3 is a number, '3' is text. May be repeated.",
+        help="Set a recipe variable, or an executor setting with executor.KEY=VALUE. "
+        "Values are parsed as YAML: 3 is a number, '3' is a string. Repeatable.",
     ),
 )
 code_option = click.option(
@@ -94,21 +94,21 @@ code_option = click.option(
     "allow_code",
     multiple=True,
     metavar="MODULE",
-    help="Allow the recipe to use stages of this Python module, as '- MODULE:Class: {…}'. The module is imported, from "
-    "the current folder or from the installed ones. May be repeated.",
+    help="Allow the recipe to use stages from this Python module, written as '- MODULE:Class: {…}'. The module is "
+    "imported from the current folder or the installed packages. Repeatable.",
 )
 input_options = options(
-    click.option("--text-field", metavar="NAME", help="Column that holds the text, for every stage that names none."),
+    click.option("--text-field", metavar="NAME", help="Text column for every stage that does not set its own."),
     click.option(
         "--input-filetype",
         type=click.Choice(list(FORMATS)),
-        help="Read only files of this format [default: what is there].",
+        help="Read only files of this format [default: detect].",
     ),
     click.option(
         "--limit",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Read only the first N documents (of the sample, with --sample).",
+        help="Read at most N documents (of the sample, with --sample).",
     ),
 )
 sample_options = options(
@@ -116,43 +116,43 @@ sample_options = options(
         "--sample",
         type=Share(0, 1, min_open=True),
         metavar="SHARE",
-        help="Read only a random share of the documents, such as 0.01 or 1%.",
+        help="Read only a random sample of the documents: a fraction such as 0.01 or 1%.",
     ),
-    click.option("--seed", type=int, metavar="N", help="Take another sample [default: 0]."),
+    click.option("--seed", type=int, metavar="N", help="Random seed of --sample [default: 0]."),
 )
 errors_option = click.option(
     "--errors",
     type=click.Choice(["quarantine", "replace"]),
-    help="Text that is not UTF-8: quarantine its document, or replace the invalid bytes by U+FFFD and count the "
-    "document as changed [default: quarantine].",
+    help="How to handle text that is not valid UTF-8: quarantine the document, or replace invalid bytes with U+FFFD "
+    "and count the document as changed [default: quarantine].",
 )
 output_options = options(
     click.option(
         "--output-filetype",
         type=click.Choice(WRITTEN_FORMATS),
-        help="Format to write [default: as read, JSONL for other formats].",
+        help="Output format [default: same as the input if it is JSONL or Parquet, otherwise JSONL].",
     ),
     click.option(
         "--compression",
         type=click.Choice(["none", "gz", "gzip", "zst", "zstd", "bz2", "snappy", "lz4", "brotli"]),
         metavar="NAME",
-        help="Compress the output: none, gz, zst or bz2; for Parquet none, gz, zst, snappy, lz4 or brotli; for Arrow "
-        "none, zst or lz4 [default: zst for Parquet, otherwise none].",
+        help="Output compression. JSONL and CSV: none, gz, zst or bz2; Parquet: none, gz, zst, snappy, lz4 or "
+        "brotli; Arrow: none, zst or lz4 [default: zst for Parquet, otherwise none].",
     ),
 )
 document_options = options(input_options, errors_option, sample_options, output_options)
 """What to read and to write, whatever the recipe."""
 executor_options = options(
     click.option(
-        "--executor", metavar="NAME", help=f"Where to run: {', '.join(sorted(executor_names()))} [default: local]."
+        "--executor", metavar="NAME", help=f"Executor: {', '.join(sorted(executor_names()))} [default: local]."
     ),
     click.option(
         "--workers",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Processors that the local executor may use; 0 runs everything in the calling process.",
+        help="CPU cores for the local executor; 0 runs everything in the calling process.",
     ),
-    click.option("--memory-budget", metavar="SIZE", help="Memory of the local executor, such as 4GB."),
+    click.option("--memory-budget", metavar="SIZE", help="Memory limit of the local executor, such as 4GB."),
 )
 error_budget_option = click.option(
     "--error-budget",
@@ -160,24 +160,24 @@ error_budget_option = click.option(
     show_default=True,
     metavar="SHARE|COUNT",
     callback=_error_budget,
-    help="Records that may be quarantined before the run fails: a share such as 0.01, a count such as 50, "
+    help="How many records may be quarantined before the run fails: a fraction such as 0.01, a count such as 50, "
     "or 'none' for no limit.",
 )
 salvage_option = click.option(
     "--salvage",
     is_flag=True,
-    help="Keep the documents before the damage of a damaged input file, marked as unproved; by default nothing of such "
-    "a file is kept.",
+    help="Keep the readable documents of a damaged input file, marked as unverified; by default such a file is skipped "
+    "entirely.",
 )
 ledger_options = options(
-    click.option("--id-field", default="id", show_default=True, help="The column with the documents' ids."),
-    click.option("--url-field", default="url", show_default=True, help="The column with their addresses."),
+    click.option("--id-field", default="id", show_default=True, help="Column that holds document ids."),
+    click.option("--url-field", default="url", show_default=True, help="Column that holds document URLs."),
     click.option(
         "--scores",
         type=click.Choice(["decisive", "all"]),
         default="decisive",
         show_default=True,
-        help="Keep the score that decided, or every score of every document.",
+        help="Which scores to record: the deciding one of each dropped document, or all scores of all documents.",
     ),
 )
 metrics_options = options(
@@ -185,25 +185,25 @@ metrics_options = options(
         "--metrics-port",
         type=click.IntRange(0, 65535),
         metavar="N",
-        help="Serve metrics for Prometheus at this port of this machine; 0 takes a free one and tells which.",
+        help="Serve Prometheus metrics on this local port; 0 picks a free port and prints it.",
     ),
     click.option(
         "--metrics-file",
         metavar="FILE",
-        help="Write the same metrics into a file every ten seconds and at the end, for the text file collector of a "
-        "node exporter (FILE.prom).",
+        help="Write the same metrics to a file every ten seconds and at the end, for the node exporter's textfile "
+        "collector (FILE.prom).",
     ),
 )
 profile_option = click.option(
     "--profile",
     is_flag=True,
-    help="Sample where the time of each stage goes: a table at the end, and in the record profile.html, a flame graph, "
-    "and profile.json for other tools. For the local executor.",
+    help="Profile the run (local executor): print the time spent per stage, and write a flame graph (profile.html) and "
+    "profile.json to the record.",
 )
 run_options = options(
-    click.option("--fresh", is_flag=True, help="Start over: do not take up what an earlier run left."),
-    click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the summary at the end."),
-    click.option("--all", "show_all", is_flag=True, help="Also list stages that dropped nothing in the summary."),
+    click.option("--fresh", is_flag=True, help="Start over instead of resuming the previous run."),
+    click.option("--quiet", "-q", is_flag=True, help="Hide progress and the final summary."),
+    click.option("--all", "show_all", is_flag=True, help="Include stages that dropped nothing in the summary."),
     json_option,
 )
 """The options of a run that `demo` has too."""
@@ -218,7 +218,7 @@ run_options = options(
 @error_budget_option
 @salvage_option
 @click.option(
-    "--ignore-failures", is_flag=True, help="Quarantine the documents on which a stage raises, instead of failing."
+    "--ignore-failures", is_flag=True, help="Quarantine documents on which a stage raises instead of failing the run."
 )
 @ledger_options
 @click.option(
@@ -226,11 +226,11 @@ run_options = options(
     type=click.FloatRange(0, 1),
     default=0.9,
     show_default=True,
-    help="Raise an alarm for a stage that drops more than this share; 1 for none.",
+    help="Warn about stages that drop more than this fraction of their input; 1 turns the warning off.",
 )
-@click.option("--report/--no-report", default=True, show_default=True, help="Write report.html into the record.")
+@click.option("--report/--no-report", default=True, show_default=True, help="Write report.html to the record.")
 @profile_option
-@click.option("--keep-steps", is_flag=True, help="Keep the intermediate files of a recipe with deduplications.")
+@click.option("--keep-steps", is_flag=True, help="Keep the intermediate files of deduplication steps.")
 @record_option
 @metrics_options
 @common_options
@@ -253,11 +253,11 @@ def command(
 ) -> None:
     """Run a recipe.
 
-    RECIPE is a YAML file, or the name of a shipped one (see 'gristmill recipes'). INPUT is a file, a folder, a glob or
-    a URL, and there may be several; '-' is standard input (JSONL, or what --input-filetype says), of which a copy is
-    kept beside the output. They and OUTPUT, the last one, set the variables input_path and output_path. OUTPUT is a
-    folder that will hold data only, or for one input file also a file, such as clean.jsonl; the record of the run goes
-    beside it. Interrupt a run at any time: run the same command again to resume.
+    RECIPE is a YAML file or the name of a built-in recipe (see 'gristmill recipes'). INPUT is a file, folder, glob or
+    URL, and can be repeated; '-' reads JSONL (or the format given by --input-filetype) from standard input and keeps a
+    copy beside the output. The last path is OUTPUT: a folder that will hold nothing but data, or, for a single input
+    file, a file such as clean.jsonl. The run's record is written beside it. Inputs and output set the recipe's
+    variables input_path and output_path. An interrupted run resumes when you run the same command again.
 
     \b
     gristmill run english crawl/ clean/
@@ -345,7 +345,7 @@ def read_settings(
         if value is not None:
             found.options[option] = value
     if "seed" in found.options and "sample" not in found.options:
-        raise click.UsageError("--seed is for --sample, which is missing.")
+        raise click.UsageError("--seed needs --sample.")
     inputs = list(paths[:-1] or paths)
     if len(inputs) > 1 or STANDARD_INPUT in paths:
         _check_paths(inputs, None if len(paths) == 1 else paths[-1])
@@ -357,7 +357,7 @@ def read_settings(
         key, sign, text = setting.partition("=")
         key = key.strip()
         if not sign or not key:
-            raise click.UsageError(f"--set {setting!r}: write KEY=VALUE, such as --set text_field=content.")
+            raise click.UsageError(f"--set {setting!r}: expected KEY=VALUE, such as --set text_field=content.")
         value = parse_yaml(text, origin=f"--set {key}").value
         target = found.executor if key.startswith(EXECUTOR_PREFIX) else found.variables
         name = key.removeprefix(EXECUTOR_PREFIX)
@@ -365,19 +365,19 @@ def read_settings(
             raise click.UsageError(f"{key!r} is set twice.")
         target[name] = value
     if "text_field" in found.variables and "text_field" in found.options:
-        raise click.UsageError("'text_field' is set twice, by --set and by --text-field.")
+        raise click.UsageError("'text_field' is set twice: by --set and by --text-field.")
     return found
 
 
 def _check_paths(inputs: Sequence[str], output: str | None) -> None:
     """Refuse what cannot be meant where there are several inputs, or standard input."""
     if output == STANDARD_INPUT:
-        raise click.UsageError("OUTPUT is '-', but documents are written to files only. Give a folder.")
+        raise click.UsageError("OUTPUT is '-', but documents can only be written to files. Pass a folder.")
     if len(inputs) > 1 and STANDARD_INPUT in inputs:
-        raise click.UsageError("'-' (standard input) is given among other inputs; it must be the only one.")
+        raise click.UsageError("'-' (standard input) cannot be combined with other inputs.")
     if output is not None and len(inputs) > 1 and os.path.isfile(output):
         raise click.UsageError(
-            f"OUTPUT, the last path, is {output!r}, which is a file. Put the output folder behind the inputs."
+            f"OUTPUT, the last path, is {output!r}, which is a file. Pass the output folder after the inputs."
         )
 
 
@@ -397,7 +397,7 @@ def read_recipe(recipe: str, assignments: Assignments) -> Recipe:
         line = f"{program()} {'run' if context is None else context.info_name} {shlex.quote(recipe)} INPUT OUTPUT"
         others = [one for one in error.facts["problems"] if not any(words in one for words in missing.values())]
         if others:
-            error.add_note(f"Give input and output after the recipe: {line}")
+            error.add_note(f"Pass input and output after the recipe: {line}")
             raise
         needed = " and ".join(f"an {name.removesuffix('_path')}" for name in missing)
         raise RecipeError(f"The recipe {recipe!r} needs {needed}: {line}", **error.facts) from None
@@ -425,7 +425,9 @@ def choose_executor(
         if value is None:
             continue
         if name != "local":
-            raise click.UsageError(f"{option} is for the local executor; use --set executor.KEY=VALUE for {name!r}.")
+            raise click.UsageError(
+                f"{option} applies only to the local executor; use --set executor.KEY=VALUE for {name!r}."
+            )
         config[key] = value
     with before_the_run():
         return get_executor(name, config)
@@ -474,8 +476,8 @@ def make_ready(
     pipeline = recipe.pipeline(allow_code=allow_code)
     if WRITERS.isdisjoint(map(attrgetter("name"), recipe.stages)):
         raise recipe_error(
-            f"{recipe.source.origin}: the recipe has no writer, so that nothing would be kept. "
-            "End it with one, such as: - DocumentWriter: {path: clean/}"
+            f"{recipe.source.origin}: the recipe has no writer, so its output would be lost. "
+            "Add one at the end, such as: - DocumentWriter: {path: clean/}"
         )
     pipeline.config["recipe"] = recipe.to_yaml(secrets=False)
     engine = choose_executor(recipe, assignments, executor=executor, workers=workers, memory_budget=memory_budget)

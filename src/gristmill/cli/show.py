@@ -21,15 +21,15 @@ _FACTS = ("version", "executor", "started", "finished", "error", "partitions_com
 
 @click.command("show")
 @click.argument("output")
-@click.option("--all", "show_all", is_flag=True, help="Also list stages that dropped nothing.")
+@click.option("--all", "show_all", is_flag=True, help="Include stages that dropped nothing.")
 @record_option
 @json_option
 @common_options
 def command(output: str, show_all: bool, record_path: str | None, as_json: bool) -> None:
     """Show the summary of a run again.
 
-    From the record of OUTPUT: every stage with its rows, what was dropped and why, and what it took. Of a run that is
-    still going on, was killed or has failed, what is committed so far.
+    Reads the record of OUTPUT: rows per stage, what was dropped and why, and how long it took. For a run that is still
+    going, failed or was killed, shows what has been committed so far.
 
     \b
     gristmill show clean/

@@ -16,10 +16,10 @@ from gristmill.cli.main import before_the_run, common_options, echo, json_option
 @json_option
 @common_options
 def command(file: str, output: str, size: str, as_json: bool) -> None:
-    """Cut a large file into parts.
+    """Split a large file into parts.
 
-    FILE is JSONL or Parquet, also compressed; the parts go to the folder OUTPUT. Readers split large files on their
-    own; this is for tools that do not.
+    FILE is JSONL or Parquet, optionally compressed; the parts go to the folder OUTPUT. Readers split large files
+    themselves; this command is for tools that do not.
 
     \b
     gristmill split crawl.jsonl.gz parts/ --size 500MB

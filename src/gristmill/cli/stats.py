@@ -35,14 +35,14 @@ _WIDE = 120
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @input_options
 @sample_options
+@click.option("--filters", metavar="NAMES", help="Comma-separated list of filters to include (see 'gristmill stages').")
+@click.option("--code", is_flag=True, help="Include the filters for source code and HTML.")
+@click.option("--no-languages", is_flag=True, help="Skip language detection.")
 @click.option(
-    "--filters", metavar="NAMES", help="Look at these filters only, separated by commas (see 'gristmill stages')."
+    "--html", "page", type=click.Path(dir_okay=False), metavar="FILE", help="Also write an HTML page with charts."
 )
-@click.option("--code", is_flag=True, help="Also look at the filters for source code and HTML.")
-@click.option("--no-languages", is_flag=True, help="Do not detect languages.")
-@click.option("--html", "page", type=click.Path(dir_okay=False), metavar="FILE", help="Also write a page with charts.")
 @executor_options
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide progress.")
 @json_option
 @common_options
 def command(
@@ -62,12 +62,12 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Show what is in an input, before any pipeline exists.
+    """Profile a dataset before you build a pipeline.
 
-    Documents, sizes, copies, lengths and languages, and for every built-in filter how its scores are distributed and
-    which share its default would drop, so that thresholds can be chosen by looking. INPUT is a file, a folder, a glob
-    or a URL, and there may be several; '-' is standard input (JSONL). Reads everything once and writes nothing but the
-    page.
+    Shows document counts, sizes, duplicates, lengths and languages, and for every built-in filter the distribution of
+    its scores and the share its default would drop, so that you can choose thresholds from the data. INPUT is a file,
+    folder, glob or URL, and can be repeated; '-' reads JSONL from standard input. Reads everything once and writes
+    nothing but the page.
 
     \b
     gristmill stats crawl/ --html stats.html
@@ -78,9 +78,9 @@ def command(
     from gristmill.observe.display import make_listener
 
     if seed is not None and sample is None:
-        raise click.UsageError("--seed is for --sample, which is missing.")
+        raise click.UsageError("--seed needs --sample.")
     if page is not None and not Path(page).absolute().parent.is_dir():
-        raise click.UsageError(f"--html {page}: there is no folder {str(Path(page).absolute().parent)!r}.")
+        raise click.UsageError(f"--html {page}: the folder {str(Path(page).absolute().parent)!r} does not exist.")
     config: dict[str, Any] = {"num_cpus": workers, "memory_budget": memory_budget}
     with before_the_run():
         chosen = get_executor(executor or "local", {key: value for key, value in config.items() if value is not None})
@@ -130,7 +130,7 @@ def named_column(column: str) -> Iterator[None]:
         listed = ", ".join(available) or "none"
         raise MissingColumnError(
             f"The input has no column {column!r}; it has {listed}.{did_you_mean(column, available)} "
-            "Say which one holds the text: --text-field NAME",
+            "Name the text column: --text-field NAME",
             **error.facts,
         ) from None
 
@@ -142,7 +142,7 @@ def readable(inputs: tuple[str, ...], filetype: Format | None = None) -> Iterato
         yield list(inputs)
         return
     if len(inputs) > 1:
-        raise click.UsageError("'-' (standard input) is given among other inputs; it must be the only one.")
+        raise click.UsageError("'-' (standard input) cannot be combined with other inputs.")
     stream = sys.stdin.buffer
     if stream.isatty():
         raise click.UsageError("INPUT is '-', but nothing is piped in. Try: zcat FILE | gristmill stats -")
@@ -190,9 +190,9 @@ def print_statistics(found: Statistics, inputs: tuple[str, ...]) -> None:
         table.add_row(Text(printable(one.name)), *row)
     console.print()
     console.print(table)
-    console.print(f"\nAll of these together would drop {share(found.failed_share)} of the documents.")
+    console.print(f"\nTogether these filters would drop {share(found.failed_share)} of the documents.")
     for reason, names in found.left_out.items():
-        console.print(f"Left out ({reason}): {', '.join(names)}", soft_wrap=True)
+        console.print(f"Not measured ({reason}): {', '.join(names)}", soft_wrap=True)
 
 
 def overview(found: Statistics, inputs: tuple[str, ...]) -> list[str]:
@@ -209,8 +209,8 @@ def overview(found: Statistics, inputs: tuple[str, ...]) -> list[str]:
     if sketch.empty:
         lines.append(f"Without text: {plural(sketch.empty, 'document')}")
     lines.append(
-        f"Copies: {copies(sketch.equal)} have the text of an earlier document; {copies(sketch.loose)} have its words "
-        f"(without case, spacing and punctuation); {compared(sketch.equal, sampled=bool(found.selection))}"
+        f"Duplicates: {copies(sketch.equal)} exact; {copies(sketch.loose)} ignoring case, spacing and punctuation; "
+        f"{compared(sketch.equal, sampled=bool(found.selection))}"
     )
     if sketch.languages:
         total = sketch.languages.total()
@@ -224,7 +224,7 @@ def overview(found: Statistics, inputs: tuple[str, ...]) -> list[str]:
         lines.append(sentence(found.files_left_out))
     lines.extend(found.damaged[:_MOST_LANGUAGES])
     if found.unreadable:
-        lines.append(f"Unreadable: {plural(found.unreadable, 'record')}, also those of damaged files")
+        lines.append(f"Unreadable: {plural(found.unreadable, 'record')}, including those of damaged files")
     return lines
 
 
@@ -236,9 +236,9 @@ def copies(sample: HashSample) -> str:
 def compared(sample: HashSample, *, sampled: bool) -> str:
     """What the share of copies was found in."""
     if sample.share < 1:
-        return f"estimated from {share(sample.share)} of the texts, with all copies of each"
+        return f"estimated from {share(sample.share)} of the texts with all their copies"
     if sampled:
-        return "among the documents that were read; the whole input has more, since copies of the others are missing"
+        return "among the sampled documents; the share in the whole input is higher"
     return "all documents compared"
 
 

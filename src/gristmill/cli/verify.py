@@ -16,10 +16,10 @@ from gristmill.cli.main import DONE, FAILED, common_options, echo, json_option, 
 @common_options
 @click.pass_context
 def command(ctx: click.Context, output: str, record_path: str | None, as_json: bool) -> None:
-    """Prove that an output is complete.
+    """Verify that an output is complete and unchanged.
 
-    From the files of OUTPUT and its record alone: hashes and row counts agree, every input row is accounted for, and
-    nothing else lies there. Exits with 1 and says what is wrong if anything is.
+    Uses only the files of OUTPUT and its record: hashes and row counts match, every input row is accounted for, and
+    there are no stray files. Exits with 1 and lists the problems if there are any.
     """
     from gristmill.ledger.prove.verify import verify
 

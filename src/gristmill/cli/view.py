@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @click.argument("output")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on [default: any free one].")
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser.  [default: browser]")
-@click.option("--labels", metavar="FILE", help="Where labels are kept [default: labels.jsonl in the record].")
+@click.option("--labels", metavar="FILE", help="File to keep labels in [default: labels.jsonl in the record].")
 @click.option("--export", metavar="FILE", help="Write the labelled documents to FILE (JSONL) and exit.")
-@click.option("--text-field", help="The field with the text [default: the one that the stages read].")
+@click.option("--text-field", help="Column that holds the text [default: the one that the stages read].")
 @record_option
 @common_options
 def command(
@@ -36,9 +36,9 @@ def command(
 ) -> None:
     """Browse, search and label documents.
 
-    Serves a page on 127.0.0.1 with the documents of OUTPUT, kept, dropped and quarantined: by stage, reason, score,
-    source file, id, URL or text, each with what became of it and why. Decisions can be labelled right or wrong; the
-    labels are training data for `gristmill classifier train`. Ctrl+C ends it.
+    Serves a page on 127.0.0.1 with the kept, dropped and quarantined documents of OUTPUT. Search by stage, reason,
+    score, source file, id, URL or text; each document shows what happened to it and why. Label decisions as right or
+    wrong to get training data for 'gristmill classifier train'. Press Ctrl+C to stop.
 
     \b
     gristmill view clean/
@@ -71,7 +71,7 @@ def _export(view: View, path: str) -> None:
         written, skipped = write_export(view, file)
     echo(f"{plural(written, 'labelled document')} written to {path}.")
     if skipped:
-        echo(f"{plural(skipped, 'labelled document')} left out: the text is gone, or the input has changed.", err=True)
+        echo(f"{plural(skipped, 'labelled document')} skipped: the text is gone, or the input has changed.", err=True)
 
 
 def _open(url: str) -> None:

@@ -1,4 +1,4 @@
-"""`gristmill why`: tells what became of one document."""
+"""`gristmill why`: shows what happened to one document."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     "--diff/--no-diff",
     "with_diff",
     default=None,
-    help="Show what differs: a duplicate and its survivor (by default), or a changed document before and after.",
+    help="Show a text diff: a duplicate against its survivor (the default), or a changed document before and after.",
 )
-@click.option("--text-field", default="text", show_default=True, help="The field with the text, for --diff.")
+@click.option("--text-field", default="text", show_default=True, help="Column that holds the text, for --diff.")
 @record_option
 @json_option
 @common_options
@@ -38,12 +38,11 @@ def command(
     record_path: str | None,
     as_json: bool,
 ) -> None:
-    """Tell what became of a document.
+    """Show what happened to a document.
 
-    Kept or not, by which stage, its score against the threshold, and what was changed in it. For a duplicate also its
-    text against that of its survivor, and with --diff that of a changed document against the output; both are looked
-    up in the files of input and output. ID_OR_URL may also be PARTITION#ROW. Exits with 1 if no document of the input
-    answers to it.
+    Whether it was kept, which stage dropped it, its score and the threshold, and what was changed. For a duplicate,
+    also shows a diff against its survivor, and with --diff the changes made to a kept document; the texts are read from
+    the input and output files. ID_OR_URL can also be PARTITION#ROW. Exits with 1 if the input has no such document.
 
     \b
     gristmill why clean/ doc-17

@@ -21,7 +21,7 @@ def test_recipes_are_listed() -> None:
     shown = run("recipes").stdout
     for name in ("demo", "english", "non_english", "code", "web"):
         assert f"{name}\n" in shown
-    assert "set: input_path, output_path, path_to_tokenizer" in shown
+    assert "required variables: input_path, output_path, path_to_tokenizer" in shown
 
 
 def test_recipes_as_json() -> None:

@@ -84,7 +84,7 @@ def test_a_record_of_an_earlier_version(output: Path) -> None:
     stages = [{"stage": "jsonl_reader", "busy_seconds": 9.0, "calls": 3, "workers": 2, "rows_in": 0}]
     result = rewritten(output, stages=stages, history=None, version="0.0.9", wall_seconds=5.0)
     assert result.exit_code == 0, result.output
-    assert "version 0.0.9, which did not measure what workers waited for" in result.stdout
+    assert "version 0.0.9, which did not record what workers waited for" in result.stdout
 
 
 def test_records_that_cannot_be_read(output: Path, tmp_path: Path) -> None:

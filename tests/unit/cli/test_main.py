@@ -37,7 +37,7 @@ def test_every_command_has_help(name: str) -> None:
 def test_a_misspelt_command_gets_a_suggestion() -> None:
     result = run("verfy")
     assert result.exit_code == 2
-    assert "There is no command 'verfy'. Did you mean 'verify'?" in result.stderr
+    assert "Unknown command 'verfy'. Did you mean 'verify'?" in result.stderr
     assert result.stdout == ""
 
 

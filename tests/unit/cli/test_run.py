@@ -108,7 +108,7 @@ def test_quarantined_records(recipe: Path, source: Path, output: Path) -> None:
     [record] = json.loads(run("quarantine", output, "--cause", group["cause"], "--json").stdout)["records"]
     assert record["raw"] == '{"id": [broken}'
     assert '{\\"id\\": [broken}' in run("quarantine", output, "--stage", group["stage"]).stdout
-    assert run("quarantine", output, "--cause", "other").stdout == "No record matches.\n"
+    assert run("quarantine", output, "--cause", "other").stdout == "No matching records.\n"
 
 
 def test_a_budget_of_zero_fails(recipe: Path, source: Path, output: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_budget_of_zero_fails(recipe: Path, source: Path, output: Path) -> Non
 
 def test_nothing_quarantined(recipe: Path, source: Path, output: Path) -> None:
     run("run", recipe, source, output, "--workers", 0)
-    assert run("quarantine", output).stdout == "Nothing is quarantined: every record was processed.\n"
+    assert run("quarantine", output).stdout == "No quarantined records.\n"
 
 
 def test_verify(recipe: Path, source: Path, output: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_missing_input(recipe: Path, tmp_path: Path, output: Path) -> None:
         (("--executor", "locl"), "Did you mean 'local'?"),
         (("--set", "executor.num_cpu=2"), "num_cpus"),
         (("--memory-budget", "lots"), "is not a size"),
-        (("--executor", "ray_data", "--workers", "2"), "--workers is for the local executor"),
+        (("--executor", "ray_data", "--workers", "2"), "--workers applies only to the local executor"),
         (("--workers", "-1"), "--workers"),
         (("--error-budget", "half"), "--error-budget"),
         (("--set", "outptu_path=x"), "Did you mean 'output_path'?"),

@@ -172,10 +172,10 @@ def test_the_recipe_that_is_kept_repeats_the_run(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("a", "-", "out"), "it must be the only one"),
-        (("a", "-"), "documents are written to files only"),
-        (("jsonl", "parquet", "jsonl/a.jsonl"), "which is a file. Put the output folder behind"),
-        (("jsonl", "out", "--seed", 3), "--seed is for --sample"),
+        (("a", "-", "out"), "cannot be combined with other inputs"),
+        (("a", "-"), "documents can only be written to files"),
+        (("jsonl", "parquet", "jsonl/a.jsonl"), "which is a file. Pass the output folder after"),
+        (("jsonl", "out", "--seed", 3), "--seed needs --sample"),
         (("jsonl", "out", "--sample", 0), "'--sample'"),
         (("jsonl", "out", "--limit", 0), "'--limit'"),
         (("jsonl", "out", "--compression", "rar"), "'rar'"),
@@ -192,7 +192,7 @@ def test_wrong_use(arguments: tuple[object, ...], part: str, here: Path) -> None
 def test_a_plan_cannot_look_at_standard_input(here: Path) -> None:
     result = run("plan", "english", "-", "out")
     assert result.exit_code == 2
-    assert "standard input can be read only once" in result.stderr
+    assert "standard input can only be read once" in result.stderr
 
 
 def test_a_column_that_is_not_there_is_told_with_those_that_are(here: Path) -> None:

@@ -27,8 +27,8 @@ def test_positional_paths_are_text_as_given() -> None:
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        (["a"], "write KEY=VALUE"),
-        (["=1"], "write KEY=VALUE"),
+        (["a"], "expected KEY=VALUE"),
+        (["=1"], "expected KEY=VALUE"),
         (["a=1", "a=2"], "'a' is set twice"),
         (["executor.x=1", "executor.x=2"], "'executor.x' is set twice"),
         (["input_path=y"], "'input_path' is set twice"),

@@ -80,7 +80,7 @@ def test_records_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None
     blank = [{"text": text, "label": "ball"} for text in (None, "", " \n ")]
     result = train(write(tmp_path / "data.jsonl", [*ROWS, *blank]), tmp_path / "out", "--kind", "linear")
     assert result.exit_code == 0
-    assert "Note: 3 records are left out, whose 'text' is null, empty or blank." in result.output
+    assert "Note: Skipped 3 records whose 'text' is null, empty or blank." in result.output
     facts = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert (facts["texts"] + facts["held_out"], facts["blank"], facts["copies"]) == (12, 3, 0)
     with pytest.raises(InputError, match=r"In all 3 records of .* 'text' is null, empty or blank"):
@@ -132,7 +132,7 @@ def test_copies_and_labels_that_were_never_tested_are_told(tmp_path: Path) -> No
     rows = [*ROWS, *ROWS[:4], {"text": "rain in Oslo", "label": "weather"}]
     result = train(write(tmp_path / "data.jsonl", rows), tmp_path / "out", "--kind", "linear")
     assert "Note: 4 of 17 texts are copies of others." in result.output
-    assert "Never tested, as no text was held back: 'weather'." in result.output
+    assert "Labels missing from the held-out texts: 'weather'." in result.output
     assert re.search(r"weather +0 +0 +0  never tested\n", result.output)
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["never_tested"] == ["weather"]
 
@@ -154,9 +154,9 @@ def test_numbers_and_truth_values_are_labels(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--kind", "head"), "needs --encoder"),
-        (("--kind", "linear", "--encoder", "a/b"), "--encoder is for --kind head"),
+        (("--kind", "linear", "--encoder", "a/b"), "--encoder does not apply to --kind"),
         (("--kind", "linear", "--minutes", "1"), "--minutes does not apply to --kind linear"),
-        (("--kind", "linear", "--label", "text"), "12 texts with 12 labels leaves 12 .* another --label"),
+        (("--kind", "linear", "--label", "text"), "12 texts with 12 labels leaves 12 .* check --label"),
         (("--kind", "linear", "--seed", "-1"), "--seed"),
     ],
 )
@@ -233,7 +233,7 @@ def interrupted(*_: Any) -> None:
 def test_a_classifier_of_another_kind_replaces_all_of_the_old_one(tmp_path: Path) -> None:
     data, out = write(tmp_path / "data.jsonl", [*ROWS, {"text": "x", "label": "Ball "}]), tmp_path / "out"
     first = train(data, out, "--kind", "linear")
-    assert "'Ball ' and 'ball' are learned as different labels" in first.output
+    assert "'Ball ' and 'ball' are treated as different labels" in first.output
     assert train(data, out, "--kind", "deberta", "--minutes", "0.001").exit_code == 0
     assert not list(out.glob("linear*"))
     assert json.loads((out / "evaluation.json").read_text())["kind"] == "deberta"

@@ -267,7 +267,7 @@ def test_the_command_trains_tests_and_writes(tmp_path: Path) -> None:
     arguments = ["classifier", "train", str(path), "--text", "body", "--label", "topic", "--kind", "linear"]
     done = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    assert "Accuracy on the texts held back: 100.0%" in done.output
+    assert "Accuracy on held-out texts: 100.0%" in done.output
     facts = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert (facts["texts"], facts["held_out"], facts["accuracy"]) == (72, 18, 1.0)
     failed = CliRunner().invoke(cli, ["classifier", "train", str(path), "--out", str(tmp_path / "x"), "--text", "txt"])
@@ -324,7 +324,7 @@ def test_a_linear_classifier_is_trained_without_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "Accuracy on the texts held back: 100.0%" in done.stdout
+    assert "Accuracy on held-out texts: 100.0%" in done.stdout
 
 
 def test_labelled_data_is_checked(tmp_path: Path) -> None:
