@@ -121,24 +121,37 @@ def documents() -> bytes:
     return b"".join([*lines, *again, *changed])
 
 
+def users_of(runs: list[tuple[set[Call], set[str]]]) -> dict[Call, set[str]]:
+    """Who needs each call, by runs of which each has its calls and the names of its stages.
+
+    A stage is listed if every run with it made the call. So neither the stages that workflows share nor settings that
+    are not the defaults have kernels compiled that a run will not use.
+    """
+    without = defaultdict(set)
+    for found, names in runs:
+        for call in set().union(*(calls for calls, _ in runs)) - found:
+            without[call] |= names
+    return {
+        call: set().union(*(names for found, names in runs if call in found)) - without[call]
+        for call in set().union(*(calls for calls, _ in runs))
+    }
+
+
 def signatures() -> dict[Call, set[str]]:
     """Every call that was seen, and who made it."""
-    users: dict[Call, set[str]] = defaultdict(set)
+    runs: list[tuple[set[Call], set[str]]] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         source = folder / "sample.jsonl"
         source.write_bytes(documents())
         pyarrow.parquet.write_table(pyarrow.json.read_json(source), folder / "sample.parquet")
         base, common = run(folder, [], source)
-        for call in base | run(folder, [], folder / "sample.parquet", "parquet")[0]:
-            users[call].add(EVERYBODY)
+        base |= run(folder, [], folder / "sample.parquet", "parquet")[0]
         for entry, stage in ((one, stage) for one in all_registered() for stage in stages_of(one)):
             found, names = run(folder, [stage], source)
-            named = {entry.name} if entry.kind in (FILTER, MODIFIER) else names - common - WRAPPERS
-            for call in found:
-                if EVERYBODY not in users[call]:
-                    users[call] |= named
+            runs.append((found - base, {entry.name} if entry.kind in (FILTER, MODIFIER) else names - common - WRAPPERS))
             print(f"{entry.name}: {len(found)} kernels")
+    users = {call: {EVERYBODY} for call in base} | users_of(runs)
     for module in pkgutil.iter_modules(gristmill.kernels.__path__):
         importlib.import_module(f"gristmill.kernels.{module.name}")
     seen = {name for name, _ in users}
@@ -148,7 +161,7 @@ def signatures() -> dict[Call, set[str]]:
             probe(kernel_probes.column(number))
     for name, signature in calls():
         if name not in seen:
-            users[name, signature] |= set()
+            users[name, signature] = set()
     return users
 
 

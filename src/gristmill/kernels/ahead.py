@@ -114,17 +114,21 @@ def _end(begun: Iterable[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def compile_listed(jobs: Iterable[Sequence[str]]) -> None:
-    """Compile what nobody has compiled or is compiling: kernels as `module.function`, each with its signature."""
-    store.waiting = fcntl.LOCK_EX | fcntl.LOCK_NB
+def compile_listed(jobs: Iterable[Listed], *, wait: bool = False) -> None:
+    """Compile what is not compiled yet; what another process is compiling is skipped, or waited for with `wait`."""
+    before, store.waiting = store.waiting, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
     parent = os.getppid()
-    for name, signature in jobs:
-        if os.getppid() != parent:
-            break  # nobody waits for it any more
-        with contextlib.suppress(BlockingIOError):
-            _kernel(name).compile(parsed(signature))
+    try:
+        for one in jobs:
+            if os.getppid() != parent:
+                break  # nobody waits for it any more
+            with contextlib.suppress(BlockingIOError):
+                _kernel(one.kernel).compile(parsed(one.signature))
+    finally:
+        store.waiting = before
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted and ends this
-    compile_listed(job.split("|") for job in sys.argv[1:])
+    pairs = (job.partition("|") for job in sys.argv[1:])
+    compile_listed(Listed(kernel, signature) for kernel, _, signature in pairs)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.kernels.arrays import grown
 from gristmill.kernels.compiler import inlined, kernel
 from gristmill.kernels.machine import bit_count
 from gristmill.kernels.text_column import Bytes, Integers, Mask
@@ -318,9 +319,7 @@ def predict_spans(
             added += counts[slot]
             if word_ngrams > 1:
                 if seen == len(hashes):
-                    longer = np.empty(2 * seen, np.int32)
-                    longer[:seen] = hashes
-                    hashes = longer
+                    hashes = grown(hashes, 2 * seen)
                 hashes[seen] = np.int32(hashed)
                 seen += 1
         if eos >= 0:
@@ -333,9 +332,7 @@ def predict_spans(
             for byte in (60, 47, 115, 62):
                 hashed = _hash_step(hashed, np.uint8(byte))
             if seen == len(hashes):
-                longer = np.empty(seen + 1, np.int32)
-                longer[:seen] = hashes
-                hashes = longer
+                hashes = grown(hashes, seen + 1)
             hashes[seen] = np.int32(hashed)
             seen += 1
             bucket = np.uint64(sizes[_BUCKET])

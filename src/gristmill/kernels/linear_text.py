@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.kernels.arrays import grown
 from gristmill.kernels.compiler import inlined, kernel
 
 _OFFSET = np.uint64(0xCBF29CE484222325)
@@ -62,10 +63,7 @@ def linear_features(data: Any, offsets: Any, bits: int) -> Any:
         found = np.sort(scratch[:count])
         if used + count > len(buckets):
             size = 2 * len(buckets) + count
-            more, amounts = np.empty(size, np.int64), np.empty(size, np.float32)
-            more[:used] = buckets[:used]
-            amounts[:used] = values[:used]
-            buckets, values = more, amounts
+            buckets, values = grown(buckets, size), grown(values, size)
         place = 0
         while place < count:
             stop = place + 1

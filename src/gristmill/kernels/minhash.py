@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from gristmill.kernels.arrays import copy_items
 from gristmill.kernels.compiler import kernel, leaf
 from gristmill.kernels.machine import address_of
 from gristmill.kernels.shingles import (
@@ -142,7 +143,8 @@ def band_hashes(
     hashes = bands * rows
     least = np.empty(-(-hashes // TOGETHER) * TOGETHER, np.uint32)
     flipping, multiplying = np.zeros(len(least), np.uint32), np.zeros(len(least), np.uint32)
-    flipping[:hashes], multiplying[:hashes] = flips[:hashes], factors[:hashes]
+    copy_items(flipping, 0, flips, hashes)
+    copy_items(multiplying, 0, factors, hashes)
     for document in range(documents):
         begin, end = offsets[document], offsets[document + 1]
         tokens[:size] = 0

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.kernels.arrays import copy_items, grown
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Bytes, Integers
 from gristmill.kernels.unicode_classes import ALNUM, CODE_POINTS, PAGE, SPACE, class_tables, compact
@@ -209,10 +210,8 @@ def shingle_lists(
             made = shingle_block(data, end, pages, codes, size, unit, power, tokens, heads, longs, block, state)
             # One more, for a document of symbols.
             if filled + made + 1 > len(out):
-                grown = np.empty(2 * len(out) + made, np.uint64)
-                grown[:filled] = out[:filled]
-                out = grown
-            out[filled : filled + made] = block[:made]
+                out = grown(out, 2 * len(out) + made)
+            copy_items(out, filled, block, made)
             filled += made
         sequences[number] = state[SEQUENCE]
         if (unit == WORDS and is_symbols(state)) or filled == start:

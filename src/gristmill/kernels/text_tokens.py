@@ -27,7 +27,7 @@ from gristmill.kernels.byte_masks import (
 )
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.machine import reversed_bits, trailing_zeros
-from gristmill.kernels.text_column import Integers, Mask, TextColumn, WordSpans, word_spans
+from gristmill.kernels.text_column import Bytes, Integers, Mask, TextColumn, WordSpans, word_spans
 from gristmill.kernels.unicode_classes import ALNUM, ALPHA, PUNCTUATION, TERMINAL, class_tables
 from gristmill.kernels.utf8 import (
     ONE,
@@ -50,6 +50,8 @@ WIDTH = 5
 _masks = byte_masks(WHITE, MAYBE_WHITE, LETTERS + DIGITS, LETTERS, b"-/:", b".", CONTINUATIONS, LEADS)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(40)
+_KEY_BYTES = 8
+"""How many bytes of a word are compared at once."""
 
 
 @leaf
@@ -253,15 +255,42 @@ def _classes(data, begin, end, pages, flags):
 
 
 @routine
-def _place_of(key, length, slot, stop_keys, stop_lengths):
+def _same_rest(data, begin, length, rests, rest):
+    """Whether a token of more than eight bytes ends as the stop word whose later bytes begin at `rests[rest]`."""
+    same = True
+    for place in range(length - _KEY_BYTES):
+        same &= data[begin + _KEY_BYTES + place] == rests[rest + place]
+    return same
+
+
+@routine
+def _place_of(data, begin, key, length, slot, stop_keys, stop_lengths, stop_rests, rests):
     """The place of a stop word in the table, or an empty one."""
-    while stop_lengths[slot] and not (stop_keys[slot] == key and stop_lengths[slot] == length):
+    while stop_lengths[slot]:
+        same = stop_keys[slot] == key and stop_lengths[slot] == length
+        if same and (length <= _KEY_BYTES or _same_rest(data, begin, length, rests, stop_rests[slot])):
+            break
         slot = (slot + 1) & (len(stop_keys) - 1)
     return slot
 
 
 @kernel
-def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, stop_lengths, wanted, crowded, out):
+def _token_counts(
+    data,
+    starts,
+    ends,
+    bounds,
+    alive,
+    pages,
+    flags,
+    stop_keys,
+    stop_lengths,
+    stop_rests,
+    rests,
+    wanted,
+    crowded,
+    out,
+):
     places = len(stop_keys) - 1
     seen = np.empty(len(stop_keys), dtype=np.bool_)
     for row in range(len(alive)):
@@ -276,7 +305,7 @@ def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, st
             length = ends[token] - begin
             if length == 0:
                 continue
-            key = load_part(data, begin, min(8, length))
+            key = load_part(data, begin, min(_KEY_BYTES, length))
             first = data[begin]
             kind = flags_of(np.int64(first & 127), pages, flags)
             proper = not kind & PUNCTUATION
@@ -289,10 +318,12 @@ def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, st
             if stop_words < wanted:
                 slot = np.int64((key * _MIX) >> _SHIFT) & places
                 found = (stop_keys[slot] == key) & (stop_lengths[slot] == length)
+                if found and length > _KEY_BYTES:
+                    found = _same_rest(data, begin, length, rests, stop_rests[slot])
                 stop_words += found & ~seen[slot]
                 seen[slot] |= found
                 if crowded and not found:
-                    slot = _place_of(key, length, slot, stop_keys, stop_lengths)
+                    slot = _place_of(data, begin, key, length, slot, stop_keys, stop_lengths, stop_rests, rests)
                     stop_words += stop_lengths[slot] != 0 and not seen[slot]
                     seen[slot] = True
         counts = out[row]
@@ -304,24 +335,29 @@ def _token_counts(data, starts, ends, bounds, alive, pages, flags, stop_keys, st
 
 
 @lru_cache(maxsize=8)
-def _stop_table(stop_words: tuple[str, ...]) -> tuple[npt.NDArray[np.uint64], Integers, int, bool]:
-    """A hash table of the words as numbers and their lengths, how many there are, and if two want the same place.
+def _stop_table(stop_words: tuple[str, ...]) -> tuple[npt.NDArray[np.uint64], Integers, Integers, Bytes, int, bool]:
+    """A hash table of the words, how many there are, and whether two want the same place.
 
-    The table is enlarged until none do, within reason: then a token needs only one look, which cannot be guessed wrong.
+    A word is its first eight bytes as a number, its length, and where its later bytes begin in the fourth array. The
+    table is enlarged until none want the same place, within reason: then a token needs only one look, which cannot be
+    guessed wrong.
     """
     encoded = sorted({word.encode() for word in stop_words} - {b""})
-    numbers = np.array([int.from_bytes(word, "little") for word in encoded], dtype=np.uint64)
+    numbers = np.array([int.from_bytes(word[:_KEY_BYTES], "little") for word in encoded], dtype=np.uint64)
     mixed = [int(number) * int(_MIX) % 2**64 >> int(_SHIFT) for number in numbers]
     size = 64
     while size < 4 * len(mixed) or (size < 4096 and len({value % size for value in mixed}) < len(mixed)):
         size *= 2
-    keys, lengths = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+    keys, lengths, rests = np.zeros(size, np.uint64), np.zeros(size, np.int64), np.zeros(size, np.int64)
+    later = bytearray()
     for number, word, value in zip(numbers, encoded, mixed, strict=True):
         slot = value % size
         while lengths[slot]:
             slot = (slot + 1) % size
-        keys[slot], lengths[slot] = number, len(word)
-    return keys, lengths, len(encoded), len({value % size for value in mixed}) < len(mixed)
+        keys[slot], lengths[slot], rests[slot] = number, len(word), len(later)
+        later += word[_KEY_BYTES:]
+    crowded = len({value % size for value in mixed}) < len(mixed)
+    return keys, lengths, rests, np.frombuffer(bytes(later), np.uint8), len(encoded), crowded
 
 
 def token_spans(column: TextColumn, alive: Mask) -> WordSpans:
@@ -341,7 +377,7 @@ def token_counts(words: WordSpans, alive: Mask, stop_words: tuple[str, ...]) -> 
     Args:
         words: The tokens.
         alive: The documents to look at.
-        stop_words: Words to look for, of at most eight bytes each.
+        stop_words: Words to look for.
     """
     out = np.zeros((len(words.bounds) - 1, WIDTH), dtype=np.int64)
     pages, flags = class_tables()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.kernels.compiler import inlined, kernel, leaf
+from gristmill.kernels.arrays import grown, sort_items
+from gristmill.kernels.compiler import kernel, leaf
 
 Floats = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
@@ -89,39 +90,37 @@ def group_pairs(
                     count += 1
                 elif hashes[start] & np.uint64(255) == np.uint64(0):
                     if made == len(firsts):
-                        firsts, seconds, equal = _grown(firsts), _grown(seconds), _grown_flags(equal)
+                        firsts, seconds, equal = (
+                            grown(firsts, 2 * made),
+                            grown(seconds, 2 * made),
+                            grown(equal, 2 * made),
+                        )
                     firsts[made], seconds[made], equal[made] = heads[count - 1], documents[place], True
                     made += 1
             if count > 1:
-                ordered = np.sort(heads[:count])
+                sort_items(heads, count)
                 for place in range(count):
                     reach = count if count <= wide else min(count, place + 5)
                     for other in range(place + 1, reach):
                         if made == len(firsts):
-                            firsts, seconds, equal = _grown(firsts), _grown(seconds), _grown_flags(equal)
-                        firsts[made], seconds[made], equal[made] = ordered[place], ordered[other], False
+                            firsts, seconds, equal = (
+                                grown(firsts, 2 * made),
+                                grown(seconds, 2 * made),
+                                grown(equal, 2 * made),
+                            )
+                        firsts[made], seconds[made], equal[made] = heads[place], heads[other], False
                         made += 1
                     if count > wide and place > 4:
                         if made == len(firsts):
-                            firsts, seconds, equal = _grown(firsts), _grown(seconds), _grown_flags(equal)
-                        firsts[made], seconds[made], equal[made] = ordered[0], ordered[place], False
+                            firsts, seconds, equal = (
+                                grown(firsts, 2 * made),
+                                grown(seconds, 2 * made),
+                                grown(equal, 2 * made),
+                            )
+                        firsts[made], seconds[made], equal[made] = heads[0], heads[place], False
                         made += 1
         start = end
     return firsts[:made].copy(), seconds[:made].copy(), equal[:made].copy()
-
-
-@inlined
-def _grown(values):
-    larger = np.empty(2 * len(values), np.uint64)
-    larger[: len(values)] = values
-    return larger
-
-
-@inlined
-def _grown_flags(values):
-    larger = np.empty(2 * len(values), np.bool_)
-    larger[: len(values)] = values
-    return larger
 
 
 @kernel

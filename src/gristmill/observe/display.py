@@ -120,6 +120,7 @@ class Progress:
     kernels_compiled: int = 0
     doing: str = "starting"
     _open_rows: dict[int, int] = field(default_factory=dict)
+    _open_tasks: dict[int, set[tuple[int, str]]] = field(default_factory=dict)
     _rows_done: int = 0
     _alive: set[int] = field(default_factory=set)
     _sampled: bool = False
@@ -143,6 +144,7 @@ class Progress:
             self.partitions_done += 1
             self.rows_written += event.rows
             self._rows_done += self._open_rows.pop(event.partition, 0)
+            self._open_tasks.pop(event.partition, None)
         elif isinstance(event, KernelCompiling):
             self.kernels_compiled += 1
             self.doing = f"compiling kernels ({self.kernels_compiled:,} so far)"
@@ -188,6 +190,10 @@ class Progress:
         return None if done is None else (self.now() - self.begun) * (1 - done) / done
 
     def _task(self, event: TaskFinished) -> None:
+        finished = self._open_tasks.setdefault(event.partition, set())
+        if (event.segment, event.task_id) in finished:
+            return  # redone: its first result was lost with a worker
+        finished.add((event.segment, event.task_id))
         for name, count in event.counts.items():
             self.stages.setdefault(name, StageCount()).add(count)
             # A source takes in nothing and creates its rows.
@@ -269,6 +275,7 @@ class Display:
         self._progress = Progress(now=now)
         self._drawn = now()
         self._works = True
+        self._shown_once: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
@@ -277,6 +284,10 @@ class Display:
         try:
             if isinstance(event, RunStarted):
                 self._progress = Progress(now=self._now)
+            if isinstance(event, Notice) and event.once:
+                if event.message in self._shown_once:
+                    return
+                self._shown_once.add(event.message)
             self._progress(event)
             self._show(event)
         except Exception:  # whatever a terminal does to us, the run goes on

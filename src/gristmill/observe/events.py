@@ -153,10 +153,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should read: a warning, or a line that explains a decision of the executor."""
+    """Something the user should read: a warning, or a line that explains a decision of the executor.
+
+    A display shows a notice with `once` a single time, even if several pipelines in a row emit it.
+    """
 
     message: str
     level: str = "info"
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,8 @@ class Pipeline:
             with begun_run(self, chosen, initial_tasks, options, list(listeners), progress=progress) as run:
                 if metrics is not None:
                     run.work.events.emit(metrics.announce())
+                if session is None and run.state is not None:
+                    run.state.folder.remove_profile()
                 try:
                     if comparing is not None:
                         steps = comparing.steps(run, chosen, options)

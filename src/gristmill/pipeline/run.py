@@ -420,7 +420,8 @@ def announced_compilation(events: EventStream, plan: ExecutionPlan) -> Iterator[
             told.append(name)
             cores = cpu_count()
             on = "" if cores == 1 else f" on {cores} cores"
-            events.emit(Notice(f"Compiling kernels{on}, once for this kind of processor; it can take half a minute."))
+            message = f"Compiling kernels{on}, once for this kind of processor; it can take half a minute."
+            events.emit(Notice(message, once=True))
             compile_for([stage for segment in plan.segments for stage in segment.stages], processes=cores - 1)
         events.emit(KernelCompiling(name))
 

@@ -14,6 +14,7 @@ from gristmill.kernels.ahead import EVERYBODY, missing, names_in, read_list
 from gristmill.kernels.compiler import all_kernels, stores
 from gristmill.kernels.signatures import described, parsed
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
+from tools.make_signatures import users_of
 
 START = """
 import sys, time
@@ -56,6 +57,38 @@ def test_a_pipeline_needs_the_kernels_of_its_stages_and_filters() -> None:
     assert {"text_words._words", "json_scan._scan"} <= needed
     assert not {"ngrams._ngrams", "text_clean._clean", "linear_text.linear_scores"} & needed
     assert {one.kernel for one in missing(names)} <= needed
+
+
+def test_the_first_step_of_a_workflow_needs_the_kernels_of_its_own_steps_only() -> None:
+    steps = {"*", "JsonlReaderStage", "MinHashes", "SortedRunWriter", "SurvivorRule", "RunFiles"}
+    needed = {one.kernel for one in read_list() if not one.users.isdisjoint(steps)}
+    assert {"minhash.band_hashes", "shingles.shingle_lists", "union_find.group_pairs", "union_find.join"} <= needed
+    others = {one for one in needed if one.startswith("vector_search.")}  # of semantic deduplication
+    assert not others | ({"minhash.signature_sets", "hashing.second_hashes"} & needed)
+
+
+def test_a_stage_uses_a_kernel_that_every_run_with_it_calls() -> None:
+    a, b, c = ("a", "int64"), ("b", "int64"), ("c", "int64")
+    runs = [({a}, {"First", "Shared"}), ({a, b}, {"First", "Shared", "Extra"}), ({c}, {"Other", "Shared"})]
+    assert users_of(runs) == {a: {"First", "Extra"}, b: {"Extra"}, c: {"Other"}}
+
+
+DRIVER = """
+from types import SimpleNamespace
+import gristmill.kernels.ahead as ahead
+from gristmill.backends.local.driver_support import compile_missing_kernels
+
+small = ("union_find.settle", "vector_search.chain_ends")
+ahead.missing = lambda users: [one for one in ahead.read_list() if one.kernel in small]
+compile_missing_kernels(SimpleNamespace(segments=()))
+"""
+
+
+def test_a_driver_compiles_what_no_stage_asks_for_before_workers_start(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", DRIVER], env=environment, check=True)
+    names = [path.name.partition("-")[0] for path in tmp_path.rglob("*.kernel")]
+    assert sorted(names) == ["union_find.settle", "vector_search.chain_ends"]
 
 
 def test_one_process_has_kernels_compiled_and_others_leave_it_to_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gristmill.errors import UsageError
 from gristmill.ledger.record.trail import StageCount
-from gristmill.observe.display import Display, LineDisplay, LiveDisplay, make_listener
+from gristmill.observe.display import Display, LineDisplay, LiveDisplay, Progress, make_listener
 from gristmill.observe.events import Event, KernelCompiling, Notice, RecordsQuarantined, RunFinished, TaskStarted
 from tests.unit.observe.events_of_a_run import Clock, committed, sample, started, task
 
@@ -144,6 +144,26 @@ def test_no_rate_is_shown_before_there_are_rows(monkeypatch: pytest.MonkeyPatch)
     assert "5.00 s · 9.00 s left" in shown
     line = lines_of([started(), KernelCompiling("words"), KernelCompiling("lines")], interval=15)[-1]
     assert line == "0/4 partitions · compiling kernels (2 so far) · 0 written · 20 s"
+
+
+def test_a_notice_for_the_whole_command_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = Notice("Compiling kernels", once=True)
+    events: list[Event] = [started(), once, RunFinished("done"), started(), once, Notice("again"), Notice("again")]
+    shown = lines_of(events)
+    assert shown.count("Compiling kernels") == 1
+    assert shown.count("again") == 2
+    assert plain(live(events, monkeypatch)).count("Compiling kernels") == 1
+
+
+def test_a_redone_task_is_counted_once() -> None:
+    again = replace(task(), attempt=2)
+    line = lines_of([started(), task(), again, task(1)], interval=25)[-1]
+    assert "200 rows read" in line
+    # The same task in another segment is other work.
+    progress = Progress()
+    for event in (started(), task(), replace(task(), segment=1), again, committed()):
+        progress(event)
+    assert progress.stages["words"].rows_in == 200
 
 
 def test_live_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

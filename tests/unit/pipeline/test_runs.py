@@ -667,3 +667,12 @@ def test_kernels_that_are_compiled_are_announced() -> None:
     assert [type(event) for event in seen] == [Notice, KernelCompiling, KernelCompiling]
     assert [event.name for event in seen[1:]] == ["words", "lines"]
     assert compile_listeners == []
+
+
+def test_a_later_run_without_a_profile_removes_the_earlier_one(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in.jsonl", ROWS)
+    pipeline = Pipeline("copy", stages=[JsonlReader(str(tmp_path / "in.jsonl")), JsonlWriter(str(tmp_path / "out"))])
+    pipeline.run(here(), progress=False, profile=True)
+    assert len(list((tmp_path / "out.gristmill").glob("profile.*"))) == 2
+    pipeline.run(here(), progress=False)
+    assert not list((tmp_path / "out.gristmill").glob("profile.*"))

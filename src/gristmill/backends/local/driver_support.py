@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-import numpy as np
-
 from gristmill.backends.plan import ExecutionPlan
 from gristmill.execution.driver import Work
 from gristmill.execution.partition_output import TaskEnd
@@ -26,10 +24,18 @@ _SHARE = 0.05
 
 
 def compile_missing_kernels(plan: ExecutionPlan) -> None:
-    """Compile here, once, what workers would otherwise compile each for itself."""
-    from gristmill.kernels.ahead import missing, names_in
+    """Compile here, once, what workers would otherwise compile each for itself.
 
-    cached = not missing(names_in([stage for segment in plan.segments for stage in segment.stages]))
+    The first kernel that is missing has `announced_compilation` start processes for the other cores, which take their
+    share of the list.
+    """
+    from gristmill.kernels.ahead import compile_listed, missing, names_in
+
+    jobs = missing(names_in([stage for segment in plan.segments for stage in segment.stages]))
+    cached = not jobs
+    if jobs:
+        compile_listed(jobs)
+        compile_listed(jobs, wait=True)  # for what other processes have begun
     for segment in plan.segments:
         for stage in segment.stages:
             members = stage.members if isinstance(stage, FusedStage) else (stage,)
@@ -39,12 +45,10 @@ def compile_missing_kernels(plan: ExecutionPlan) -> None:
 
 def compile_first_kernels(plan: ExecutionPlan, events: EventStream) -> None:
     """The same in a driver that has loaded no kernel, because mostly all of them are on disk, on a machine without."""
+    import gristmill.kernels.compiler  # noqa: F401 (which `announced_compilation` looks for)
     from gristmill.pipeline.run import announced_compilation
-    from gristmill.storage.json_records import JsonRecords
 
     with announced_compilation(events, plan):
-        line = np.frombuffer(b'{"text": ""}', np.uint8)
-        JsonRecords.scan(line, np.zeros(1, np.int64), np.full(1, len(line)))  # what every reader of JSON needs
         compile_missing_kernels(plan)
 
 

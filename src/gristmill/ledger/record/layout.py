@@ -302,6 +302,11 @@ class RunFolder:
                 return False
         return True
 
+    def remove_profile(self) -> None:
+        """Remove the profile of an earlier run from the record: it says nothing about a later one."""
+        for kind in ("profile", "profile_page"):
+            self.remove(self.record_path(kind))
+
     def remove_tree(self, path: str) -> None:
         """Remove a folder below the output or its record with all that is in it; nothing happens when there is none."""
         if not path.startswith((f"{self.record}/", f"{self.path}/")):

@@ -155,7 +155,8 @@ def check_workflow(
         elif _hash_of(folder.read(folder.join(name))) != expected:
             report.problems.append(f"{name} is not the one that the workflow has left.")
     name, proof = record.get("list_folder"), None
-    if name and any(path.startswith(f"{name}/") for path in listing):
+    # A list without documents has a record and no files.
+    if name and any(path.startswith((f"{name}/", f"{RECORD_FOLDER}/{name}/")) for path in listing):
         proof = _check_run(name, list_folder(folder, name), report, verify)
     report.problems += _check_choice(folder, record)
     root = record.get("steps_folder") or folder.join(_STEPS.rstrip("/"))

@@ -245,6 +245,7 @@ class DeduplicationWorkflow(WorkflowBase):
                 listener(Notice(note))
         steps.result.add_metadata("notes", notes)
         steps.begin()
+        self.folder.remove_profile()  # a new one is written at the end
         removals = self._find(steps)
         steps.check_input()
         if removals is not None:

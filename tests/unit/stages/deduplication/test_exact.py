@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -166,6 +167,29 @@ def test_without_removal_the_ids_are_listed(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*.jsonl"))
     (listed,) = (tmp_path / "out" / "ExactDuplicateIds").glob("*.parquet")
     assert pq.read_table(listed).to_pylist() == [{"id": "d2", "survivor": "d0", "cluster": 0, "similarity": 1.0}]
+
+
+def test_a_list_without_duplicates_is_verified(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jsonl": documents(["x", "y"])})
+    deduplicate(tmp_path, perform_removal=False, id_field="id")
+    assert not list((tmp_path / "out" / "ExactDuplicateIds").glob("*"))
+    assert verify(str(tmp_path / "out")).problems == []
+    # What the list consists of then is its record.
+    shutil.rmtree(tmp_path / "out.gristmill" / "ExactDuplicateIds")
+    assert "ExactDuplicateIds is missing" in verify(str(tmp_path / "out")).problems[0]
+
+
+@pytest.mark.parametrize("perform_removal", [True, False])
+def test_a_later_run_without_a_profile_removes_the_earlier_one(tmp_path: Path, perform_removal: bool) -> None:
+    write_files(tmp_path, {"a.jsonl": documents(["x", "y", "x"])})
+    options = {"perform_removal": perform_removal, "input_path": str(tmp_path / "in"), "id_field": "id"}
+    workflow = ExactDeduplicationWorkflow(str(tmp_path / "out"), **options)
+    workflow.run(here(), progress=False, profile=True)
+    record = tmp_path / "out.gristmill"
+    assert len(list(record.glob("profile.*"))) == 2
+    workflow.run(here(), progress=False)
+    assert not list(record.glob("profile.*"))
+    assert verify(str(tmp_path / "out")).problems == []
 
 
 def test_options_of_gpus_are_accepted_and_explained(tmp_path: Path) -> None:

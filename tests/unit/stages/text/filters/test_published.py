@@ -104,6 +104,24 @@ def test_tokens_are_those_of_plain_python(text: str) -> None:
 
 
 STOP_WORDS = ("the", "a", "中", *(f"w{number}" for number in range(1500)))
+# Of more than eight bytes; the first three agree in their first eight and in their lengths.
+LONG_WORDS = ("inzwischen", "inzwischem", "inzwischel", "einander", "gegenüber", "jedoch", "отсутствует")
+
+
+@given(plain.st.lists(plain.st.sampled_from([*LONG_WORDS, "inzwischeX", "gegenübel", "inzwisch", "the"]), max_size=9))
+@settings(max_examples=100)
+def test_stop_words_of_any_length(words: list[str]) -> None:
+    spans = text_tokens.token_spans(text_column([" ".join(words)]), np.array([True]))
+    for stop_words in (LONG_WORDS, LONG_WORDS[:1], ("the", *LONG_WORDS[3:])):
+        counts = text_tokens.token_counts(spans, np.array([True]), stop_words)
+        assert counts[0, text_tokens.STOP_WORDS] == len(set(words) & set(stop_words))
+
+
+def test_a_stop_word_is_one_word() -> None:
+    text = "inzwischen haben wir gegenüber dem Vorjahr jedoch mehr Wörter " * 10
+    assert GopherQualityFilter(stop_words=LONG_WORDS).reason_for(text) is None
+    with pytest.raises(UsageError, match="'so dass' is not one word"):
+        GopherQualityFilter(stop_words=["so dass"])
 
 
 @given(plain.texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gristmill.errors import UsageError
 from gristmill.kernels import text_characters, text_layout, text_tokens
 from gristmill.stages.text.filters import statistics as s
 from gristmill.stages.text.filters.published.rules import FilterSet, Rule, check_splitter
@@ -60,6 +61,9 @@ class GopherQualityFilter(FilterSet):
             min_alpha_words_ratio=min_alpha_words_ratio,
         )
         listed = tuple(STOP_WORDS if stop_words is None else stop_words)
+        for word in listed:
+            if word.split() != [word]:
+                raise UsageError(f"{type(self).__name__}(stop_words=…): {word!r} is not one word, so it never occurs.")
 
         def of(column: int) -> Statistic:
             return s.tokens(column, splitter, listed)
