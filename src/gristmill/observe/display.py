@@ -191,8 +191,8 @@ class Progress:
 
     def _task(self, event: TaskFinished) -> None:
         finished = self._open_tasks.setdefault(event.partition, set())
-        if (event.segment, event.task_id) in finished:
-            return  # redone: its first result was lost with a worker
+        if event.attempt > 1 and (event.segment, event.task_id) in finished:
+            return  # redone, because its first result was lost
         finished.add((event.segment, event.task_id))
         for name, count in event.counts.items():
             self.stages.setdefault(name, StageCount()).add(count)
