@@ -280,10 +280,10 @@ class ExecutorSuite:
         assert self.run(source, middle(), tmp_path / "there").report.partitions_done_before == FILES
 
     def test_failed_task(self, source: Path, tmp_path: Path, notes: Path) -> None:
-        """A partition for which a stage gave a FailedTask is left for the next run; the others are committed."""
+        """A partition for which a stage returned a FailedTask is left for the next run; the others are committed."""
         out = tmp_path / "out"
         middle = [stages.DropEveryThird(), stages.FailsOnce(notes, 50)]
-        with pytest.raises(StageFailedError, match="'fails_once' gave a FailedTask for part-1") as caught:
+        with pytest.raises(StageFailedError, match="'fails_once' returned a FailedTask for part-1") as caught:
             self.run(source, middle, out)
         assert caught.value.partitions == ["part-1"]
         assert _stage_record(out, "fails_once")["failures"] == 1

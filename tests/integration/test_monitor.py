@@ -187,7 +187,7 @@ def test_two_users_do_not_collide(prometheus: Prometheus, tmp_path: Path, monkey
         assert status.prometheus is not None
         assert status.prometheus.port != first.prometheus.port
         assert other.up().prometheus == status.prometheus, "what runs is left as it is"
-        with pytest.raises(UsageError, match=f"runs already, at port {status.prometheus.port}"):
+        with pytest.raises(UsageError, match=f"is already running on port {status.prometheus.port}"):
             other.up(prometheus_port=status.prometheus.port + 1)
     finally:
         assert other.down() == ["prometheus"]
@@ -211,7 +211,7 @@ def test_only_what_was_started_is_stopped(tmp_path: Path) -> None:
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"^Port {port} of this machine is in use. Give another one with --port"):
+        with pytest.raises(UsageError, match=f"^Port {port} is already in use. Choose another one with --port"):
             Monitor(tmp_path).up(prometheus_port=port)
 
 

@@ -92,7 +92,7 @@ def _processors() -> Iterator[Finding]:
         "processors",
         WARN if cores < 2 else OK,
         shown,
-        "One processor: runs take as long as all stages together." if cores < 2 else "",
+        "One CPU core: stages cannot run in parallel." if cores < 2 else "",
     )
     flags = _processor_flags()
     if flags:
@@ -146,7 +146,7 @@ def _disks(output: str | None) -> Iterator[Finding]:
             )
         else:
             few = free < _LEAST_DISK
-            todo = "Make room, or write elsewhere: a run needs room for its output and its record." if few else ""
+            todo = "Free some space or write elsewhere: a run needs room for its output and its record." if few else ""
             yield Finding(name, WARN if few else OK, f"{format_size(free)} free in {there}", todo)
 
 

@@ -276,20 +276,18 @@ class Work:
 
         Raises:
             ConservationError: A partition was handed out and never came to an end.
-            StageFailedError: Stages gave a FailedTask for some partitions.
+            StageFailedError: Stages returned a FailedTask for some partitions.
         """
         if self._left:
             names = [partition.id for partition in self._left.values()]
-            raise ConservationError(
-                f"{len(names)} of {len(self)} partitions did not come to an end: {', '.join(names[:5])}."
-            )
+            raise ConservationError(f"{len(names)} of {len(self)} partitions did not finish: {', '.join(names[:5])}.")
         self.budget.check(final=True)
         if self._failures:
             names = list(self._failures)
             stages = ", ".join(sorted({repr(stage) for stage in self._failures.values()}))
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             raise StageFailedError(
-                f"{len(names)} of {len(self)} partitions failed: stage {stages} gave a FailedTask for "
+                f"{len(names)} of {len(self)} partitions failed: stage {stages} returned a FailedTask for "
                 f"{', '.join(names[:5])}{more}.{f' {self._reasons[0]}' if self._reasons else ''} Everything else is "
                 "done and committed; run the same command again to try just these once more.",
                 stage=next(iter(self._failures.values())),

@@ -59,7 +59,7 @@ ALERTS = (
         '1 - up{job="gristmill"}',
         0,
         "1m",
-        "A run does not answer any more and did not say goodbye: it was killed. Run the same command again to resume.",
+        "A run stopped responding without finishing: it was probably killed. Run the same command again to resume.",
     ),
 )
 

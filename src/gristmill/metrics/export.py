@@ -121,9 +121,9 @@ class MetricsExport:
 
 def _port_problem(port: int, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"Port {port} of this machine is in use. Give another one as metrics port, or 0 for any that is free."
+        return f"Port {port} of this machine is in use. Choose another metrics port, or 0 for any free one."
     if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return f"Port {port} is reserved for the system. Give one above 1023 as metrics port, or 0 for any free one."
+        return f"Port {port} is reserved for the system. Choose a metrics port above 1023, or 0 for any free one."
     return f"Port {port} cannot be used for metrics: {error}. Give one from 1024 to 65535, or 0 for any free one."
 
 

@@ -44,7 +44,7 @@ FAMILIES: dict[str, Family] = {
     # --- what went wrong ---
     "dropped": Family("counter", "Documents that a stage dropped.", ("stage", "reason")),
     "quarantined": Family("counter", "Records that could not be processed.", ("stage", "cause")),
-    "failures": Family("counter", "Partitions for which a stage gave a FailedTask.", ("stage",)),
+    "failures": Family("counter", "Partitions for which a stage returned a FailedTask.", ("stage",)),
     "retries": Family("counter", "Attempts at tasks that had to be repeated.", ("segment",)),
     "worker_crashes": Family("counter", "Workers that died.", ("segment",)),
     "worker_recycles": Family("counter", "Workers that were replaced as planned.", ("segment",)),

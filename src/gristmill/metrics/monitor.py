@@ -63,7 +63,7 @@ class MonitorStatus:
         else:
             lines.append("Grafana: does not run")
         runs = ", ".join(self.targets) or "none (start them with --metrics-port 0)"
-        lines.append(f"Runs that are watched: {runs}")
+        lines.append(f"Watched runs: {runs}")
         lines.append(f"Files: {self.files.folder}")
         return "\n".join(lines)
 
@@ -143,7 +143,7 @@ class Monitor:
         """
         program = find_grafana(folder)
         if program is None:
-            raise UsageError(f"There is no Grafana on this machine. Install it from {_GET_GRAFANA}.")
+            raise UsageError(f"Grafana is not installed on this machine. Install it from {_GET_GRAFANA}.")
         command = [*program, "--config", str(ini or self.files.grafana_ini)]
         log = self.files.folder / "grafana.log"
         return start("Grafana", command, port=port, log=log, ready="/api/health")
@@ -227,7 +227,5 @@ def _port(running: Server | None, wanted: int | None, usual: int, name: str, opt
     if running is None:
         return choose_port(wanted, usual, option=option, taken=[taken])
     if wanted is not None and wanted != running.port:
-        raise UsageError(
-            f"{name} of this monitor runs already, at port {running.port}. Stop it first: gristmill monitor down."
-        )
+        raise UsageError(f"{name} is already running on port {running.port}. Stop it first: gristmill monitor down.")
     return running.port

@@ -129,9 +129,7 @@ def choose_port(wanted: int | None, usual: int, *, option: str, taken: Sequence[
     """
     if wanted is not None:
         if not is_free(wanted):
-            raise UsageError(
-                f"Port {wanted} of this machine is in use. Give another one with {option}, or leave it out."
-            )
+            raise UsageError(f"Port {wanted} is already in use. Choose another one with {option}, or leave it out.")
         return wanted
     for port in range(usual, usual + _PORTS):
         if port not in taken and is_free(port):

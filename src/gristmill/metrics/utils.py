@@ -31,7 +31,9 @@ def get_prometheus_port(metrics_dir: Folder = None) -> int:
     """
     server = Monitor(metrics_dir).status().prometheus
     if server is None:
-        raise UsageError("Prometheus does not run. Start it with start_prometheus_grafana(), or gristmill monitor up.")
+        raise UsageError(
+            "Prometheus is not running. Start it with start_prometheus_grafana(), or gristmill monitor up."
+        )
     return server.port
 
 

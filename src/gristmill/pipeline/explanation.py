@@ -64,7 +64,7 @@ def _standing(prepared: Prepared) -> list[str]:
     if not done and not again:
         return []
     total = len(prepared.partitions)
-    left = f"a run goes on with {total - done}" if done < total else "a run has nothing to do"
+    left = f"a run would process {total - done}" if done < total else "nothing is left to run"
     lines = [f"{done} of {plural(total, 'partition')} {'is' if done == 1 else 'are'} done already; {left}."]
     if again:
         more = f", and {len(again) - 1} more" if len(again) > 1 else ""

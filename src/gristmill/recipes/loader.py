@@ -280,7 +280,7 @@ def _variables(defaults: Any, given: Mapping[str, Any], used: set[str], problems
     for name in defaults:
         if not _VARIABLE.fullmatch(name):
             problems.add(
-                ("variables", name), f"{name!r} is no name for a variable: use letters, digits and underscores."
+                ("variables", name), f"{name!r} is not a valid variable name: use letters, digits and underscores."
             )
     for name in used_variables(defaults):
         problems.add(("variables",), f"a default cannot use another variable (${{{name}}}).")

@@ -171,7 +171,7 @@ class Columns(ABC):
     def missing(self, name: str) -> MissingColumnError:
         """The error for a column that is not there."""
         return MissingColumnError(
-            f"There is no column {name!r}; this batch has {', '.join(map(repr, self.names)) or 'no columns'}."
+            f"No column {name!r}; this batch has {', '.join(map(repr, self.names)) or 'no columns'}."
             f"{did_you_mean(name, self.names)}",
             column=name,
             available=list(self.names),

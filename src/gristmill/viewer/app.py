@@ -269,7 +269,7 @@ class View:
         lines = [line[:MORE_CHARS] for line in found.lines[:_DIFF_LINES]]
         notes = list(found.notes)
         if len(found.lines) > _DIFF_LINES:
-            notes.append(f"Shown are the first {_DIFF_LINES:,} of {len(found.lines):,} lines.")
+            notes.append(f"Showing the first {_DIFF_LINES:,} of {len(found.lines):,} lines.")
         return {"before": found.before, "after": found.after, "lines": lines, "notes": notes, "equal": found.equal}
 
     def _has_diff(self, history: DocumentHistory) -> bool:

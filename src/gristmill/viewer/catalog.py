@@ -120,12 +120,12 @@ def run_notes(folder: RunFolder, catalog: Catalog) -> tuple[str, list[str]]:
             "of the whole run to see its documents."
         )
     if status == RUNNING:
-        notes.append(f"The run is still running or was killed: shown is what is committed, {done}.")
+        notes.append(f"The run is still running or was killed: showing what is committed, {done}.")
     elif status == "failed":
         cause = str(run.get("error") or "").strip().split("\n", 1)[0].rstrip(".")
-        notes.append(f"The run failed{': ' + cause if cause else ''}. Shown is what is committed, {done}.")
+        notes.append(f"The run failed{': ' + cause if cause else ''}. Showing what is committed, {done}.")
     elif status != "done":
-        notes.append(f"The run did not finish ({status}): shown is what is committed, {done}.")
+        notes.append(f"The run did not finish ({status}): showing what is committed, {done}.")
     if not catalog.documents:
         notes.append("No document has been committed, so there is nothing to show.")
     return status, notes

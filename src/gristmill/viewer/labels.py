@@ -136,4 +136,4 @@ def _why_not_writable(path: str, *, given: bool) -> str:
     if os.access(path if os.path.exists(path) else folder, os.W_OK):
         return ""
     other = "another file" if given else "a file"
-    return f"{path} cannot be written, so nothing can be labelled. To label documents, name {other} with --labels FILE."
+    return f"{path} cannot be written, so labels cannot be saved. To label documents, pass {other} with --labels FILE."

@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             pairs = [one.strip().partition("=") for one in self.headers.get("Cookie", "").split(";")]
             held = next((value for name, _, value in pairs if name == self._served.cookie), "")
         if not hmac.compare_digest(held.encode("utf-8", "replace"), self._served.token.encode()):
-            raise _RefusedError(403, "Open the whole address that `gristmill view` has printed, with its token.")
+            raise _RefusedError(403, "Open the full address that `gristmill view` printed, including its token.")
 
     def _check_origin(self) -> None:
         own = f"http://{self.headers.get('Host', '')}"
@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "/api/diff": lambda: view.diff(given.get("ref", "")),
             }
             if path not in questions:
-                raise _RefusedError(404, "There is nothing at this address.")
+                raise _RefusedError(404, "Not found.")
             self._send_json(questions[path]())
 
     def _post(self, path: str, given: dict[str, str]) -> None:
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedError(413, "That is too large for a label.")
         body = json.loads(self.rfile.read(length))
         if path != "/api/label":
-            raise _RefusedError(404, "There is nothing at this address.")
+            raise _RefusedError(404, "Not found.")
         if not isinstance(body, dict) or not isinstance(body.get("ref"), str):
             raise UsageError('A label is sent as {"ref": …, "label": …}.')
         self._send_json(self._served.view.label(body["ref"], body.get("label")))

@@ -93,7 +93,7 @@ class Texts:
                     doubt = "The record is not a JSON object."
                 missing.remove(row)
                 yield row, self._hold(entry.partition, row, Found(record, file, doubt))
-            gone = note or "The input has no readable record at this place."
+            gone = note or "The input has no readable record at this position."
         except _UNREADABLE as error:
             gone = f"No text: {_gone(entry, error)}"
         for row in sorted(missing):
@@ -141,7 +141,7 @@ def changed_input(entry: ManifestEntry) -> str:
             except OSError:
                 continue
             if facts.st_size != part["size"]:
-                return f"{part['relative']} has another size than when it was read; the text may be another one."
+                return f"{part['relative']} has changed size since it was read; this may be a different text."
     return ""
 
 
@@ -152,5 +152,5 @@ def _gone(entry: ManifestEntry, error: BaseException) -> str:
         if is_local(str(part["path"])) and not os.path.exists(local_path(str(part["path"])))
     ]
     if missing:
-        return f"the input file {missing[0]} is not there any more."
+        return f"the input file {missing[0]} no longer exists."
     return f"the input cannot be read: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"

@@ -30,7 +30,7 @@ def test_an_error_of_ours_needs_no_traceback(batch: DocumentBatch) -> None:
     error = failed_stage(stage, batch, ours)
     assert error.traceback is None
     assert "Traceback" not in error.message
-    assert "There is no column 'text'" in error.message
+    assert "No column 'text'" in error.message
     assert "Committed output is intact" in error.message
     early = raised_in(stage, ours, doing="setup()")
     assert early.traceback is None

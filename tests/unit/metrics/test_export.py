@@ -82,7 +82,7 @@ def test_metrics_are_not_reachable_from_elsewhere() -> None:
 def test_a_port_in_use_is_one_sentence_before_anything_is_written(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"^Port {port} of this machine is in use. Give another one"):
+        with pytest.raises(UsageError, match=f"^Port {port} of this machine is in use. Choose another metrics port"):
             _pipeline(tmp_path).run(metrics_port=port, progress=False)
     assert not (tmp_path / "out").exists()
 

@@ -66,17 +66,17 @@ def test_the_plan_tells_what_is_done_and_changes_nothing(tmp_path: Path) -> None
     _input(tmp_path, files=2)
     assert "done already" not in _job(tmp_path).explain(here())
     _committed(_job(tmp_path))
-    assert "2 of 2 partitions are done already; a run has nothing to do." in _job(tmp_path).explain(here())
+    assert "2 of 2 partitions are done already; nothing is left to run." in _job(tmp_path).explain(here())
     for name in ("2", "3"):
         write_lines(tmp_path / "in" / f"{name}.jsonl", [{"id": name, "text": "three words here"}])
     before = {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out").values()}
     shown = _job(tmp_path).explain(here()).splitlines()
-    assert shown[-1] == "2 of 4 partitions are done already; a run goes on with 2."
+    assert shown[-1] == "2 of 4 partitions are done already; a run would process 2."
     assert {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "out").values()} == before
     os.utime(tmp_path / "in" / "0.jsonl", (0, 0))
     (tmp_path / "out" / "1.jsonl").unlink()
     shown = _job(tmp_path).explain(here()).splitlines()
-    assert shown[-2] == "0 of 4 partitions are done already; a run goes on with 4."
+    assert shown[-2] == "0 of 4 partitions are done already; a run would process 4."
     assert shown[-1] == "To be done again: 0 (0.jsonl was modified since), and 1 more."
     assert _committed(_job(tmp_path)) == ["0", "1", "2", "3"]
     (tmp_path / "out" / "1.jsonl").unlink()

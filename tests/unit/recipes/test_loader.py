@@ -99,7 +99,7 @@ def test_unknown_variable() -> None:
         ("stage:\n- A\nstages: [A]", "unknown key 'stage'. Did you mean 'stages'?"),
         ("name: 3\nstages: [A]", "line 1: 'name' must be text"),
         ("variables: [a]\nstages: [A]", "'variables' must be a mapping"),
-        ("variables: {a-b: 1}\nstages: [A]", "'a-b' is no name for a variable"),
+        ("variables: {a-b: 1}\nstages: [A]", "'a-b' is not a valid variable name"),
         ("variables: {a: '${b}'}\nstages: [A]", "a default cannot use another variable"),
         ("stages: [A]\nexecutor: 3", "'executor' must be a name"),
         ("stages: [A]\nexecutor: {nam: local}", "unknown key 'nam'. Did you mean 'name'?"),

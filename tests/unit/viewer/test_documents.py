@@ -167,7 +167,7 @@ def test_an_input_that_is_gone(tmp_path: Path) -> None:
     view = View(RunFolder(output))
     dropped = view.document("a#1")
     assert dropped["text"] == ""
-    assert dropped["note"] == f"No text: the input file {tmp_path}/in/a.jsonl is not there any more."
+    assert dropped["note"] == f"No text: the input file {tmp_path}/in/a.jsonl no longer exists."
     assert dropped["lines"][0].startswith("dropped by stage 'WordCountFilter': too_few_words (score 3")
     kept = view.document("a#7")
     assert kept["side"] == "output"
@@ -193,7 +193,7 @@ def test_an_input_that_has_changed(whole_output: Path, tmp_path: Path) -> None:
     )
     assert view.document("a#2")["note"] == ""
     source.write_text("".join(lines[:2]))
-    assert "another size" in View(RunFolder(output)).document("a#0")["note"]
+    assert "has changed size" in View(RunFolder(output)).document("a#0")["note"]
 
 
 def test_a_text_in_another_field(output: Path) -> None:
@@ -206,9 +206,9 @@ def test_a_text_in_another_field(output: Path) -> None:
     [
         (
             {"status": "running"},
-            "The run is still running or was killed: shown is what is committed, 2 of 4 partitions.",
+            "The run is still running or was killed: showing what is committed, 2 of 4 partitions.",
         ),
-        ({"status": "failed", "error": "Disk full.\nmore"}, "The run failed: Disk full. Shown is what is committed"),
+        ({"status": "failed", "error": "Disk full.\nmore"}, "The run failed: Disk full. Showing what is committed"),
     ],
 )
 def test_a_run_that_did_not_finish(output: Path, run: dict[str, str], told: str) -> None:
@@ -281,7 +281,7 @@ def test_a_read_only_output(whole_output: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         path = record_of(output) / "labels.jsonl"
         note = (
-            f"{path} cannot be written, so nothing can be labelled. To label documents, name a file with --labels FILE."
+            f"{path} cannot be written, so labels cannot be saved. To label documents, pass a file with --labels FILE."
         )
         assert done.stdout.splitlines() == [
             f"OutputError {note}",

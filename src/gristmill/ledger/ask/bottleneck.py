@@ -186,11 +186,11 @@ class _Diagnosis:
             return Suggestion(
                 "less_memory",
                 f"Use fewer workers (--workers {fewer}), or a smaller batch_bytes of the reader.",
-                f"{plural(killed, 'worker')} were ended for want of memory, and their work was done again.",
+                f"{plural(killed, 'worker')} ran out of memory, and their work was repeated.",
                 value=fewer,
             )
         if self.wall < _LEAST_SECONDS or not self.work:
-            return Suggestion("nothing", "Nothing to change.", "The run was too short to tell anything from it.")
+            return Suggestion("nothing", "Nothing to change.", "The run was too short to draw conclusions.")
         found = [one for one in self._candidates() if one.gain is not None and one.gain >= LEAST_GAIN]
         if found:
             return max(found, key=lambda one: one.gain or 0.0)
@@ -201,9 +201,7 @@ class _Diagnosis:
                 f"Most of the time ({duration(self.start)}) went by before the first task; a larger input hides that."
             )
         else:
-            reason = (
-                f"Workers were at work; {self._called(dearest)} took {part} of it. Only more processors would help."
-            )
+            reason = f"Workers were at work; {self._called(dearest)} took {part} of it. Only more CPU cores would help."
         return Suggestion("nothing", "Nothing to change.", reason, stage=str(dearest.get("stage")))
 
     def _candidates(self) -> Iterator[Suggestion]:
@@ -291,7 +289,7 @@ class _Diagnosis:
         lost = 1 - self.work / (self.active * max(1, workers))
         yield self._made(
             "larger_partitions",
-            "Put small files together: blocksize='16MB' of the reader.",
+            "Merge small files: blocksize='16MB' of the reader.",
             f"There are {self._partitions:,} partitions of {size / 1000:.0f} KB on average: {share(max(lost, 0.0))} of "
             "the time of workers went into beginning and committing them.",
             self.active * (1 - 0.8 * max(lost, 0.0)),

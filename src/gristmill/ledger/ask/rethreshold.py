@@ -77,7 +77,7 @@ class Recut:
 
     @property
     def changed(self) -> pl.DataFrame:
-        """The documents that fare differently."""
+        """The documents that have a different outcome."""
         return self.frame.filter(
             self.frame["status"].ne_missing(self.frame["status_before"])
             | self.frame["stage"].ne_missing(self.frame["stage_before"])
@@ -87,7 +87,7 @@ class Recut:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{number} {status}" for status, number in self.counts().items())
-        text = f"{len(self.frame)} documents: {parts}; {len(self.changed)} fare differently"
+        text = f"{len(self.frame)} documents: {parts}; {len(self.changed)} have a different outcome"
         undecided = self.frame.filter(self.frame["status"] == UNDECIDED)["stage"].value_counts(sort=True)
         if len(undecided):
             stages = ", ".join(f"{stage!r} ({number})" for stage, number in undecided.iter_rows())

@@ -349,7 +349,7 @@ def _check_entries(folder: RunFolder, entries: Mapping[str, ManifestEntry]) -> l
     """Entries are written in one way only, so that even another space in one has been put there by somebody else."""
     paths = {folder.record_path("manifest", key): entry for key, entry in entries.items()}
     return [
-        f"{folder.shown(folder.relative(path))} says the same as the entry that was written, but not in the same bytes."
+        f"{folder.shown(folder.relative(path))} has the right content but was rewritten (bytes differ)."
         for path, data in folder.read_many(list(paths)).items()
         if data != paths[path].to_bytes()
     ]
@@ -429,7 +429,7 @@ def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
     if run.get("seal") != checksum(run):
         problems.append(f"{name} was edited or damaged: its content does not match its checksum.")
     elif folder.read(folder.record_path("run")) != json_bytes(run):
-        problems.append(f"{name} says the same as the record that was written, but not in the same bytes.")
+        problems.append(f"{name} has the right content but was rewritten (bytes differ).")
     was, now = run.get("sealed"), file_hashes(folder)
     was = was if isinstance(was, dict) else {}
     problems += [

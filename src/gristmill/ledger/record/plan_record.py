@@ -240,9 +240,9 @@ def _stage_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
     was, now = old.get("parameters") or {}, new.get("parameters") or {}
     for key in sorted({*was, *now}):
         if key not in was:
-            found.append(f"parameter {key} is new, {_shown(now[key])}")
+            found.append(f"parameter {key} was added ({_shown(now[key])})")
         elif key not in now:
-            found.append(f"parameter {key} is gone, it was {_shown(was[key])}")
+            found.append(f"parameter {key} was removed (it was {_shown(was[key])})")
         elif was[key] != now[key]:
             found += _value_differences(f"parameter {key}", was[key], now[key])
     bounds: list[Sequence[str | None]] = new.get("bounds") or []

@@ -76,9 +76,7 @@ def read_workflow_record(folder: RunFolder) -> dict[str, Any] | None:
     if not isinstance(record, dict) or record.get("seal") != checksum(record):
         raise VerificationError(f"{shown} was edited or damaged: its content does not match its checksum.", path=place)
     if data != json_bytes(record):
-        raise VerificationError(
-            f"{shown} says the same as the record that was written, but not in the same bytes.", path=place
-        )
+        raise VerificationError(f"{shown} has the right content but was rewritten (bytes differ).", path=place)
     return record
 
 

@@ -35,8 +35,8 @@ def test_a_changed_parameter_is_named_with_both_values() -> None:
     new["version"] = "2"
     assert compare(old, new) == [
         "stage 'words': parameter deep.y changed from 2 to 3",
-        "stage 'words': parameter fresh is new, null",
-        "stage 'words': parameter gone is gone, it was 1",
+        "stage 'words': parameter fresh was added (null)",
+        "stage 'words': parameter gone was removed (it was 1)",
         "stage 'words': parameter min_words changed from 50 to 100",
         "stage 'write': its code changed",
         'the version of gristmill changed from "1" to "2"',
@@ -112,7 +112,7 @@ def test_a_change_of_many_stages_is_said_once() -> None:
     assert compare(old, new) == [
         'variable text_field changed from "text" to "body"',
         f"stage 'filter_0': {change}, and 27 more stages with the same change",
-        "stage 'filter_2': parameter max is new, 5",
+        "stage 'filter_2': parameter max was added (5)",
         "the first stage, 'read', is unchanged; only 'filter_0' and what follows changed",
     ]
     for stage in new["stages"][3:]:
