@@ -29,7 +29,8 @@ def recipes(name: str | None, as_json: bool) -> None:
     \b
     gristmill recipes english > mine.yaml
     """
-    from gristmill.recipes.loader import find_recipe, shipped_recipes
+    from gristmill.recipes.catalog import shipped_recipes
+    from gristmill.recipes.loader import find_recipe
 
     if name is not None:
         text = find_recipe(name).read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from gristmill.cli.main import common_options, echo, program
-from gristmill.cli.run import Assignments, executor_options, make_ready, metrics_options, run_options
+from gristmill.cli.run import Assignments, executor_options, make_ready, metrics_options, read_recipe, run_options
 
 RECIPE, BASIS = "demo", "english"
 KIND_FIELD = "kind"
@@ -47,9 +47,10 @@ def command(
     from gristmill.recipes.loader import SAMPLE_FILE
 
     sample = SAMPLE_FILE
+    assignments = Assignments({"input_path": str(sample), "output_path": output})
     pipeline, engine, display = make_ready(
-        RECIPE,
-        Assignments({"input_path": str(sample), "output_path": output}),
+        read_recipe(RECIPE, assignments),
+        assignments,
         executor=executor,
         workers=workers,
         memory_budget=memory_budget,

@@ -86,9 +86,15 @@ def command(
         import tempfile
 
         assignments.variables["output_path"] = f"{tempfile.gettempdir()}/gristmill-plan-output"
-    read = adjust(read_recipe(recipe, assignments), assignments.options)
-    search_current_folder(allow_code)
+    read = read_recipe(recipe, assignments)
     engine = choose_executor(read, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
+    if read.workflow is not None and sample is None:
+        from gristmill.cli.workflow_run import print_workflow_plan
+
+        print_workflow_plan(read, engine, explained_with["record_path"])
+        return
+    read = adjust(read, assignments.options)
+    search_current_folder(allow_code)
     if sample is None or (output is not None and not as_json):
         echo(read.pipeline(allow_code=allow_code).explain(engine, **explained_with))
     if sample is not None:

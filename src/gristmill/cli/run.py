@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -253,11 +253,12 @@ def command(
 ) -> None:
     """Run a recipe.
 
-    RECIPE is a YAML file or the name of a built-in recipe (see 'gristmill recipes'). INPUT is a file, folder, glob or
-    URL, and can be repeated; '-' reads JSONL (or the format given by --input-filetype) from standard input and keeps a
-    copy beside the output. The last path is OUTPUT: a folder that will hold nothing but data, or, for a single input
-    file, a file such as clean.jsonl. The run's record is written beside it. Inputs and output set the recipe's
-    variables input_path and output_path. An interrupted run resumes when you run the same command again.
+    RECIPE is a YAML file (also one of NeMo Curator, with _target_) or the name of a built-in recipe (see 'gristmill
+    recipes'). INPUT is a file, folder, glob or URL, and can be repeated; '-' reads JSONL (or the format given by
+    --input-filetype) from standard input and keeps a copy beside the output. The last path is OUTPUT: a folder that
+    will hold nothing but data, or, for a single input file, a file such as clean.jsonl. The run's record is written
+    beside it. Inputs and output set the recipe's variables input_path and output_path. An interrupted run resumes when
+    you run the same command again.
 
     \b
     gristmill run english crawl/ clean/
@@ -267,16 +268,22 @@ def command(
     gristmill run my.yaml --set min_words=20 --workers 8
     """
     assignments = read_settings(settings, paths, run_with)
+    loaded = read_recipe(recipe, assignments)
     if assignments.variables.get("input_path") == STANDARD_INPUT:
         from gristmill.cli.standard_input import keep_standard_input
 
-        read_recipe(recipe, assignments)  # what is wrong with the recipe is told before anything is read
         output = assignments.variables.get("output_path")
         assignments.variables["input_path"] = keep_standard_input(
             output, run_with["record_path"], assignments.options.get("input_filetype")
         )
+        loaded = read_recipe(recipe, assignments)
+    if loaded.workflow is not None:
+        from gristmill.cli.workflow_run import run_workflow
+
+        engine = choose_executor(loaded, assignments, executor=executor, workers=workers, memory_budget=memory_budget)
+        run_workflow(loaded, engine, run_with, quiet=quiet, as_json=as_json)
     pipeline, engine, display = make_ready(
-        recipe,
+        loaded,
         assignments,
         executor=executor,
         workers=workers,
@@ -284,7 +291,7 @@ def command(
         show=not quiet,
         allow_code=allow_code,
     )
-    with closing(display):
+    with closing(display), loaded.cluster(engine.name) if loaded.ray_client else nullcontext():
         result = pipeline.run(
             executor=engine,
             listeners=[display],
@@ -441,7 +448,7 @@ def search_current_folder(allow_code: Sequence[str]) -> None:
 
 
 def make_ready(
-    name: str,
+    recipe: Recipe,
     assignments: Assignments,
     *,
     executor: str | None,
@@ -458,7 +465,6 @@ def make_ready(
     """
     from gristmill.execution.late_imports import defer_imports
 
-    recipe = read_recipe(name, assignments)
     if allow_code:
         search_current_folder(allow_code)
     if workers != 0:

@@ -34,7 +34,7 @@ def command(output: str, show_all: bool, record_path: str | None, as_json: bool)
     \b
     gristmill show clean/
     """
-    from gristmill.cli.dedup import summary
+    from gristmill.cli.dedup_view import summary
     from gristmill.cli.report_view import print_report
     from gristmill.ledger.record.layout import RunFolder
     from gristmill.ledger.record.run_record import read_run

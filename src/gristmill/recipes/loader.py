@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from gristmill.errors import RecipeError, UnknownNameError, did_you_mean
+from gristmill.errors import UnknownNameError, did_you_mean
 from gristmill.ledger.record.secrets import SECRET
-from gristmill.recipes.yaml_source import Path, Source, dump_yaml, parse_yaml, recipe_error
+from gristmill.recipes.yaml_source import (
+    LARGEST_BYTES,
+    Path,
+    Problems,
+    Report,
+    Source,
+    dump_yaml,
+    parse_yaml,
+    recipe_error,
+)
 
 if TYPE_CHECKING:
     from gristmill.pipeline import Pipeline
+    from gristmill.pipeline.workflow import WorkflowBase
 
 KEYS = ("name", "description", "variables", "stages", "executor")
 EXECUTOR_KEYS = ("name", "config")
 
-_SHIPPED = FilePath(__file__).parent / "shipped"
-SAMPLE_FILE = _SHIPPED.parent / "sample" / "sample.jsonl.gz"
+SHIPPED = FilePath(__file__).parent / "shipped"
+SAMPLE_FILE = SHIPPED.parent / "sample" / "sample.jsonl.gz"
 """The shipped sample of real documents."""
 
-LARGEST_BYTES = 4_000_000
 MOST_STAGES = 1000
 """More than any recipe has: a file that was meant for something else, or to keep the program busy."""
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-Report = Callable[[Path, str], None]
-"""Told about a problem: where it is, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +60,19 @@ class Recipe:
         executor: The executor it asks for, if it does.
         executor_config: Settings for that executor.
         variables: The value of each variable.
+        workflow: The deduplication workflow that the recipe runs instead of stages.
+        ray_client: Settings of the Ray cluster to start for executors on Ray, where the recipe has some.
         source: The text it came from; only used in messages.
     """
 
     name: str
-    stages: tuple[StageEntry, ...]
+    stages: tuple[StageEntry, ...] = ()
     description: str | None = None
     executor: str | None = None
     executor_config: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
+    workflow: StageEntry | None = None
+    ray_client: Mapping[str, Any] | None = None
     source: Source = field(default_factory=lambda: Source(None, "recipe"), compare=False, repr=False)
 
     def pipeline(self, *, allow_code: Collection[str] = ()) -> Pipeline:
@@ -72,13 +83,18 @@ class Recipe:
                 imported for it.
 
         Raises:
-            RecipeError: A name or a parameter is wrong; lists everything that is.
+            RecipeError: A name or a parameter is wrong (lists everything that is), or the recipe is a workflow.
         """
+        if self.workflow is not None:
+            raise recipe_error(
+                f"{self.source.origin}: the recipe runs a workflow ({self.workflow.name}), not a pipeline of stages; "
+                "only 'gristmill run' and 'gristmill plan' accept it."
+            )
         from gristmill.pipeline.pipeline import Pipeline
         from gristmill.recipes.names import NAMES
         from gristmill.recipes.registry import build_stage, registered
 
-        problems = _Problems(self.source)
+        problems = Problems(self.source)
         stages = []
         for place, entry in enumerate(self.stages):
             problems.inside = (("stages", place, entry.name), f"{entry.name}: ")
@@ -99,6 +115,41 @@ class Recipe:
         }
         return Pipeline(self.name, self.description, stages, config={"variables": variables})
 
+    def build_workflow(self) -> WorkflowBase:
+        """The workflow, ready to run.
+
+        Raises:
+            RecipeError: A parameter is wrong (lists everything that is), or the recipe has stages instead.
+        """
+        from gristmill.recipes.registry import build_workflow
+
+        if self.workflow is None:
+            raise recipe_error(f"{self.source.origin}: the recipe has no workflow; call pipeline().")
+        problems = Problems(self.source, (("workflow", 0), f"{self.workflow.name}: "))
+        workflow = build_workflow(self.workflow.name, self.workflow.parameters, report=problems.add)
+        problems.raise_if_any()
+        assert workflow is not None
+        return workflow
+
+    def cluster(self, executor: str) -> AbstractContextManager[Any]:
+        """The Ray cluster that the recipe asks for, to run inside; nothing for the local executor.
+
+        Raises:
+            RecipeError: A setting of the cluster is wrong; lists everything that is.
+        """
+        if self.ray_client is None or executor == "local":
+            return nullcontext()
+        from gristmill.core.client import RayClient
+        from gristmill.recipes.registry import check_parameters, parameters_of
+
+        found: list[tuple[Path, str]] = []
+        accepted = check_parameters(self.ray_client, parameters_of(RayClient), found)
+        problems = Problems(self.source, (("ray_client",), "ray_client: "))
+        for path, message in found:
+            problems.add(path, message)
+        problems.raise_if_any()
+        return RayClient(**accepted)
+
     def to_yaml(self, *, secrets: bool = True) -> str:
         """The recipe as text that `parse_recipe` reads; values stand in the place of variables.
 
@@ -111,41 +162,11 @@ class Recipe:
             whole["description"] = self.description
         whole["stages"] = []
         for entry in self.stages:
-            parameters = {
-                key: _escaped(value, secrets) if secrets or not SECRET.search(key) else None
-                for key, value in entry.parameters.items()
-            }
+            parameters = _escaped(entry.parameters, secrets)
             whole["stages"].append({entry.name: parameters} if parameters else entry.name)
         if self.executor:
             whole["executor"] = {"name": self.executor, "config": _escaped(self.executor_config, secrets)}
         return dump_yaml(whole)
-
-
-@dataclass(frozen=True, slots=True)
-class ShippedRecipe:
-    """A recipe of the package: its name, file, purpose and variables (None for one that has no default)."""
-
-    name: str
-    path: FilePath
-    description: str
-    defaults: Mapping[str, Any]
-    required: tuple[str, ...]
-
-
-def shipped_recipes() -> dict[str, ShippedRecipe]:
-    """Every shipped recipe by name.
-
-    Example:
-        >>> "english" in shipped_recipes()
-        True
-    """
-    found = {}
-    for path in sorted(_SHIPPED.glob("*.yaml")):
-        value = parse_yaml(path.read_text(encoding="utf-8"), origin=path.name).value
-        defaults = value.get("variables") or {}
-        required = tuple(sorted(used_variables(value) - set(defaults)))
-        found[path.stem] = ShippedRecipe(path.stem, path, value["description"].strip(), defaults, required)
-    return found
 
 
 def find_recipe(name_or_path: str) -> FilePath:
@@ -156,12 +177,12 @@ def find_recipe(name_or_path: str) -> FilePath:
     Raises:
         RecipeError: There is neither such a file nor such a name.
     """
-    path, shipped = FilePath(name_or_path), _SHIPPED / f"{name_or_path.replace('-', '_')}.yaml"
+    path, shipped = FilePath(name_or_path), SHIPPED / f"{name_or_path.replace('-', '_')}.yaml"
     if path.is_file():
         return path
-    if shipped.parent == _SHIPPED and shipped.is_file():
+    if shipped.parent == SHIPPED and shipped.is_file():
         return shipped
-    names = sorted(file.stem for file in _SHIPPED.glob("*.yaml"))
+    names = sorted(file.stem for file in SHIPPED.glob("*.yaml"))
     beside = {file.stem: str(file) for file in path.parent.glob("*.y*ml") if file.is_file()} if path.suffix else {}
     near = difflib.get_close_matches(path.stem, beside, n=1)
     hint = f" Did you mean {beside[near[0]]!r}?" if near else did_you_mean(name_or_path, names)
@@ -209,7 +230,8 @@ def parse_recipe(
     r"""The recipe in a text.
 
     Args:
-        text: YAML with `name`, `stages` and, if wanted, `description`, `variables` and `executor`.
+        text: YAML with `name`, `stages` and, if wanted, `description`, `variables` and `executor`; or in the form of
+            NeMo Curator's configuration files, with `_target_`.
         origin: How error messages call the text.
         variables: Values that take precedence over the recipe's defaults.
         text_field: The value of the variable `text_field`, where the recipe has one.
@@ -225,10 +247,15 @@ def parse_recipe(
         {'file_paths': 'docs/'}
     """
     source = parse_yaml(text, origin=origin)
-    problems = _Problems(source)
     whole = source.value
     if not isinstance(whole, dict):
         raise recipe_error(f"{source.where(())}: a recipe is a mapping with 'name:' and 'stages:'.")
+    listed = whole.get("stages")
+    if "workflow" in whole or (
+        isinstance(listed, list) and any("_target_" in item for item in listed if isinstance(item, dict))
+    ):
+        return _configuration(source, variables or {}, text_field)
+    problems = Problems(source)
     for key in whole:
         if key not in KEYS:
             problems.add((key,), f"unknown key {key!r}.{did_you_mean(key, KEYS)} A recipe has: {', '.join(KEYS)}.")
@@ -245,34 +272,27 @@ def parse_recipe(
     executor, config = _executor(plain.get("executor"), problems)
     problems.raise_if_any()
     name = plain.get("name") or FilePath(origin).stem
-    return Recipe(name, stages, plain.get("description"), executor, config, known, source)
+    return Recipe(name, stages, plain.get("description"), executor, config, known, source=source)
 
 
-@dataclass(slots=True)
-class _Problems:
-    """Collects what is wrong, so that a user sees all of it at once.
+def _configuration(source: Source, variables: Mapping[str, Any], text_field: str | None) -> Recipe:
+    """The recipe in a configuration file of NeMo Curator."""
+    from gristmill.recipes.target_form import read_targets
 
-    Attributes:
-        source: The text of the recipe.
-        inside: Where the paths of problems start, and what their messages begin with.
-        found: The messages.
-    """
-
-    source: Source
-    inside: tuple[Path, str] = ((), "")
-    found: list[str] = field(default_factory=list)
-
-    def add(self, path: Path, message: str) -> None:
-        start, prefix = self.inside
-        self.found.append(f"{self.source.where((*start, *path))}: {prefix}{message}")
-
-    def raise_if_any(self) -> None:
-        if self.found:
-            head = f"{len(self.found)} problems in the recipe:\n" if len(self.found) > 1 else ""
-            raise RecipeError(head + "\n".join(self.found), problems=self.found)
+    found = read_targets(source, variables, text_field=text_field)
+    return Recipe(
+        FilePath(source.origin).stem,
+        tuple(StageEntry(*entry) for entry in found.stages),
+        executor=found.executor,
+        executor_config=found.executor_config,
+        variables=found.variables,
+        workflow=None if found.workflow is None else StageEntry(*found.workflow),
+        ray_client=found.ray_client,
+        source=Source(source.value, source.origin, {**source.lines, **found.lines}),
+    )
 
 
-def _variables(defaults: Any, given: Mapping[str, Any], used: set[str], problems: _Problems) -> dict[str, Any]:
+def _variables(defaults: Any, given: Mapping[str, Any], used: set[str], problems: Problems) -> dict[str, Any]:
     """The value of each variable; `used` are the names that the recipe asks for."""
     if not isinstance(defaults, dict):
         problems.add(("variables",), "'variables' must be a mapping of names to defaults.")
@@ -292,7 +312,7 @@ def _variables(defaults: Any, given: Mapping[str, Any], used: set[str], problems
     return {**defaults, **given}
 
 
-def _stages(items: Any, problems: _Problems) -> tuple[StageEntry, ...]:
+def _stages(items: Any, problems: Problems) -> tuple[StageEntry, ...]:
     if not isinstance(items, list) or not items:
         problems.add(("stages",), "'stages' must be a list with at least one '- StageName: {parameters}'.")
         return ()
@@ -315,7 +335,7 @@ def _stages(items: Any, problems: _Problems) -> tuple[StageEntry, ...]:
     return tuple(entries)
 
 
-def _executor(value: Any, problems: _Problems) -> tuple[str | None, Mapping[str, Any]]:
+def _executor(value: Any, problems: Problems) -> tuple[str | None, Mapping[str, Any]]:
     if value is None or isinstance(value, str):
         return value, {}
     if not isinstance(value, dict):

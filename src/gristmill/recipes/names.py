@@ -122,3 +122,12 @@ _TABLE: dict[str, tuple[str, str]] = {
 
 NAMES = {name: Registered(name, module, kind) for module, (kind, names) in _TABLE.items() for name in names.split()}
 """Every name of this package that a recipe may use."""
+
+WORKFLOWS = {
+    "ExactDeduplicationWorkflow": "gristmill.stages.deduplication.exact.workflow",
+    "FuzzyDeduplicationWorkflow": "gristmill.stages.deduplication.fuzzy.workflow",
+    "SemanticDeduplicationWorkflow": "gristmill.stages.deduplication.semantic.workflow",
+    "TextDuplicatesRemovalWorkflow": "gristmill.stages.deduplication.removal_workflow",
+    "TextSemanticDeduplicationWorkflow": "gristmill.stages.deduplication.semantic.text_workflow",
+}
+"""The workflows that a recipe may run under `workflow`, and their modules."""

@@ -17,11 +17,12 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gristmill.errors import GristmillError, UnknownNameError, did_you_mean
-from gristmill.recipes.names import FILTER, KINDS, MODIFIER, NAMES, Registered
+from gristmill.recipes.names import FILTER, KINDS, MODIFIER, NAMES, WORKFLOWS, Registered
 from gristmill.recipes.yaml_source import Path
 from gristmill.stages.resources import Resources
 
 if TYPE_CHECKING:
+    from gristmill.pipeline.workflow import WorkflowBase
     from gristmill.stages.base import ProcessingStage
 
 REQUIRED: Any = inspect.Parameter.empty
@@ -161,6 +162,27 @@ def build_stage(
         report((), str(error))
         return None
     return stage
+
+
+def build_workflow(name: str, given: Mapping[str, Any], *, report: Callable[[Path, str], None]) -> WorkflowBase | None:
+    """The workflow `name` of `WORKFLOWS`, or None after its problems were reported."""
+    cls = resolve_name(f"{WORKFLOWS[name]}:{name}")
+    known = parameters_of(cls)
+    if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(cls).parameters.values()):
+        # The constructor tells which others it takes.
+        known = {**known, **{key: Parameter(key, Any, None) for key in given if key not in known}}
+    problems: list[tuple[Path, str]] = []
+    accepted = check_parameters(given, known, problems)
+    for path, message in problems:
+        report(path, message)
+    if problems:
+        return None
+    try:
+        workflow: WorkflowBase = cls(**accepted)
+    except (GristmillError, ValueError, TypeError) as error:
+        report((), str(error))
+        return None
+    return workflow
 
 
 # --- values against signatures and type hints ---

@@ -7,6 +7,7 @@ Scalars follow the core schema of YAML 1.2: only `true` and `false` are booleans
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,13 @@ from gristmill.errors import RecipeError
 Path = tuple[str | int, ...]
 """Where a value lies: `("stages", 2, "WordCountFilter", "min_words")`."""
 
+Report = Callable[[Path, str], None]
+"""Told about a problem: where it is, and what it is."""
+
 _LONGEST_NUMBER = 100
 """Digits of a number; nothing that a recipe counts or measures needs as many."""
+LARGEST_BYTES = 4_000_000
+"""The size of a recipe at the most."""
 MAX_VALUES = 100_000
 """More values than any recipe has; a few nested aliases can stand for billions."""
 
@@ -138,6 +144,30 @@ def dump_yaml(value: Any) -> str:
 def recipe_error(message: str) -> RecipeError:
     """The error for a recipe with this one problem."""
     return RecipeError(message, problems=[message])
+
+
+@dataclass(slots=True)
+class Problems:
+    """Collects what is wrong, so that a user sees all of it at once.
+
+    Attributes:
+        source: The text of the recipe.
+        inside: Where the paths of problems start, and what their messages begin with.
+        found: The messages.
+    """
+
+    source: Source
+    inside: tuple[Path, str] = ((), "")
+    found: list[str] = field(default_factory=list)
+
+    def add(self, path: Path, message: str) -> None:
+        start, prefix = self.inside
+        self.found.append(f"{self.source.where((*start, *path))}: {prefix}{message}")
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            head = f"{len(self.found)} problems in the recipe:\n" if len(self.found) > 1 else ""
+            raise RecipeError(head + "\n".join(self.found), problems=self.found)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ import pytest
 
 from gristmill.pipeline import Pipeline
 from gristmill.recipes import load_recipe, parse_recipe, to_recipe
-from gristmill.recipes.loader import StageEntry, find_recipe, shipped_recipes
+from gristmill.recipes.catalog import shipped_recipes
+from gristmill.recipes.loader import StageEntry, find_recipe
 from gristmill.recipes.registry import all_registered, build_stage, parameters_of, registered
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 

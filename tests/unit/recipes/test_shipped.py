@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gristmill.errors import RecipeError
-from gristmill.recipes.loader import SAMPLE_FILE, find_recipe, load_recipe, shipped_recipes
+from gristmill.recipes.catalog import shipped_recipes
+from gristmill.recipes.loader import SAMPLE_FILE, find_recipe, load_recipe
 from gristmill.recipes.registry import registered
 
 NEEDED = {

@@ -63,7 +63,9 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         score_field: The column of numbers for survivor="best"; the highest stays.
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         **accepted: Options of `SemanticDeduplicationWorkflow` that have no effect, also as `kmeans_…`; and
-            `use_id_generator`, `id_generator_state_file`, `output_file_extension`, `output_fields`.
+            `use_id_generator`, `id_generator_state_file`, `output_file_extension`, `output_fields`, and
+            `embedding_pooling` (the model's own files decide). `embedding_model_inference_batch_size` is an earlier
+            name of `model_inference_batch_size`.
 
     Example:
         >>> workflow = TextSemanticDeduplicationWorkflow("crawl/", "unique/", eps=0.05)
@@ -114,6 +116,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         **accepted: Any,
     ) -> None:
         own = {name: accepted.pop(name, None) for name in _IGNORED}
+        earlier_batch_size = accepted.pop("embedding_model_inference_batch_size", None)
         own |= {
             "embedding_pretokenize": embedding_pretokenize,
             "embedding_vllm_init_kwargs": embedding_vllm_init_kwargs,
@@ -154,7 +157,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         self.embedding_max_seq_length = embedding_max_seq_length
         self.hf_token = hf_token
         self.model_cache_dir = model_cache_dir
-        self.model_inference_batch_size = model_inference_batch_size
+        self.model_inference_batch_size = earlier_batch_size or model_inference_batch_size
         self.cpu_backend = cpu_backend
 
     # Texts are embedded at some hundred a second, so a forecast looks at fewer of them.
@@ -187,6 +190,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
 
 
 _IGNORED = (
+    "embedding_pooling",
     "id_generator_state_file",
     "output_fields",
     "output_file_extension",
