@@ -12,14 +12,14 @@ from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "trust.md"
 EXPECTED = {
-    "quarantine partly": (0, "Nothing is quarantined"),
-    "quarantine partly --cause IndexError": (0, "No record matches"),
+    "quarantine partly": (0, "No quarantined records"),
+    "quarantine partly --cause IndexError": (0, "No matching records"),
     "why clean sample#3": (0, "read as row 3 of partition sample"),
     "why clean sample#3 --diff": (0, "read as row 3 of partition sample"),
     "rethreshold clean --set WordCountFilter.min_words=40": (0, "fewer"),
     "show clean": (0, "WordCountFilter"),
     "diff clean strict": (1, "left"),
-    "verify clean": (0, "is proved"),
+    "verify clean": (0, "Verified"),
 }
 
 

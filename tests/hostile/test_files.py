@@ -229,7 +229,7 @@ def test_millions_of_bad_lines(run: Commands, desk: Path) -> None:
     assert answer.code == 3
     quarantined = bad(malformed_json=200_000, too_many_bad_lines=1)
     assert fates(desk) == {"a.jsonl": Fate(2, 0, quarantined, lost=lines - 200_001), "good.jsonl": ONE}
-    assert "not proved" in run(desk, "verify", "out").said
+    assert "not verified" in run(desk, "verify", "out").said
     assert f"read as row {lines + 1}" in run(desk, "why", "out", "last").said
     entry = Manifest(RunFolder(desk / "out")).get("a")
     assert entry is not None

@@ -154,7 +154,7 @@ class BadRecord:
         lost = f"{'at least' if self.cause == 'truncated_file' else 'about'} {plural(self.lost, 'record')} lost"
         if self.salvaged is None:
             return f"{self.detail}; nothing of it was kept, {lost}"
-        return f"{self.detail}; {plural(self.salvaged, 'record')} salvaged but not proved, {lost}"
+        return f"{self.detail}; {plural(self.salvaged, 'record')} salvaged but not verified, {lost}"
 
 
 class Block(Protocol):

@@ -141,7 +141,7 @@ def test_only_the_damaged_file_goes(tmp_path: Path, form: str, files: int, batch
     assert not proof.ok
     assert not proof.problems
     assert name in str(proof)
-    assert "is proved" not in str(proof)
+    assert "Verified" not in str(proof)
     (damage,) = Manifest(str(tmp_path / "out")).totals().damaged
     assert (damage.file, damage.salvaged) == (name, None)
     if form == "gz":  # the others decode a block, here the whole file, or nothing
@@ -200,9 +200,9 @@ def test_what_is_salvaged_is_marked_and_not_proved(tmp_path: Path) -> None:
     assert damage.salvaged is not None
     assert 50 < damage.salvaged < 200
     ledger = Ledger(str(tmp_path / "out"))
-    assert "salvaged and not proved: b.jsonl.gz" in str(ledger.why("2-0"))
-    assert "not proved" not in str(ledger.why("1-79"))
-    assert "not proved" not in str(ledger.why("3-0"))
+    assert "salvaged and not verified: b.jsonl.gz" in str(ledger.why("2-0"))
+    assert "not verified" not in str(ledger.why("1-79"))
+    assert "not verified" not in str(ledger.why("3-0"))
     assert "b.jsonl.gz" in str(ledger.why("2-199"))
     (row,) = ledger.damaged().to_dicts()
     assert (row["file"], row["first_row"], row["salvaged"]) == ("b.jsonl.gz", 80, damage.salvaged)
@@ -283,7 +283,7 @@ def test_deduplication_as_a_stage_carries_it_on(tmp_path: Path, before: list[Any
     expected = [*sound[:80], *(broken if salvage else []), *sound[80:], *([] if salvage else broken[:10])]
     assert read_lines(tmp_path / "out") == [record.decode() for record in expected]
     assert any("b.jsonl.gz is damaged" in alarm for alarm in report.alarms)
-    assert ("not proved" in str(Ledger(str(tmp_path / "out")).why("2-0"))) == salvage
+    assert ("not verified" in str(Ledger(str(tmp_path / "out")).why("2-0"))) == salvage
     proof = verify(str(tmp_path / "out"))
     assert not proof.problems, proof
     assert len(proof.damaged) == 1

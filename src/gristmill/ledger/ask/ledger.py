@@ -439,7 +439,7 @@ def _notes(entry: ManifestEntry, history: DocumentHistory) -> list[str]:
             f"stage {splitting[0]!r} makes several rows of one document; other pieces of this one may be in the output"
         )
     notes += [
-        f"salvaged and not proved: {file}"
+        f"salvaged and not verified: {file}"
         for file in entry.damaged or ()
         if file.row - (file.salvaged or 0) <= history.row < file.row
     ]

@@ -76,9 +76,9 @@ class VerifyReport:
         facts += f"; {plural(self.steps, 'step')} of the workflow" if self.steps else ""
         notes = "".join(f"\n{note}" for note in self.notes)
         if self.ok:
-            return f"{self.output} is proved: {facts}.{notes}"
+            return f"Verified: {self.output}: {facts}.{notes}"
         if not self.problems:
-            told = f"{self.output} agrees with its record but is not proved"
+            told = f"{self.output} matches its record but is not verified"
             told += f": {plural(len(self.damaged), 'input file')} damaged"
         else:
             told = f"{self.output} has {plural(len(self.problems), 'problem')}"
