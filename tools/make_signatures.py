@@ -40,6 +40,7 @@ from tools.make_stage_reference import NEEDED
 DOCUMENTS = 200
 GIVEN: dict[str, list[dict[str, Any]]] = {
     **{name: [settings] for name, settings in NEEDED.items()},
+    "Decontamination": [{"benchmarks": str(SAMPLE_FILE), "fields": ["text"], "action": "cut"}],
     "LinearClassifier": [{"model_path": "shipped:text_kind", "score_field": "scores"}],
     "LineRemover": [{"patterns": ["the"]}],
     "ExactDeduplication": [{}, {"survivor": "longest"}],

@@ -27,8 +27,10 @@ from gristmill.kernels import (
     linear_text,
     loose_hashing,
     minhash,
+    ngram_search,
     ngrams,
     ngrams_joined,
+    passage_cut,
     pii_scan,
     shingles,
     sorting,
@@ -190,6 +192,35 @@ def _shingle(given: Given) -> None:
         if len(rows):
             pairs = [guarded(given.rng.integers(0, len(rows), 8)) for _ in range(2)]
             shingles.jaccard_pairs(values, bounds, values, bounds, *pairs)
+
+
+def _benchmark_grams(given: Given) -> None:
+    tables = shingles.word_tables()
+    hashes, bounds, plain, places = map(guarded, ngram_search.index_words(given.data, given.offsets, *tables))
+    sizes = guarded(np.minimum(np.diff(bounds), 2))
+    grams, words = ngram_search.gram_postings(hashes, bounds, sizes)
+    order = np.argsort(grams, kind="stable")
+    grams, words = guarded(grams[order]), guarded(words[order])
+    gram_sizes = guarded(sizes[np.searchsorted(bounds, words, "right") - 1].astype(np.uint8))
+    ngram_search.distinct_grams(grams, words, gram_sizes, plain, places)
+    directory = np.searchsorted(grams, np.arange(16, dtype=np.uint64) << np.uint64(60)).astype(np.uint32)
+    directory = guarded(np.append(directory, np.uint32(len(grams))))
+    everything = guarded(np.full(16, ~np.uint64(0)))
+    found = ngram_search.search_grams(
+        given.data, given.offsets, *tables, guarded(np.array([1, 2])), grams, gram_sizes, guarded(places[words]),
+        directory, 4, everything, 10, plain,
+    )  # fmt: skip
+    rows, hits, firsts, lasts = map(guarded, found)
+    hit_bounds = guarded(np.searchsorted(rows, np.arange(len(given.offsets))))
+    postings = guarded(np.arange(len(grams) + 1))
+    searched = guarded(np.diff(bounds))
+    pairs = ngram_search.score_items(
+        hit_bounds, hits, firsts, lasts, gram_sizes, postings, words, bounds, searched, 0.5
+    )
+    texts, _, _, spans, starts, ends = pairs
+    first = np.searchsorted(texts, np.arange(len(given.offsets)))
+    passage_cut.cut_passages(given.data, given.offsets, guarded(spans[first]), guarded(starts), guarded(ends), 2, 3)
+    passage_cut.excerpts(given.data, guarded(given.offsets[:-1]), guarded(given.offsets[1:]), 7)
 
 
 def _words(given: Given) -> None:
@@ -411,6 +442,7 @@ PROBES: dict[str, Callable[[Given], Any]] = {
     "linear classifier": _linear,
     "language": _language,
     "shingles": _shingle,
+    "n-grams of benchmarks": _benchmark_grams,
     "JSON records": _scan_records,
     "JSON strings": _write_strings,
     "JSON arrays": _cut_array,

@@ -35,7 +35,9 @@ from gristmill.figures import printable
 COMMANDS = {
     "card": "card:command",
     "classifier": "classifier:command",
+    "contamination": "decontaminate:contamination",
     "crawl": "crawl:command",
+    "decontaminate": "decontaminate:command",
     "dedup": "dedup:command",
     "demo": "demo:command",
     "diff": "diff:command",

@@ -34,6 +34,7 @@ def command(output: str, show_all: bool, record_path: str | None, as_json: bool)
     \b
     gristmill show clean/
     """
+    from gristmill.cli.decontaminate import summary as contamination_summary
     from gristmill.cli.dedup_view import summary
     from gristmill.cli.report_view import print_report
     from gristmill.ledger.record.layout import RunFolder
@@ -58,7 +59,8 @@ def command(output: str, show_all: bool, record_path: str | None, as_json: bool)
             echo(line)
         print_report(report, as_json=False, quiet=False, show_all=show_all)
     if workflow is not None:
-        echo("\n".join(summary(dict(workflow))))
+        lines = contamination_summary if "contaminated" in workflow else summary
+        echo("\n".join(lines(dict(workflow))))
     elif steps:
         echo("Steps:")
         for step in steps:

@@ -116,7 +116,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.extraction": (STAGE, "HtmlExtractor"),
     f"{_TEXT}.embedders": (STAGE, "EmbeddingCreatorStage"),
     f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
-    "gristmill.stages.deduplication": (STAGE, "ExactDeduplication FuzzyDeduplication SemanticDeduplication"),
+    "gristmill.stages.deduplication": (
+        STAGE,
+        "Decontamination ExactDeduplication FuzzyDeduplication SemanticDeduplication",
+    ),
 }
 """Module → what its classes are, and their names."""
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from gristmill import __version__
 from gristmill.errors import GristmillError
 from gristmill.ledger.ask.lookup import text_of
+from gristmill.ledger.record.contamination import read_contamination
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import read_plan
@@ -46,6 +47,7 @@ _RAW_CHARS = 300
 _PAIR_CHARS = 900
 _FEW_DOCUMENTS = 100
 """A run of fewer documents tells nothing about its speed."""
+_SHOWN_ITEMS = 50
 _GOLDEN = 0.6180339887498949
 
 
@@ -114,6 +116,7 @@ class ReportContents:
         pairs = self._part("The duplicates", partial(self._pairs, digest, looks_up=looks_up)) or []
         self._read_texts(texts, entries, digest, pairs)
         is_short = (run.get("rows_read") or 0) < _FEW_DOCUMENTS
+        searched = self.folder.exists(self.folder.record_path("contamination"))
         return {
             "format": 1,
             "kind": "run",
@@ -132,6 +135,7 @@ class ReportContents:
             "lengths": texts.described_lengths(),
             "languages": texts.described_languages(),
             "text_sample": {"before": len(texts.before), "after": len(texts.after)},
+            "contamination": self._part("contamination.json", self._contamination) if searched else None,
             "duplicates": {
                 "stages": digest.described_clusters(),
                 "pairs": [_pair(texts, digest, one, place, fields) for one, place in pairs],
@@ -221,6 +225,15 @@ class ReportContents:
                         }
                     )  # fmt: skip
         return list(found.values())
+
+    def _contamination(self) -> dict[str, Any] | None:
+        """What was found of benchmarks, with the items that are shown."""
+        found = read_contamination(self.folder)
+        if found is None:
+            return None
+        items = found["items"][:_SHOWN_ITEMS]
+        left = len(found["items"]) - len(items) + found["items_not_shown"]
+        return {**found, "items": items, "items_not_shown": left}
 
     # --- documents ---
 

@@ -33,7 +33,8 @@ class Decision:
             text += f", threshold {_number(self.threshold)})" if self.threshold is not None else ")"
         if self.survivor is not None:
             alike = "" if self.similarity is None else f", similarity {_number(self.similarity)}"
-            text += f"; the survivor is {self.survivor!r}{alike}"
+            what = "the survivor is" if self.outcome == "duplicate" else "it holds"
+            text += f"; {what} {self.survivor!r}{alike}"
             text += "" if self.cluster is None else f", cluster {self.cluster}"
         return text
 

@@ -17,6 +17,7 @@ from gristmill import notebook
 from gristmill.errors import GristmillError, VerificationError
 from gristmill.figures import plural
 from gristmill.ledger.record.commit import find_imbalance, source_rows
+from gristmill.ledger.record.contamination import read_contamination
 from gristmill.ledger.record.input_files import EXAMPLES, appeared_since, sentence
 from gristmill.ledger.record.layout import RECORD_FILES, RECORD_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry
@@ -139,6 +140,7 @@ def verify(
     report.problems += _check_plan(folder, entries)
     report.problems += _check_run(folder, entries, report)
     report.problems += _check_page(folder, listing)
+    report.problems += _check_contamination(folder)
     report.notes += _input_notes(folder, entries)
     report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing)
     check_workflow(folder, report, listing, verify)
@@ -439,6 +441,15 @@ def _check_seals(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
         if was.get(file) != now.get(file)
     ]
     return problems
+
+
+def _check_contamination(folder: RunFolder) -> list[str]:
+    """What was found of benchmarks, where they were searched for, is as it was written."""
+    try:
+        read_contamination(folder)
+    except VerificationError as error:
+        return [str(error)]
+    return []
 
 
 def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:

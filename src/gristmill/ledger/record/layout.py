@@ -43,6 +43,7 @@ RECORD_FILES = {
     "recipe": "recipe.yaml",
     "report": "report.html",
     "workflow": "deduplication.json",
+    "contamination": "contamination.json",
     "left_out": "left_out.jsonl",
     "stdin": "stdin.jsonl",
     "labels": "labels.jsonl",

@@ -428,6 +428,19 @@
       }));
   }
 
+  function contamination(part) {
+    if (!part) return null;
+    return section("Benchmark items", "contamination",
+      el("p", {}, `${plural(part.contaminated, "document")} held benchmark items (${part.match}, action ${part.action}).`),
+      table("Benchmarks", [t("Benchmark"), n("Items"), n("Searched for"), n("Too short"), n("Found"), n("Mean share")],
+        part.benchmarks.map((one) => [name(one.benchmark), count(one.items), count(one.searched), count(one.too_short), count(one.contaminated), figure(one.mean_share)])),
+      part.items.map((one) => el("details", { class: "group" },
+        el("summary", {}, el("h3", {}, name(one.item)), el("span", { class: "soft small" }, ` · ${plural(one.documents, "document")} · share ${figure(one.share)}`)),
+        el("p", { class: "small" }, visible(one.text)),
+        one.found_in.map((found) => el("div", {}, el("div", { class: "small soft" }, name(found.document), ` · share ${figure(found.share)}`), shownText(found.passage, [], 0, found.passage.length))))),
+      part.items_not_shown ? el("p", { class: "soft small" }, `and ${plural(part.items_not_shown, "more item")}; gristmill contamination shows them.`) : null);
+  }
+
   function quarantine(groups) {
     if (!groups.length) return null;
     return section("Quarantine", "quarantine",
@@ -498,7 +511,7 @@
 
   function runPage() {
     const { run, stages } = data;
-    const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores, stages), texts(data), duplicates(data.duplicates), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion, data.profile)];
+    const body = [attention(run), flow(run, stages), dropped(run, stages, data.dropped), scores(data.scores, stages), texts(data), duplicates(data.duplicates), contamination(data.contamination), quarantine(data.quarantine), performance_(run, stages, data.history, data.suggestion, data.profile)];
     const span = run.finished ? `${when(run.started)} to ${when(run.finished)}` : when(run.started);
     const sampled = data.sample.is_sample ? `Scores, examples and clusters are of a sample: ${plural(data.sample.documents, "document")} in ${plural(data.sample.partitions, "partition")}. 'gristmill report' makes the page from all of them.` : null;
     finish(["Report: ", name(run.pipeline || "run")],

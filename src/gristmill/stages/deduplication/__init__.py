@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.stages.deduplication.decontamination.stage import Decontamination
+    from gristmill.stages.deduplication.decontamination.workflow import DecontaminationWorkflow
     from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
     from gristmill.stages.deduplication.fuzzy.workflow import FuzzyDeduplicationWorkflow
     from gristmill.stages.deduplication.removal_workflow import TextDuplicatesRemovalWorkflow
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from gristmill.stages.deduplication.stages import ExactDeduplication, FuzzyDeduplication, SemanticDeduplication
 
 __all__ = [
+    "Decontamination",
+    "DecontaminationWorkflow",
     "ExactDeduplication",
     "ExactDeduplicationWorkflow",
     "FuzzyDeduplication",
@@ -28,6 +32,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "decontamination.stage": ["Decontamination"],
+        "decontamination.workflow": ["DecontaminationWorkflow"],
         "exact.workflow": ["ExactDeduplicationWorkflow"],
         "fuzzy.workflow": ["FuzzyDeduplicationWorkflow"],
         "removal_workflow": ["TextDuplicatesRemovalWorkflow"],

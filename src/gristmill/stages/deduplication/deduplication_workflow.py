@@ -44,6 +44,8 @@ class DeduplicationWorkflow(WorkflowBase):
     ids_folder = "DuplicateIds"
     id_generator_file = "id_generator.json"
     first_step = "signatures"
+    earlier_steps: tuple[str, ...] = ()
+    """The steps before the first that reads documents."""
     run_bytes = RUN_BYTES
     """How much of its rows a partition of a step sorts at once."""
 
@@ -272,7 +274,7 @@ class DeduplicationWorkflow(WorkflowBase):
         error_budget: float | int | None,
         salvage: bool,
         listeners: Sequence[Listener],
-    ) -> DuplicateRemoval:
+    ) -> Stage:
         """Find the duplicates among documents of a pipeline; gives the stage `name` that removes them.
 
         Raises:
@@ -297,9 +299,7 @@ class DeduplicationWorkflow(WorkflowBase):
         removals = self._find(steps)
         assert removals is not None
         steps.check_input()
-        removal = DuplicateRemoval(
-            removals, steps.partition_ids, reason=self.reason, step=documents.step, storage_options=self.storage_options
-        )
+        removal = self._remover(steps, removals, step=documents.step)
         removal.name = name
         return removal
 
@@ -323,8 +323,13 @@ class DeduplicationWorkflow(WorkflowBase):
         )
 
     def _removal(self, steps: Steps, removals: RunFiles) -> list[Stage]:
-        removal = DuplicateRemoval(removals, steps.partition_ids, reason=self.reason)
-        return [steps.source.reader(), removal, self._writer(steps.source)]
+        return [steps.source.reader(), self._remover(steps, removals), self._writer(steps.source)]
+
+    def _remover(self, steps: Steps, removals: RunFiles, *, step: str | None = None) -> Stage:
+        """The stage that applies what was found; `step` is the folder of the step whose files were searched."""
+        return DuplicateRemoval(
+            removals, steps.partition_ids, reason=self.reason, step=step, storage_options=self.storage_options
+        )
 
     def _writer(self, source: DocumentSource) -> JsonlWriter | ParquetWriter:
         """What writes the documents that stay."""

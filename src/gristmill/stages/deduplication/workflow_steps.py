@@ -77,8 +77,9 @@ class Steps:
 
     def check_begun(self) -> None:
         """Refuse to go on with an input that is not what the first step has read, as far as it has read."""
-        first = self.path(self.workflow.first_step).rpartition("/")[2]
-        complete = any(step != first for step in self._begun() if step.startswith(self.workflow.step_prefix))
+        first = (self.workflow.first_step, *self.workflow.earlier_steps)
+        names = {self.path(step).rpartition("/")[2] for step in first}
+        complete = any(step not in names for step in self._begun() if step.startswith(self.workflow.step_prefix))
         check_unchanged(self.partitions, self.folder(self.workflow.first_step), complete=complete)
 
     def _begun(self) -> list[str]:

@@ -1,0 +1,361 @@
+r"""Finds the word n-grams of texts in an index of n-grams: a rolling hash of words, a bit filter, and an exact check.
+
+A word is what stands between white space, in lower case and without punctuation (Brown et al. 2020, appendix C): all
+characters that are neither letters nor digits are left out, and what is empty then is no word. In scripts that are
+written without spaces each character counts as a word.
+
+The index is sorted by hash. `directory` says where the n-grams begin whose hashes share their highest bits, so that a
+look-up reads two places. The filter has one bit for some more of the highest bits and turns nearly all others away.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.kernels.compiler import inlined, kernel, leaf, routine
+from gristmill.kernels.text_column import Bytes, Integers
+from gristmill.kernels.utf8 import decode, flags_of
+from gristmill.kernels.word_hashes import ALONE, BLANK, WORD_PRIME, WORD_SEED, mixed
+
+Codes = npt.NDArray[np.uint32]
+Pages = npt.NDArray[np.uint16]
+Hashes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.uint32]
+Sizes = npt.NDArray[np.uint8]
+
+LONGEST = 64
+"""The most words of an n-gram."""
+_BASE = np.uint64(0xD6E8FEB86659FD93)
+_SIZE = np.uint64(0x9E3779B97F4A7C15)
+_UNDERSCORE = np.uint32(ord("_"))
+_BETWEEN = np.uint8(0x20)
+
+
+@routine
+def _words(data, begin, end, pages, codes, tokens, starts, ends):
+    """Fill the three arrays with the hash, the first byte and the byte after the last letter of each word; how many."""
+    made = 0
+    token = WORD_SEED
+    letters = 0
+    last = begin
+    at = begin
+    ascii_codes = np.int64(pages[0]) * 256
+    while at < end:
+        byte = data[at]
+        if byte < 0x80:
+            code, width = codes[ascii_codes + np.int64(byte)], 1
+        else:
+            point, width = decode(data, at)
+            code = flags_of(point, pages, codes)
+        if code == np.uint32(0) or code == _UNDERSCORE:
+            at += width
+            continue
+        if code < ALONE:
+            if letters == 0:
+                starts[made] = at
+            token = (token ^ np.uint64(code)) * WORD_PRIME
+            letters += 1
+            at += width
+            last = at
+            continue
+        if letters > 0:
+            tokens[made], ends[made] = mixed(token), last
+            made += 1
+            token, letters = WORD_SEED, 0
+        if code < BLANK:
+            tokens[made], starts[made], ends[made] = mixed(np.uint64(code) * WORD_SEED), at, at + width
+            made += 1
+        at += width
+    if letters > 0:
+        tokens[made], ends[made] = mixed(token), last
+        made += 1
+    return made
+
+
+@leaf
+def _most_words(size):
+    """How many words a text of `size` bytes has at the most: two words have a byte or a long character between them."""
+    return (size + 1) // 2 + 1
+
+
+@leaf
+def _power(size):
+    power = np.uint64(1)
+    for _ in range(size):
+        power *= _BASE
+    return power
+
+
+@kernel
+def index_words(data: Bytes, offsets: Integers, pages: Pages, codes: Codes) -> tuple[Hashes, Integers, Bytes, Integers]:
+    """The hashes of the words of some texts, and the words themselves as they are compared.
+
+    A compared word is its letters in lower case, in UTF-8, and a blank after the last. Returns the hashes, where each
+    text begins among them, the compared words one after the other, and where each of them begins.
+    """
+    rows = len(offsets) - 1
+    longest = 0
+    for row in range(rows):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    room = _most_words(longest)
+    tokens, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    hashes, places = np.empty(1024, np.uint64), np.empty(1024, np.int64)
+    plain = np.empty(1024, np.uint8)
+    bounds = np.zeros(rows + 1, np.int64)
+    filled = written = 0
+    for row in range(rows):
+        made = _words(data, offsets[row], offsets[row + 1], pages, codes, tokens, starts, ends)
+        if filled + made > len(hashes):
+            hashes, places = _grown(hashes, filled + made), _grown(places, filled + made)
+        needed = written + 4 * (offsets[row + 1] - offsets[row]) + made
+        if needed > len(plain):
+            plain = _grown(plain, needed)
+        for word in range(made):
+            hashes[filled + word], places[filled + word] = tokens[word], written
+            at = starts[word]
+            while at < ends[word]:
+                point, width = decode(data, at)
+                code = flags_of(point, pages, codes)
+                if code != np.uint32(0) and code != _UNDERSCORE:
+                    written = _encode(plain, written, np.int64(code & np.uint32(0x3FFFFFFF)))
+                at += width
+            plain[written] = _BETWEEN
+            written += 1
+        filled += made
+        bounds[row + 1] = filled
+    return hashes[:filled].copy(), bounds, plain[:written].copy(), places[:filled].copy()
+
+
+@inlined
+def _grown(values, size):
+    larger = np.empty(2 * size, values.dtype)
+    larger[: len(values)] = values
+    return larger
+
+
+@leaf
+def _encode(out, at, point):
+    if point < 0x80:
+        out[at] = point
+        return at + 1
+    if point < 0x800:
+        out[at], out[at + 1] = 0xC0 | point >> 6, 0x80 | point & 0x3F
+        return at + 2
+    if point < 0x10000:
+        out[at], out[at + 1], out[at + 2] = 0xE0 | point >> 12, 0x80 | point >> 6 & 0x3F, 0x80 | point & 0x3F
+        return at + 3
+    out[at], out[at + 1] = 0xF0 | point >> 18, 0x80 | point >> 12 & 0x3F
+    out[at + 2], out[at + 3] = 0x80 | point >> 6 & 0x3F, 0x80 | point & 0x3F
+    return at + 4
+
+
+@kernel
+def gram_postings(hashes: Hashes, bounds: Integers, sizes: Integers) -> tuple[Hashes, Integers]:
+    """The n-grams of texts whose words were hashed: the hash of each and the number of its first word.
+
+    `sizes` says for each text how many words its n-grams have; 0 leaves it out.
+    """
+    total = 0
+    for row in range(len(sizes)):
+        if sizes[row] > 0:
+            total += max(0, bounds[row + 1] - bounds[row] - sizes[row] + 1)
+    grams, words = np.empty(total, np.uint64), np.empty(total, np.int64)
+    made = 0
+    for row in range(len(sizes)):
+        size = sizes[row]
+        if size == 0:
+            continue
+        power, roll = _power(size), np.uint64(0)
+        for word in range(bounds[row], bounds[row + 1]):
+            roll = roll * _BASE + hashes[word]
+            if word - bounds[row] >= size:
+                roll -= hashes[word - size] * power
+            if word - bounds[row] >= size - 1:
+                grams[made] = mixed(roll + np.uint64(size) * _SIZE)
+                words[made] = word - size + 1
+                made += 1
+    return grams, words
+
+
+@kernel
+def distinct_grams(
+    grams: Hashes, words: Integers, sizes: Sizes, plain: Bytes, places: Integers
+) -> npt.NDArray[np.bool_]:
+    """Which of the n-grams, sorted by hash, are not the same as the one before them, compared letter by letter."""
+    new = np.ones(len(grams), np.bool_)
+    for number in range(1, len(grams)):
+        if grams[number] != grams[number - 1] or sizes[number] != sizes[number - 1]:
+            continue
+        one, other = places[words[number]], places[words[number - 1]]
+        left = np.int64(sizes[number])
+        while left > 0 and plain[one] == plain[other]:
+            left -= plain[one] == _BETWEEN
+            one += 1
+            other += 1
+        new[number] = left > 0
+    return new
+
+
+@kernel
+def search_grams(
+    data: Bytes,
+    offsets: Integers,
+    pages: Pages,
+    codes: Codes,
+    sizes: Integers,
+    grams: Hashes,
+    gram_sizes: Sizes,
+    gram_places: Integers,
+    directory: Numbers,
+    directory_bits: int,
+    filter_words: Hashes,
+    filter_bits: int,
+    plain: Bytes,
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """The n-grams of texts that are in the index: the text, the number in the index, and the bytes from and to.
+
+    They come in the order of the texts, of `sizes`, and of their places.
+    """
+    rows = len(offsets) - 1
+    longest = 0
+    for row in range(rows):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    room = _most_words(longest)
+    tokens, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    texts, numbers = np.empty(64, np.int64), np.empty(64, np.int64)
+    firsts, lasts = np.empty(64, np.int64), np.empty(64, np.int64)
+    made = 0
+    filter_shift, directory_shift = np.uint64(64 - filter_bits), np.uint64(64 - directory_bits)
+    for row in range(rows):
+        count = _words(data, offsets[row], offsets[row + 1], pages, codes, tokens, starts, ends)
+        for which in range(len(sizes)):
+            size = sizes[which]
+            power, roll = _power(size), np.uint64(0)
+            salt = np.uint64(size) * _SIZE
+            for word in range(count):
+                roll = roll * _BASE + tokens[word]
+                if word < size - 1:
+                    continue
+                if word >= size:
+                    roll -= tokens[word - size] * power
+                value = mixed(roll + salt)
+                bit = value >> filter_shift
+                if filter_words[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1) == np.uint64(0):
+                    continue
+                slot = value >> directory_shift
+                first = word - size + 1
+                for number in range(np.int64(directory[slot]), np.int64(directory[slot + np.uint64(1)])):
+                    if grams[number] != value or np.int64(gram_sizes[number]) != size:
+                        continue
+                    if not _same(data, first, size, starts, ends, pages, codes, plain, gram_places[number]):
+                        continue
+                    if made == len(texts):
+                        texts, numbers = _grown(texts, made), _grown(numbers, made)
+                        firsts, lasts = _grown(firsts, made), _grown(lasts, made)
+                    texts[made], numbers[made] = row, number
+                    firsts[made], lasts[made] = starts[first] - offsets[row], ends[word] - offsets[row]
+                    made += 1
+                    break
+    return texts[:made].copy(), numbers[:made].copy(), firsts[:made].copy(), lasts[:made].copy()
+
+
+@routine
+def _same(data, first, size, starts, ends, pages, codes, plain, place):
+    """Whether the words from `first` on are those of the index from `place` on."""
+    for word in range(first, first + size):
+        at = starts[word]
+        while at < ends[word]:
+            point, width = decode(data, at)
+            code = flags_of(point, pages, codes)
+            at += width
+            if code == np.uint32(0) or code == _UNDERSCORE:
+                continue
+            point, width = decode(plain, place)
+            if point != np.int64(code & np.uint32(0x3FFFFFFF)):
+                return False
+            place += width
+        if plain[place] != _BETWEEN:
+            return False
+        place += 1
+    return True
+
+
+@kernel
+def score_items(
+    hit_bounds: Integers,
+    hits: Integers,
+    hit_starts: Integers,
+    hit_ends: Integers,
+    gram_sizes: Sizes,
+    posting_bounds: Integers,
+    postings: Integers,
+    item_bounds: Integers,
+    searched: Integers,
+    min_share: float,
+) -> tuple[Integers, Integers, npt.NDArray[np.float64], Integers, Integers, Integers]:
+    """How much of which items each text has, from the n-grams that were found in it.
+
+    Hits of text `t` are `hit_bounds[t]` to `hit_bounds[t + 1]`: numbers of n-grams and the bytes from and to. The
+    n-gram `g` begins at the words `postings[posting_bounds[g]:posting_bounds[g + 1]]`, and item `i` has the words
+    `item_bounds[i]` to `item_bounds[i + 1]`, of which `searched[i]` are part of an n-gram.
+
+    Returns, for each text and item of which it has at least `min_share`: text, item, the share of the item's searched
+    words; and the passages of the text: where those of each such pair begin, from and to.
+    """
+    texts, items, shares = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.float64)
+    bounds = np.zeros(65, np.int64)
+    firsts, lasts = np.empty(64, np.int64), np.empty(64, np.int64)
+    words, sources = np.empty(64, np.int64), np.empty(64, np.int64)
+    made = passages = 0
+    for text in range(len(hit_bounds) - 1):
+        count = 0
+        for hit in range(hit_bounds[text], hit_bounds[text + 1]):
+            for place in range(posting_bounds[hits[hit]], posting_bounds[hits[hit] + 1]):
+                if count == len(words):
+                    words, sources = _grown(words, count), _grown(sources, count)
+                words[count], sources[count] = postings[place], hit
+                count += 1
+        order = np.argsort(words[:count], kind="mergesort")
+        at = 0
+        while at < count:
+            item = np.searchsorted(item_bounds, words[order[at]], side="right") - 1
+            covered, reach, end = 0, item_bounds[item], at
+            while end < count and words[order[end]] < item_bounds[item + 1]:
+                begin = words[order[end]]
+                after = begin + np.int64(gram_sizes[hits[sources[order[end]]]])
+                covered += max(0, after - max(begin, reach))
+                reach = max(reach, after)
+                end += 1
+            share = covered / searched[item] if searched[item] > 0 else 0.0
+            if share >= min_share and share > 0:
+                if made == len(texts):
+                    texts, items, shares = _grown(texts, made), _grown(items, made), _grown(shares, made)
+                    bounds = _grown(bounds, made + 1)
+                texts[made], items[made], shares[made] = text, item, share
+                mine = np.sort(sources[order[at:end]])
+                starts = np.empty(len(mine), np.int64)
+                for number in range(len(mine)):
+                    starts[number] = hit_starts[mine[number]]
+                by_start = np.argsort(starts, kind="mergesort")
+                begun = passages
+                for number in by_start:
+                    start, stop = hit_starts[mine[number]], hit_ends[mine[number]]
+                    if passages > begun and start <= lasts[passages - 1]:
+                        lasts[passages - 1] = max(lasts[passages - 1], stop)
+                        continue
+                    if passages == len(firsts):
+                        firsts, lasts = _grown(firsts, passages), _grown(lasts, passages)
+                    firsts[passages], lasts[passages] = start, stop
+                    passages += 1
+                made += 1
+                bounds[made] = passages
+            at = end
+    return (
+        texts[:made].copy(),
+        items[:made].copy(),
+        shares[:made].copy(),
+        bounds[: made + 1].copy(),
+        firsts[:passages].copy(),
+        lasts[:passages].copy(),
+    )

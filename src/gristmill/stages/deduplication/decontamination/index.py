@@ -1,0 +1,246 @@
+"""The index of all n-grams of all benchmark items: built once, mapped from one file by every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gristmill.errors import UsageError
+from gristmill.stages.deduplication.decontamination.benchmarks import Item, read_items
+from gristmill.stages.deduplication.sorted_runs import RunFiles, open_run
+from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage
+from gristmill.storage.files import InputFile
+from gristmill.storage.formats import format_of
+from gristmill.storage.partitions import FileRange, Partition
+from gristmill.tasks.columns import TableColumns
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+MOST_ITEMS = 100
+"""An n-gram of more items than this is taken for a template, such as the instructions of a benchmark, and not searched.
+"""
+_EXCERPT = 1000
+_FILTER_BITS_PER_GRAM = 16
+
+TOO_SHORT, TEMPLATE, SEARCHED = 0, 1, 2
+"""What can become of an item: too few words, nothing but templates, or searched for."""
+
+
+@dataclass(frozen=True)
+class GramRule:
+    """Which n-grams of an item are searched for.
+
+    Attributes:
+        ngram: How many words an n-gram has.
+        whole_below: A text of fewer words is searched for as a whole.
+        min_words: A text of fewer words is not searched for: it would be found everywhere.
+    """
+
+    ngram: int
+    whole_below: int
+    min_words: int
+
+    def __post_init__(self) -> None:
+        from gristmill.kernels.ngram_search import LONGEST
+
+        if not 1 <= self.ngram <= LONGEST:
+            raise UsageError(f"ngram={self.ngram!r}: give a whole number of words from 1 to {LONGEST}.")
+        if not 1 <= self.min_words <= LONGEST:
+            raise UsageError(f"min_words={self.min_words!r}: give a whole number of words from 1 to {LONGEST}.")
+
+    def sizes(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The n-gram size for texts of so many words; 0 for those that are not searched for."""
+        size = np.where(words < max(self.whole_below, self.ngram), words, self.ngram)
+        return np.where(words < self.min_words, 0, size)
+
+
+class BenchmarkFiles(SourceStage):
+    """All benchmark files as one partition, so that a changed file is noticed.
+
+    Args:
+        benchmarks: The files of each benchmark.
+    """
+
+    name = "benchmark_files"
+    fork_safe = True
+
+    def __init__(self, benchmarks: Mapping[str, Sequence[InputFile]]) -> None:
+        self._benchmarks = {name: list(files) for name, files in benchmarks.items()}
+
+    def partitions(self) -> list[Partition]:
+        ranges = tuple(
+            FileRange(file.path, f"{name}/{file.relative}", file.size, file.stamp, 0, -1, True)
+            for name, files in self._benchmarks.items()
+            for file in files
+        )
+        return [Partition(0, "benchmarks", ranges)]
+
+    def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
+        return None
+
+
+class BenchmarkIndex(ReaderStage):
+    """Reads all benchmarks and gives their index as a table of one row, each column of which is an array of it.
+
+    Args:
+        benchmarks: The files of each benchmark.
+        fields: The fields of each benchmark that are searched for.
+        rule: Which n-grams are searched for.
+        storage_options: Options of the file system, for URLs.
+    """
+
+    name = "benchmark_index"
+    fork_safe = True
+
+    def __init__(
+        self,
+        benchmarks: Mapping[str, Sequence[InputFile]],
+        fields: Mapping[str, Sequence[str]],
+        rule: GramRule,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._files = {
+            name: [(file.path, str(format_of(file.path))) for file in files] for name, files in benchmarks.items()
+        }
+        self.fields = {name: tuple(wanted) for name, wanted in fields.items()}
+        self.rule = rule
+        self._storage_options = storage_options
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        table = index_table(read_items(self._files, self.fields, self._storage_options), list(self._files), self.rule)
+        yield DocumentBatch.from_columns(TableColumns(table), rows=np.zeros(1, np.int64))
+
+
+def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule) -> pa.Table:
+    """The index of some items, in the layout that `GramIndex` reads."""
+    from gristmill.kernels.ngram_search import distinct_grams, gram_postings, index_words
+    from gristmill.kernels.shingles import word_tables
+    from gristmill.kernels.sorting import stable_order
+    from gristmill.kernels.text_column import text_column
+
+    numbers = {name: number for number, name in enumerate(benchmarks)}
+    texts: list[str | None] = []
+    counts, homes, rows, ids, excerpts = [0], [], [], [], []
+    for item in items:
+        texts += item.texts
+        counts.append(len(texts))
+        homes.append(numbers[item.benchmark])
+        rows.append(item.row)
+        ids.append(item.id)
+        excerpts.append(" · ".join(item.texts)[:_EXCERPT])
+    data, offsets, _ = text_column(texts)
+    hashes, bounds, plain, places = index_words(data, offsets, *word_tables())
+    del texts, data
+    sizes = rule.sizes(np.diff(bounds))
+    grams, words = gram_postings(hashes, bounds, sizes)
+    item_bounds = bounds[np.array(counts)]
+    order = stable_order(grams)
+    grams, words = grams[order], words[order]
+    gram_sizes = sizes[np.searchsorted(bounds, words, "right") - 1].astype(np.uint8)
+    new = distinct_grams(grams, words, gram_sizes, plain, places)
+    of_item = np.searchsorted(item_bounds, words, "right") - 1
+    group = np.cumsum(new) - 1
+    # Postings of an n-gram are in the order of their words, so an item's are neighbours.
+    first_of_item = new.copy()
+    first_of_item[1:] |= of_item[1:] != of_item[:-1]
+    in_items = np.bincount(group[first_of_item], minlength=int(new.sum()))
+    kept = (in_items <= MOST_ITEMS)[group] if len(group) else np.zeros(0, bool)
+    grams, words, gram_sizes, new = grams[kept], words[kept], gram_sizes[kept], new[kept]
+    heads = np.flatnonzero(new)
+    searched = _covered(words, gram_sizes, item_bounds)
+    has_grams = np.zeros(len(homes), bool)
+    long_enough = np.flatnonzero(sizes)
+    has_grams[np.searchsorted(counts, long_enough, "right") - 1] = True
+    status = np.where(searched > 0, SEARCHED, np.where(has_grams, TEMPLATE, TOO_SHORT))
+    distinct = grams[heads]
+    directory_bits = max(4, len(distinct).bit_length())
+    filter_bits = max(10, int(len(distinct) * _FILTER_BITS_PER_GRAM).bit_length())
+    arrays: dict[str, Any] = {
+        "grams": distinct,
+        "gram_sizes": gram_sizes[heads],
+        "gram_places": places[words[heads]] if len(heads) else np.zeros(0, np.int64),
+        "directory": np.searchsorted(
+            distinct, (np.arange(1 << directory_bits, dtype=np.uint64) << np.uint64(64 - directory_bits))
+        ).astype(np.uint32),
+        "filter": _filter(distinct, filter_bits),
+        "plain": plain,
+        "posting_bounds": np.append(heads, len(words)),
+        "postings": words,
+        "item_bounds": item_bounds,
+        "searched": searched,
+        "status": status.astype(np.uint8),
+        "sizes": np.unique(gram_sizes).astype(np.int64),
+        "bits": np.array([directory_bits, filter_bits]),
+        "benchmark": np.array(homes, np.uint32),
+        "row": np.array(rows, np.int64),
+        "id": pa.array(ids, pa.large_string()),
+        "text": pa.array(excerpts, pa.large_string()),
+        "names": pa.array(list(benchmarks), pa.large_string()),
+    }
+    arrays["directory"] = np.append(arrays["directory"], np.uint32(len(distinct)))
+    return pa.table({"key": np.zeros(1, np.uint64), **{name: _one_list(values) for name, values in arrays.items()}})
+
+
+def _one_list(values: Any) -> pa.Array:
+    inner = values if isinstance(values, pa.Array) else pa.array(values)
+    return pa.LargeListArray.from_arrays(pa.array([0, len(inner)], pa.int64()), inner)
+
+
+def _covered(
+    words: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint8], item_bounds: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """How many words of each item are part of an n-gram."""
+    steps = np.zeros(int(item_bounds[-1]) + 1, np.int32)
+    np.add.at(steps, words, 1)
+    np.add.at(steps, words + sizes, -1)
+    inside = np.concatenate([[0], np.cumsum(np.cumsum(steps[:-1]) > 0)])
+    return np.diff(inside[item_bounds])
+
+
+def _filter(grams: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
+    words = np.zeros(1 << (bits - 6), np.uint64)
+    places = grams >> np.uint64(64 - bits)
+    # Sorted, so that the bits of one word of the filter are neighbours.
+    homes, starts = np.unique(places >> np.uint64(6), return_index=True)
+    if len(homes):
+        words[homes] = np.bitwise_or.reduceat(np.uint64(1) << (places & np.uint64(63)), starts)
+    return words
+
+
+class GramIndex:
+    """The index as arrays, mapped from its file.
+
+    Args:
+        runs: What the step that built it has left.
+    """
+
+    def __init__(self, runs: RunFiles) -> None:
+        (file,) = runs.files
+        self._table = open_run(file.path, storage_options=runs.storage_options)
+        self.directory_bits, self.filter_bits = map(int, self.array("bits"))
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """One array, read-only."""
+        values: npt.NDArray[Any] = self._list(name).to_numpy(zero_copy_only=True)
+        values.flags.writeable = False
+        return values
+
+    def texts(self, name: str) -> pa.Array:
+        """One array of texts."""
+        return self._list(name)
+
+    def _list(self, name: str) -> pa.Array:
+        column = self._table.column(name).chunk(0)
+        return column.values.slice(column.offsets[0].as_py(), column.offsets[1].as_py() - column.offsets[0].as_py())
+
+    def item_names(self, items: npt.NDArray[np.int64]) -> list[str]:
+        """The items as the ledger calls them: BENCHMARK#ROW."""
+        names = self.texts("names").to_pylist()
+        homes, rows = self.array("benchmark")[items], self.array("row")[items]
+        return [f"{names[home]}#{row}" for home, row in zip(homes.tolist(), rows.tolist(), strict=True)]

@@ -1,0 +1,94 @@
+"""Decontamination as a stage of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill.stages.base import Spec
+from gristmill.stages.deduplication.decontamination.removal import MARK_FIELD, Action
+from gristmill.stages.deduplication.decontamination.workflow import DecontaminationWorkflow, Match
+from gristmill.stages.deduplication.stages import Deduplication
+
+
+class Decontamination(Deduplication):
+    """Drops documents that hold items of benchmarks, cuts the passages out, or marks them.
+
+    What was found is in `contamination.json` of the record; `gristmill contamination OUTPUT` shows it.
+
+    Args:
+        benchmarks: A folder of benchmark files (JSONL, Parquet or Arrow). A file directly in it is a benchmark, and so
+            are all files of a subfolder together.
+        text_field: The column with the text.
+        match: "13gram" (any 13 words in a row, as for GPT-3), "8gram" (half of an item's words in shared runs of 8, as
+            for Llama 3 and OLMo 2) or "fuzzy" (60 % of them in runs of 5).
+        action: "drop", "cut" or "mark", which adds a column `contamination`.
+        fields: The fields of an item to search for; `NAME:FIELD` for one benchmark. By default question, answer and
+            choices, where they are there.
+        ngram: Another length of n-grams.
+        min_share: Another least share of an item's words that one document has to hold; 0 for any n-gram.
+        min_words: Texts of fewer words are not searched for.
+        max_documents: Ignore n-grams that more documents hold; GPT-3 used 10.
+        window_chars: When cutting, so many characters on either side of a passage go with it.
+        min_piece_chars: When cutting, pieces with fewer characters go too.
+        max_pieces: When cutting, documents that would fall into more pieces are dropped.
+
+    Example:
+        >>> pipeline.add_stage(Decontamination("benchmarks/", match="8gram"))
+    """
+
+    notes_changes = True
+    name = "Decontamination"
+    score_field = None
+
+    def __init__(
+        self,
+        benchmarks: str,
+        text_field: str = "text",
+        *,
+        match: Match = "13gram",
+        action: Action = "drop",
+        fields: Sequence[str] | None = None,
+        ngram: int | None = None,
+        min_share: float | None = None,
+        min_words: int | None = None,
+        max_documents: int | None = None,
+        window_chars: int = 200,
+        min_piece_chars: int = 200,
+        max_pieces: int = 10,
+    ) -> None:
+        self.benchmarks = benchmarks
+        self.text_field = text_field
+        self.match: Match = match
+        self.action: Action = action
+        self.fields = None if fields is None else list(fields)
+        self.ngram = ngram
+        self.min_share = min_share
+        self.min_words = min_words
+        self.max_documents = max_documents
+        self.window_chars = window_chars
+        self.min_piece_chars = min_piece_chars
+        self.max_pieces = max_pieces
+        self.workflow(output_path="clean/")  # refuses what cannot work
+
+    def outputs(self) -> Spec:
+        return ["data"], [MARK_FIELD] if self.action == "mark" else []
+
+    def workflow(self, *, output_path: str, **places: Any) -> DecontaminationWorkflow:
+        return DecontaminationWorkflow(
+            None,
+            output_path,
+            self.benchmarks,
+            match=self.match,
+            action=self.action,
+            fields=self.fields,
+            ngram=self.ngram,
+            min_share=self.min_share,
+            min_words=self.min_words,
+            max_documents=self.max_documents,
+            window_chars=self.window_chars,
+            min_piece_chars=self.min_piece_chars,
+            max_pieces=self.max_pieces,
+            text_field=self.text_field,
+            **places,
+        )

@@ -1,0 +1,204 @@
+"""`DecontaminationWorkflow`: finds documents that hold items of benchmarks, and drops, cuts or marks them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, get_args
+
+from gristmill.errors import UsageError
+from gristmill.ledger.record.contamination import write_contamination
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.stages.deduplication.decontamination.benchmarks import find_benchmarks, parse_fields
+from gristmill.stages.deduplication.decontamination.index import BenchmarkFiles, BenchmarkIndex, GramIndex, GramRule
+from gristmill.stages.deduplication.decontamination.removal import Action, ContaminationRemoval
+from gristmill.stages.deduplication.decontamination.search import CommonGrams, ContaminatedItems, GramHits
+from gristmill.stages.deduplication.decontamination.summary import summarize
+from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
+from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
+from gristmill.stages.deduplication.sorted_runs import RunFiles, count_distinct
+from gristmill.stages.deduplication.workflow_steps import Stage, Steps
+
+Match = Literal["13gram", "8gram", "fuzzy"]
+
+_RULES: dict[str, tuple[GramRule, float]] = {
+    "13gram": (GramRule(13, 13, 8), 0.0),
+    "8gram": (GramRule(8, 8, 8), 0.5),
+    "fuzzy": (GramRule(5, 13, 8), 0.6),
+}
+_RANGE_BYTES = 24 << 20
+
+
+@dataclass(eq=False, repr=False)
+class DecontaminationWorkflow(DeduplicationWorkflow):
+    """Finds documents that hold items of benchmarks, and drops them, cuts the passages out, or marks them.
+
+    Words are compared in lower case and without punctuation, split at white space (Brown et al. 2020, appendix C). The
+    fields of an item (and each of its choices) are searched for one by one. Hashes find n-grams, and every match is
+    compared letter by letter. What was found is in `contamination.json` of the record: for each benchmark and item how
+    much of it, in which documents, with the passage.
+
+    Args:
+        input_path: The documents: a file, a folder, a glob, a URL, or a list of these.
+        output_path: Where the documents go that stay.
+        benchmarks: A folder of benchmark files (JSONL, Parquet or Arrow). A file directly in it is a benchmark, and so
+            are all files of a subfolder together.
+        match: What counts as contaminated. "13gram": any 13 words in a row, as for GPT-3 (Brown et al. 2020). "8gram":
+            half of an item's words lie in runs of 8 words that one document shares, as for Tülu 3 and OLMo 2 (Lambert
+            et al. 2024; Llama 3 has the same rule with other shares). "fuzzy": 60 % of them lie in runs of 5 words, so
+            that an item is found with a word in ten replaced.
+        action: "drop" drops contaminated documents, "cut" takes the passages out, "mark" adds a column `contamination`.
+        fields: The fields of an item to search for; `NAME:FIELD` for one benchmark. By default question, answer and
+            choices, where they are there.
+        ngram: Another length of n-grams.
+        min_share: Another least share of an item's words that one document has to hold; 0 for any n-gram.
+        min_words: Texts of fewer words are not searched for, because they are found everywhere; they are counted in
+            the report. Texts of fewer words than an n-gram (than 13 with "fuzzy") are searched for as a whole.
+        max_documents: Ignore n-grams that more documents hold; 10 is what GPT-3 used. By default none is ignored: a
+            leaked item often has many copies.
+        window_chars: When cutting, so many characters on either side of a passage go with it (GPT-3: 200).
+        min_piece_chars: When cutting, pieces with fewer characters go too (GPT-3: 200).
+        max_pieces: When cutting, documents that would fall into more pieces are dropped (GPT-3: 10).
+        text_field: The column with the text.
+        id_field: The column with the documents' ids (the ledger looks for `id` in any case).
+        input_filetype: "jsonl" or "parquet"; found out by the names of the files when not given.
+        input_blocksize: As `blocksize` of the readers.
+        files_per_partition: As in the readers, instead of `input_blocksize`.
+        input_file_extensions: Which files of a folder to take.
+        output_filetype: "jsonl" or "parquet"; by default as the input.
+        read_kwargs: As in the readers.
+        write_kwargs: As in the writers.
+        cache_path: Where intermediate files go; by default to `steps` in the record.
+        record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
+
+    Example:
+        >>> workflow = DecontaminationWorkflow("crawl/", "clean/", benchmarks="benchmarks/")
+        >>> workflow.run().get_metadata("contaminated")
+    """
+
+    name = "decontamination"
+    reason = "contaminated"
+    ids_folder = "ContaminatedIds"
+    id_generator_file = "decontamination_id_generator.json"
+    first_step = "matches"
+    earlier_steps = ("benchmarks",)
+    perform_removal = True
+    survivor = None
+    score_field = None
+    source_priority = None
+
+    input_path: str | Sequence[str] | None
+    output_path: str
+    benchmarks: str | Sequence[str] = ""
+    _: KW_ONLY
+    match: Match = "13gram"
+    action: Action = "drop"
+    fields: Sequence[str] | None = None
+    ngram: int | None = None
+    min_share: float | None = None
+    min_words: int | None = None
+    max_documents: int | None = None
+    window_chars: int = 200
+    min_piece_chars: int = 200
+    max_pieces: int = 10
+    text_field: str = "text"
+    id_field: str | None = None
+    input_filetype: str | None = None
+    input_blocksize: int | str | None = None
+    files_per_partition: int | None = None
+    input_file_extensions: Sequence[str] | None = None
+    output_filetype: str | None = None
+    read_kwargs: Mapping[str, Any] | None = None
+    write_kwargs: Mapping[str, Any] | None = None
+    cache_path: str | None = None
+    record_path: str | None = None
+
+    bytes_per_document = 8.0
+    bytes_per_text_byte = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option, kind in (("match", Match), ("action", Action)):
+            if getattr(self, option) not in get_args(kind):
+                raise UsageError(f"{option}={getattr(self, option)!r}: give one of {', '.join(get_args(kind))}.")
+        if not self.benchmarks:
+            raise UsageError("benchmarks='': name the folder of benchmark files (--benchmarks DIR).")
+        rule, share = _RULES[self.match]
+        ngram = rule.ngram if self.ngram is None else self.ngram
+        words = rule.min_words if self.min_words is None else self.min_words
+        self.gram_rule = GramRule(ngram, max(ngram, rule.whole_below if self.ngram is None else ngram), words)
+        self.share = share if self.min_share is None else float(self.min_share)
+        if not 0 <= self.share <= 1:
+            raise UsageError(f"min_share={self.min_share!r}: a share lies between 0 and 1.")
+        for option, least in (("max_documents", 1), ("window_chars", 0), ("min_piece_chars", 0), ("max_pieces", 1)):
+            value = getattr(self, option)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise UsageError(f"{option}={value!r}: give a whole number, at least {least}.")
+
+    # --- the steps ---
+
+    def _first_stage(self) -> Stage:
+        return GramHits(RunFiles(()), self.text_field, id_field=self.id_field or "id")
+
+    def _find(self, steps: Steps) -> RunFiles:
+        id_field = self.id_field or "id"
+        storage = (self.read_kwargs or {}).get("storage_options")
+        benchmarks = find_benchmarks(self.benchmarks, storage)
+        fields = parse_fields(self.fields, list(benchmarks))
+        reader = BenchmarkIndex(benchmarks, fields, self.gram_rule, storage_options=storage)
+        steps.run("benchmarks", [BenchmarkFiles(benchmarks), reader, steps.writer("benchmarks")], id_field=None)
+        index = steps.runs("benchmarks")
+        hits = GramHits(index, self.text_field, id_field=id_field)
+        steps.run("matches", [steps.source.reader([self.text_field, id_field]), hits, steps.writer("matches")])
+        steps.check_input()
+        matches = steps.runs("matches")
+        common = None
+        if self.max_documents is not None:
+            source = KeyRanges(matches, hash_cuts(1))
+            steps.run("common", [source, CommonGrams(self.max_documents), steps.writer("common")], id_field=None)
+            common = steps.runs("common")
+        pairs = ContaminatedItems(index, min_share=self.share, common=common)
+        source = KeyRanges(matches, document_cuts(matches, range_count(matches.size, _RANGE_BYTES)))
+        steps.run("contaminated", [source, pairs, steps.writer("contaminated")], id_field=None)
+        found = steps.runs("contaminated")
+        self._report = self._summary(steps, index, found, common)
+        write_contamination(self.folder, self._report)
+        return found
+
+    def _summary(self, steps: Steps, index: RunFiles, found: RunFiles, common: RunFiles | None) -> dict[str, Any]:
+        settings = {
+            "match": self.match,
+            "ngram": self.gram_rule.ngram,
+            "min_share": self.share,
+            "min_words": self.gram_rule.min_words,
+            "max_documents": self.max_documents,
+            "action": self.action,
+            "contaminated": count_distinct(found, "document"),
+            "common_ngrams": 0 if common is None else sum(map(len, common.parts("gram"))),
+        }
+        return {**settings, **summarize(GramIndex(index), found, steps.partition_ids)}
+
+    def _remover(self, steps: Steps, removals: RunFiles, *, step: str | None = None) -> Stage:
+        return ContaminationRemoval(
+            removals,
+            steps.runs("benchmarks"),
+            self.text_field,
+            action=self.action,
+            min_share=self.share,
+            window_chars=self.window_chars,
+            min_piece_chars=self.min_piece_chars,
+            max_pieces=self.max_pieces,
+        )
+
+    def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
+        first = Manifest(steps.folder(self.first_step)).load().values()
+        output = Manifest(self.folder).load().values()
+        return {
+            "documents": sum(entry.rows_read for entry in first),
+            "quarantined": sum(entry.quarantined for entry in first),
+            "damaged": [f"{file}." for entry in first for file in entry.damaged or ()],
+            "num_removed": sum(entry.rows_dropped for entry in output),
+            "perform_removal": True,
+            "output": self.output_path,
+            **{name: self._report[name] for name in ("match", "action", "contaminated", "common_ngrams", "benchmarks")},
+        }
