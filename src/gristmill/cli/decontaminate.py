@@ -194,7 +194,7 @@ def benchmark_line(benchmark: Mapping[str, Any]) -> str:
 @json_option
 @common_options
 def contamination(output: str, benchmark: str | None, limit: int, record_path: str | None, as_json: bool) -> None:
-    """Show which benchmark items a decontamination found, and where.
+    """Show the benchmark items found in documents.
 
     For each benchmark how many of its items were searched for and found; then the items, the most contaminated first,
     with the documents that hold them and the passage.
