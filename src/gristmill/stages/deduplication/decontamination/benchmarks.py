@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gristmill.errors import InputError, InputNotFoundError, UsageError, did_you_mean
 from gristmill.storage.compression import SourceFileObject, open_raw, open_source
 from gristmill.storage.files import InputFile, StorageOptions, list_files
 from gristmill.storage.formats import EXTENSIONS, Format, format_of
+from gristmill.storage.parquet_blocks import open_parquet
 
 DEFAULT_FIELDS = ("question", "answer", "choices")
 """The fields of an item that are searched for, where none are named."""
@@ -141,8 +141,8 @@ def _texts_in(value: Any, depth: int = 0) -> list[str]:
 def _records(path: str, kind: str, storage_options: StorageOptions) -> Iterator[Mapping[str, Any]]:
     try:
         if kind == "parquet":
-            with open_raw(path, storage_options=storage_options) as file:
-                for batch in pq.ParquetFile(file).iter_batches():
+            with open_parquet(path, storage_options=storage_options) as opened:
+                for batch in opened.iter_batches():
                     yield from batch.to_pylist()
         elif kind == "arrow":
             with open_raw(path, storage_options=storage_options) as file:
