@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gristmill import notebook
 from gristmill.errors import StageDefinitionError
-from gristmill.ledger.record.trail import DROPPED, Changes, Decisions, Floats, QuarantinedRecord, Rows, Scores
+from gristmill.ledger.record.trail import DROPPED, Changes, Cuts, Decisions, Floats, QuarantinedRecord, Rows, Scores
 from gristmill.storage.valid_text import require_valid_text
 from gristmill.tasks.arrow_io import table_of_polars
 from gristmill.tasks.base import Task
@@ -274,6 +274,22 @@ class DocumentBatch(Task[Any]):
             self._tracking.trail.changes.append(
                 Changes(stage, field, self.rows[hit], np.asarray(characters, np.int64)[hit])
             )
+
+    def note_cuts(
+        self, field: str, places: Indices, starts: Rows, ends: Rows, *, reason: str, stage: str = ""
+    ) -> None:
+        """Record passages that were cut from (or marked in) `field`, for one reason.
+
+        Args:
+            field: The column with the text.
+            places: For each passage the position of its document in this batch.
+            starts: Where it begins, in characters of the text as the stage got it.
+            ends: Where it ends.
+            reason: Names the rule, such as `repeated_line`.
+            stage: The stage that decided, when it is not the one now running.
+        """
+        if len(places):
+            self._tracking.trail.cuts.append(Cuts(stage, field, reason, self.rows[places], starts, ends))
 
     @property
     def wants_all_scores(self) -> bool:

@@ -154,6 +154,7 @@ def collect(entry: Entry, exits: Sequence[Exit]) -> Trail:
             seen.add(id(trail))
             entry.trail.decisions.extend(trail.decisions)
             entry.trail.changes.extend(trail.changes)
+            entry.trail.cuts.extend(trail.cuts)
             entry.trail.scores.extend(trail.scores)
             entry.trail.quarantine.extend(trail.quarantine)
     return entry.trail
@@ -182,8 +183,8 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
     for change in trail.changes:
         change.stage = change.stage or names[-1]
         trail.counts[change.stage].changed += len(change.rows)
-    for score in trail.scores:
-        score.stage = score.stage or names[-1]
+    for noted_block in (*trail.cuts, *trail.scores):
+        noted_block.stage = noted_block.stage or names[-1]
     trail.counts[names[0]].bytes_in += 0 if entry.columns is None else entry.columns.nbytes
     for one in exits:
         if isinstance(one.task, DocumentBatch):

@@ -13,13 +13,14 @@ import xxhash
 
 from gristmill import notebook
 from gristmill.errors import UsageError, VerificationError
-from gristmill.ledger.ask.why import KEPT, Change, Decision, DocumentHistory, RecordedScore, Why, whole_number
+from gristmill.ledger.ask.why import KEPT, Change, Cut, Decision, DocumentHistory, RecordedScore, Why, whole_number
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import COMMITTED, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import missing_scores, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.shape import open_table, table_errors
 from gristmill.ledger.record.trail import QUARANTINED, UNTRACKED
+from gristmill.storage.arrow_functions import call_function
 from gristmill.storage.files import StorageOptions, is_local
 from gristmill.storage.selection import Selection
 
@@ -36,6 +37,7 @@ _MAX_DIGITS = 18  # of a row number; longer ones do not fit into 64 bits
 _COLUMNS = {
     "ledger": ["row", "stage", "outcome", "reason", "id", "score", "threshold"],
     "changes": ["row", "stage", "field", "characters"],
+    "cuts": ["row", "stage", "field", "reason", "start", "end"],
     "scores": ["row", "stage", "score", "value"],
 }
 """What every version has written into the tables of a ledger."""
@@ -171,6 +173,7 @@ class Ledger:
             rows = np.array(rows, np.int64)[selection.mask(entry.partition, np.array(rows, np.int64))].tolist()
         decisions = self.recorded(entry, "ledger", rows)
         changes = self.recorded(entry, "changes", rows)
+        cuts = self.recorded(entry, "cuts", rows)
         scores = self.recorded(entry, "scores", rows)
         order = {stage: number for number, stage in enumerate(entry.stages)}
         for row in rows:
@@ -190,6 +193,11 @@ class Ledger:
                 changes=[
                     Change(item["stage"], item["field"], item["characters"])
                     for item in sorted(changes, key=lambda item: order.get(item["stage"], 0))
+                    if item["row"] == row
+                ],
+                cuts=[
+                    Cut(**{name: item[name] for name in Cut.__slots__})
+                    for item in sorted(cuts, key=lambda item: order.get(item["stage"], 0))
                     if item["row"] == row
                 ],
                 scores=[
@@ -214,7 +222,7 @@ class Ledger:
         ]
 
     def recorded(self, entry: ManifestEntry, kind: str, rows: list[int]) -> list[dict[str, Any]]:
-        """What a table of the ledger (`ledger`, `changes`, `scores`) has on some rows of a partition, in its order."""
+        """What a table of the ledger (`ledger`, `changes`, `cuts`, `scores`) has on some rows of a partition, in its order."""
         file = entry.records.get(kind)
         if file is None or not rows:
             return []
@@ -228,7 +236,8 @@ class Ledger:
                 if bounds is None or not bounds.has_min_max or any(bounds.min <= row <= bounds.max for row in rows):
                     table = parquet.read_row_group(group, use_threads=False)
                     table.select(_COLUMNS[kind])  # as an error here, if one is missing
-                    items = (table.slice(at, 1).to_pylist()[0] for at in _places(table.column("row"), rows))
+                    places = pa.array(np.array(_places(table.column("row"), rows), np.int64))
+                    items = call_function("take", [table, places]).to_pylist()
                     found += [item for item in items if item["row"] is not None]
         return found
 
@@ -304,6 +313,12 @@ class Ledger:
         from gristmill.ledger.record.tables import CHANGES
 
         return self._frame("changes", CHANGES)
+
+    def cuts(self) -> pl.DataFrame:
+        """All passages that stages cut or marked as a Polars frame; places count characters of the stage's input."""
+        from gristmill.ledger.record.tables import CUTS
+
+        return self._frame("cuts", CUTS)
 
     def scores(self) -> pl.DataFrame:
         """All recorded scores as a Polars frame; empty unless the run was asked for all scores."""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gristmill.ledger.ask.ledger import Ledger
 
 
+_MAX_CUTS = 50
+_MAX_CHARS = 200
+
+
 @dataclass(slots=True)
 class TextDiff:
     """Two texts held against each other.
@@ -24,6 +28,7 @@ class TextDiff:
         before: Where the first text comes from.
         after: Where the second one comes from.
         lines: The differences in the form of a unified diff; empty if the texts are equal.
+        cuts: The passages that a stage cut from the first text or marked in it, each with its stage and reason.
         equal: Whether the texts are the same.
         notes: Why a text could not be found, or what limits the comparison.
     """
@@ -31,6 +36,7 @@ class TextDiff:
     before: str
     after: str
     lines: list[str] = field(default_factory=list)
+    cuts: list[str] = field(default_factory=list)
     equal: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -39,9 +45,9 @@ class TextDiff:
     def __str__(self) -> str:
         if self.notes:
             return "\n".join(self.notes)
-        if self.equal:
+        if self.equal and not self.cuts:
             return f"{self.before} and {self.after} are the same text"
-        return "\n".join(self.lines)
+        return "\n".join([*self.lines, *self.cuts])
 
 
 def text_diff(
@@ -53,7 +59,7 @@ def text_diff(
 
     Args:
         ledger: The ledger that was asked.
-        history: A duplicate, or a kept document that stages changed; others have nothing to compare with.
+        history: A duplicate, or a document that stages changed or cut; others have nothing to compare with.
         text_field: The field with the text.
         max_chars: Longer texts are not compared; the answer says so.
     """
@@ -68,6 +74,8 @@ def text_diff(
         other = None if record is None else _text(record, text_field, diff, diff.after)
         if record is None:
             diff.notes.append("The document was not found in the output: it needs an id to be looked up there.")
+    elif history.cuts:
+        diff, other = TextDiff(here, here), None
     else:
         return None
     entry = ledger.entry(history.partition)
@@ -81,6 +89,8 @@ def text_diff(
                 own = _text(found, text_field, diff, diff.before)
         except (OSError, GristmillError) as error:
             diff.notes.append(f"The input cannot be read any more: {error}")
+    if own is not None:
+        diff.cuts = _cut_passages(own, history, text_field)
     if own is not None and other is not None:
         diff.equal = own == other
         longest = max(len(own), len(other))
@@ -89,6 +99,21 @@ def text_diff(
             return diff
         diff.lines = _unified(own, other, diff)
     return diff
+
+
+def _cut_passages(text: str, history: DocumentHistory, text_field: str) -> list[str]:
+    """What was cut from the input text; later stages saw another text, so only the first one that cut it counts."""
+    cuts = [cut for cut in history.cuts if cut.field == text_field]
+    changed = [change.stage for change in history.changes if change.field == text_field]
+    first = next(iter(changed), cuts[0].stage if cuts else "")
+    shown = [cut for cut in cuts if cut.stage == first and cut.end <= len(text)]
+    lines = [f"{cut.reason} ({cut.stage}, characters {cut.start}-{cut.end}): {_clipped(text[cut.start : cut.end])}"
+             for cut in shown[:_MAX_CUTS]]  # fmt: skip
+    return lines + ([f"… and {len(shown) - _MAX_CUTS} more"] if len(shown) > _MAX_CUTS else [])
+
+
+def _clipped(text: str) -> str:
+    return repr(text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…")
 
 
 def _survivor_text(ledger: Ledger, survivor: str, text_field: str, diff: TextDiff) -> str | None:

@@ -10,6 +10,7 @@ from gristmill import notebook
 KEPT = "kept"
 _MAX_SHOWN = 200
 _MAX_FILES = 5
+_MAX_PLACES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,20 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A passage that a stage cut from a field of a document, or marked in it.
+
+    `start` and `end` count characters of the text that the stage was given.
+    """
+
+    stage: str
+    field: str
+    reason: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedScore:
     """A score of a document, recorded because all scores were asked for."""
 
@@ -76,6 +91,7 @@ class DocumentHistory:
         files: The output files it is in, when kept.
         decisions: The decisions on it, in the order of the stages.
         changes: What stages did to it before that.
+        cuts: The passages that stages cut from it or marked in it.
         scores: All its scores, where they were recorded.
         quarantine: Cause and detail of each record of it in the quarantine.
         notes: What limits this answer.
@@ -89,6 +105,7 @@ class DocumentHistory:
     files: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
     scores: list[RecordedScore] = field(default_factory=list)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -104,9 +121,24 @@ class DocumentHistory:
             found = [str(decision) for decision in self.decisions]
         found.append(f"read as {where}")
         found += [str(change) for change in self.changes]
+        found += _cut_lines(self.cuts)
         found += [f"quarantined because: {item['detail']}" for item in self.quarantine if item.get("detail")]
         found += [f"score {item.score!r} of stage {item.stage!r}: {_number(item.value)}" for item in self.scores]
         return found + self.notes
+
+
+def _cut_lines(cuts: list[Cut]) -> list[str]:
+    """The cuts of each stage and reason in one line, with the first places."""
+    groups: dict[tuple[str, str, str], list[Cut]] = {}
+    for cut in cuts:
+        groups.setdefault((cut.stage, cut.field, cut.reason), []).append(cut)
+    lines = []
+    for (stage, name, reason), found in groups.items():
+        places = ", ".join(f"{cut.start}-{cut.end}" for cut in found[:_MAX_PLACES])
+        more = ", …" if len(found) > _MAX_PLACES else ""
+        number = f"{len(found)} passage{'' if len(found) == 1 else 's'}"
+        lines.append(f"stage {stage!r} found {reason}: {number} of {name!r} (characters {places}{more})")
+    return lines
 
 
 @dataclass(slots=True)

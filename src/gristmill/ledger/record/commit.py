@@ -245,7 +245,7 @@ def find_imbalance(counts: Mapping[str, StageCount]) -> tuple[str, str] | None:
 def _record_contents(trail: Trail, stage_order: Sequence[str], row_numbers: int) -> dict[str, tuple[bytes, int | None]]:
     """The files of a partition's record that are not empty: kind to bytes and rows."""
     contents: dict[str, tuple[bytes, int | None]] = {}
-    for kind in ("ledger", "changes", "scores"):
+    for kind in ("ledger", "changes", "cuts", "scores"):
         table = ledger_table(kind, trail, stage_order)
         if table.num_rows:
             contents[kind] = (parquet_bytes(table), table.num_rows)

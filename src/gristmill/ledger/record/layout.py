@@ -54,6 +54,7 @@ RECORD_FILES = {
 PARTITION_FILES = {
     "ledger": "ledger/{}.parquet",
     "changes": "ledger/{}.changes.parquet",
+    "cuts": "ledger/{}.cuts.parquet",
     "scores": "ledger/{}.scores.parquet",
     "ids": "index/{}.ids",
     "urls": "index/{}.urls",

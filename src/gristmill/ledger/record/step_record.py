@@ -1,8 +1,8 @@
 """The record of a partition, continued from one step of a run to the next.
 
 A pipeline with a deduplication runs in steps, with files between them. Each step reads the files of the one before, but
-its record tells of the whole way so far: row numbers are those of the input, and counts, decisions, changes, scores and
-quarantined records of earlier steps come before its own. So the record of the last step is that of the whole run.
+its record tells of the whole way so far: row numbers are those of the input, and counts, decisions, changes, cuts, scores
+and quarantined records of earlier steps come before its own. So the record of the last step is that of the whole run.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EarlierStep:
             for kind, hashes in index.items()
             if hashes is not None
         }
-        for kind in ("ledger", "changes", "scores"):
+        for kind in ("ledger", "changes", "cuts", "scores"):
             table = self._table(kind, contents, index["ids"])
             if table is not None:
                 joined[kind] = (parquet_bytes(table), table.num_rows)

@@ -1,4 +1,4 @@
-"""The decisions, changes and scores of a partition as Parquet, and the ids and URLs of its documents as an index.
+"""The decisions, changes, cuts and scores of a partition as Parquet, and the ids and URLs of its documents as an index.
 
 The bytes are the same whatever order things were recorded in: rows are sorted by all that distinguishes them and the
 writer's settings are fixed, so equal content is an equal file.
@@ -41,6 +41,16 @@ DECISIONS = pa.schema(
     ]
 )
 CHANGES = pa.schema([("row", pa.int64()), ("stage", _WORD), ("field", _WORD), ("characters", pa.int64())])
+CUTS = pa.schema(
+    [
+        ("row", pa.int64()),
+        ("stage", _WORD),
+        ("field", _WORD),
+        ("reason", _WORD),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+    ]
+)
 SCORES = pa.schema([("row", pa.int64()), ("stage", _WORD), ("score", _WORD), ("value", pa.float64())])
 
 # Small enough that looking for one row decodes little; large enough to compress well.
@@ -51,6 +61,8 @@ _ENCODINGS = {
     "id": "DELTA_BYTE_ARRAY",
     "survivor": "DELTA_BYTE_ARRAY",
     "characters": "DELTA_BINARY_PACKED",
+    "start": "DELTA_BINARY_PACKED",
+    "end": "DELTA_BINARY_PACKED",
     "value": "BYTE_STREAM_SPLIT",
     "similarity": "BYTE_STREAM_SPLIT",
     "cluster": "DELTA_BINARY_PACKED",
@@ -72,6 +84,11 @@ _TABLES: dict[str, tuple[pa.Schema, dict[str, str], tuple[str, ...]]] = {
         CHANGES,
         {"row": "rows", "stage": "stage", "field": "field", "characters": "characters"},
         ("row", "stage", "field", "characters"),
+    ),
+    "cuts": (
+        CUTS,
+        {"row": "rows", "stage": "stage", "field": "field", "reason": "reason", "start": "starts", "end": "ends"},
+        ("row", "stage", "field", "start", "end", "reason"),
     ),
     "scores": (
         SCORES,
@@ -111,8 +128,8 @@ def ledger_table(kind: str, trail: Trail, stage_order: Sequence[str]) -> pa.Tabl
     """One table of the ledger of a partition.
 
     Args:
-        kind: `ledger` (decisions, also on quarantined records) or `changes`, both sorted by row and then by stage; or
-            `scores`, one stage and score after the other, each sorted by row, because equal neighbours compress best.
+        kind: `ledger` (decisions, also on quarantined records) `changes` or `cuts`, all sorted by row and then by
+            stage; or `scores`, one stage and score after the other, each sorted by row, because equal neighbours compress best.
         trail: Everything recorded about the partition.
         stage_order: The stages in the order of the plan, by which they are sorted.
     """

@@ -98,6 +98,21 @@ class Changes:
 
 
 @dataclass(slots=True)
+class Cuts:
+    """Passages that a stage took out of (or marked in) a field of some rows, for one reason.
+
+    `starts` and `ends` count characters in the text that the stage was given.
+    """
+
+    stage: str
+    field: str
+    reason: str
+    rows: Rows
+    starts: Rows
+    ends: Rows
+
+
+@dataclass(slots=True)
 class Scores:
     """One score of every row a stage saw; only recorded when all scores are asked for."""
 
@@ -179,6 +194,7 @@ class Trail:
     counts: defaultdict[str, StageCount] = field(default_factory=partial(defaultdict, StageCount))
     decisions: list[Decisions] = field(default_factory=list)
     changes: list[Changes] = field(default_factory=list)
+    cuts: list[Cuts] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
     quarantine: list[QuarantinedRecord] = field(default_factory=list)
     identities: list[Identity] = field(default_factory=list)
@@ -194,6 +210,7 @@ class Trail:
             self.times[stage].add(times)
         self.decisions.extend(other.decisions)
         self.changes.extend(other.changes)
+        self.cuts.extend(other.cuts)
         self.scores.extend(other.scores)
         self.quarantine.extend(other.quarantine)
         self.identities.extend(other.identities)
@@ -218,9 +235,9 @@ def join_sources(trails: Mapping[tuple[int, ...] | None, Trail]) -> Trail:
     return whole
 
 
-def row_blocks(trail: Trail) -> list[Decisions | Changes | Scores | Identity | Written]:
+def row_blocks(trail: Trail) -> list[Decisions | Changes | Cuts | Scores | Identity | Written]:
     """Everything in a trail that has row numbers as a column."""
-    return [*trail.decisions, *trail.changes, *trail.scores, *trail.identities, *trail.written]
+    return [*trail.decisions, *trail.changes, *trail.cuts, *trail.scores, *trail.identities, *trail.written]
 
 
 def _row_numbers(trail: Trail) -> int:

@@ -173,6 +173,11 @@ def partitions_of(keys: Keys) -> npt.NDArray[np.int64]:
     return (keys >> np.uint64(_ROW_BITS)).astype(np.int64)
 
 
+def partition_keys(keys: Keys) -> Keys:
+    """The key of row 0 of the partition of every key."""
+    return keys >> np.uint64(_ROW_BITS) << np.uint64(_ROW_BITS)
+
+
 def rows_of(keys: Keys) -> npt.NDArray[np.int64]:
     """The row number of every key within its partition."""
     return (keys & np.uint64((1 << _ROW_BITS) - 1)).astype(np.int64)

@@ -1,0 +1,133 @@
+"""Takes passages out of the texts of a batch, or marks them, and writes each one into the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UsageError, did_you_mean
+from gristmill.kernels.text_column import Integers, TextColumn, text_column
+from gristmill.kernels.text_cuts import character_places, cut_spans
+from gristmill.kernels.text_edit import build_column
+from gristmill.ledger.record.trail import DROPPED, Decisions, Floats
+from gristmill.stages.text.modifiers.modifier import strings_alone
+from gristmill.tasks.document import DocumentBatch
+
+Action = Literal["cut", "mark", "drop"]
+NOTHING_LEFT = "nothing_left"
+MARKS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
+"""The type of the column that holds marks: characters of the text, and the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """Passages of a column of texts, sorted by row and place; they do not overlap.
+
+    Attributes:
+        rows: The row of each.
+        starts: Where it begins in the bytes of the column.
+        ends: Where it ends there.
+        reasons: The number of its reason.
+    """
+
+    rows: Integers
+    starts: Integers
+    ends: Integers
+    reasons: Integers
+
+
+def check_action(action: str, max_share: float | None, *, name: str, option: str = "max_share") -> None:
+    """Refuse what cannot work.
+
+    Raises:
+        UsageError: There is no such action, or the share is not between 0 and 1, or an action lacks it.
+    """
+    if action not in get_args(Action):
+        raise UsageError(f"{name}(action={action!r}): give 'cut', 'mark' or 'drop'.{did_you_mean(action, get_args(Action))}")
+    if max_share is not None and not 0 <= max_share <= 1:
+        raise UsageError(f"{name}({option}={max_share!r}): a share lies between 0 and 1, or is None for no limit.")
+    if action == "drop" and max_share is None:
+        raise UsageError(f"{name}(action='drop'): say above which share a document is dropped, with {option}.")
+
+
+def cuttable_texts(batch: DocumentBatch, field: str) -> TextColumn | None:
+    """The texts of a column; what is no string counts as missing. None where the batch has no such column."""
+    if not batch.columns.has(field):
+        return None
+    return text_column(strings_alone(batch, field) if batch.columns.is_json(field) else batch.text(field))
+
+
+def cut_passages(
+    batch: DocumentBatch,
+    field: str,
+    texts: TextColumn,
+    passages: Passages,
+    reasons: Sequence[str],
+    *,
+    action: Action = "cut",
+    marks_field: str | None = None,
+    widen: bool = True,
+    shares: Floats,
+    max_share: float | None = None,
+    too_much: str = "too_much_cut",
+) -> DocumentBatch:
+    """The batch without the passages (or with marks of them), and without documents of which too much is gone.
+
+    Args:
+        batch: The documents.
+        field: The column that `texts` came from.
+        texts: What `cuttable_texts` returned for it.
+        passages: What to cut or mark.
+        reasons: The names of the reasons.
+        action: "cut", "mark" (write the places to `marks_field`), or "drop" (only drop documents above `max_share`).
+        marks_field: The column for marks.
+        widen: Take white space beside a passage with it.
+        shares: The share of every document that the passages make up.
+        max_share: Documents with a higher share are dropped, for the reason `too_much`.
+        too_much: That reason.
+    """
+    starts, ends = character_places(texts.data, texts.offsets, passages.rows, passages.starts, passages.ends)
+    if len(passages.rows):
+        for number in np.unique(passages.reasons).tolist():
+            mine = passages.reasons == number
+            batch.note_cuts(field, passages.rows[mine], starts[mine], ends[mine], reason=reasons[number])
+    if action == "mark":
+        assert marks_field is not None
+        batch = batch.with_column(marks_field, _marks(len(texts), passages, starts, ends, reasons))
+    gone = np.zeros(len(texts), bool) if max_share is None else shares > max_share
+    empty = np.zeros(len(texts), bool)
+    if action == "cut" and len(passages.rows):
+        data, offsets = cut_spans(texts.data, texts.offsets, passages.rows, passages.starts, passages.ends, widen)
+        values = build_column(data, offsets, texts.valid)
+        changed = np.zeros(len(texts), bool)
+        changed[passages.rows] = True
+        empty = changed & (np.diff(offsets) == 0)
+        batch.note_change(field, changed, _growth(texts, values))
+        batch = batch.with_text(field, values, changed=changed)
+    decisions = []
+    for mask, reason, score in ((gone, too_much, shares), (empty & ~gone, NOTHING_LEFT, None)):
+        if mask.any():
+            threshold = max_share if score is not None else None
+            given = None if score is None else score[mask]
+            decisions.append(Decisions("", DROPPED, reason, batch.rows[mask], given, threshold))
+    return batch.drop_decided(gone | empty, decisions)
+
+
+def _growth(texts: TextColumn, values: pa.Array) -> Integers:
+    before, after = build_column(*texts), values
+    sizes = [pc.fill_null(pc.utf8_length(column), 0).to_numpy(zero_copy_only=False) for column in (before, after)]
+    return np.asarray(sizes[1], np.int64) - sizes[0]
+
+
+def _marks(rows: int, passages: Passages, starts: Integers, ends: Integers, reasons: Sequence[str]) -> pa.Array:
+    names = pa.DictionaryArray.from_arrays(pa.array(passages.reasons), pa.array(list(reasons), pa.string()))
+    entries = pa.StructArray.from_arrays(
+        [pa.array(starts), pa.array(ends), names.cast(pa.string())], fields=list(MARKS.value_type)
+    )
+    bounds = np.searchsorted(passages.rows, np.arange(rows + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(bounds), entries)
