@@ -24,11 +24,11 @@ from gristmill.cli.run import error_budget_option, executor_options, metrics_opt
 from gristmill.errors import UsageError
 from gristmill.execution.late_imports import defer_imports
 
-KINDS = ("exact", "fuzzy", "semantic")
+KINDS = ("exact", "fuzzy", "semantic", "lines")
 
 
 @click.command("dedup")
-@click.argument("kind", metavar="exact|fuzzy|semantic", type=click.Choice(KINDS))
+@click.argument("kind", metavar="exact|fuzzy|semantic|lines", type=click.Choice(KINDS))
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.argument("output_path", metavar="OUTPUT")
 @executor_options
@@ -49,10 +49,15 @@ KINDS = ("exact", "fuzzy", "semantic")
 @click.option(
     "--keep",
     "survivor",
-    type=click.Choice(["first", "longest", "best", "priority"]),
-    help="Which document of a group stays [default: first; for semantic as --which-to-keep says].",
+    type=click.Choice(["first", "longest", "best", "newest", "priority", "none"]),
+    help="Which document of a group stays [default: first; for semantic as --which-to-keep says]. lines: keep the "
+    "first occurrence, or none.",
 )
-@click.option("--score-field", metavar="COLUMN", help="With --keep best: the column whose highest value stays.")
+@click.option(
+    "--score-field",
+    metavar="COLUMN",
+    help="With --keep best: the column whose highest value stays. With --keep newest: the column of dates.",
+)
 @click.option(
     "--source",
     "source_priority",
@@ -65,6 +70,13 @@ KINDS = ("exact", "fuzzy", "semantic")
 @click.option(
     "--plan", "plan_only", is_flag=True, help="Only say what the run will need: documents, disk, memory, time."
 )
+@click.option(
+    "--by",
+    "key",
+    type=click.Choice(["text", "url", "title"]),
+    help="exact: compare the text, or the normalised URL or title [default: text].",
+)
+@click.option("--key-field", metavar="COLUMN", help="exact: the column of --by url or title [default: url or title].")
 @click.option("--threshold", type=float, help="fuzzy: the least Jaccard similarity of duplicates [default: 0.8].")
 @click.option(
     "--verify",
@@ -91,6 +103,29 @@ KINDS = ("exact", "fuzzy", "semantic")
 @click.option(
     "--embedding-field", metavar="COLUMN", help="semantic: take embeddings from this column instead of a model."
 )
+@click.option(
+    "--unit",
+    type=click.Choice(["line", "paragraph", "sentence"]),
+    help="lines: what is compared [default: line].",
+)
+@click.option(
+    "--scope",
+    type=click.Choice(["document", "domain", "all"]),
+    help="lines: count repetitions within a document, within the host of its URL, or everywhere [default: all].",
+)
+@click.option("--max-count", type=int, metavar="N", help="lines: remove what occurs more than N times [default: 1].")
+@click.option("--min-chars", type=int, metavar="N", help="lines: leave units of fewer characters alone [default: 20].")
+@click.option("--loose", is_flag=True, default=None, help="lines: ignore case, punctuation and digits, as CCNet does.")
+@click.option(
+    "--url-field", metavar="COLUMN", help="lines: the column with the URL, for --scope domain [default: url]."
+)
+@click.option(
+    "--action",
+    type=click.Choice(["cut", "mark", "drop"]),
+    help="lines: cut what repeats, mark it in --marks-field, or only drop documents above --max-share [default: cut].",
+)
+@click.option("--marks-field", metavar="COLUMN", help="lines: the column for marks [default: repeated].")
+@click.option("--max-share", type=float, help="lines: drop documents of which a higher share repeats.")
 @profile_option
 @metrics_options
 @common_options
@@ -121,8 +156,9 @@ def command(
     INPUT is a file, a folder, a glob or a URL, and there may be several; duplicates are found across all of them.
 
     exact keeps one document of every group of equal texts; fuzzy also finds texts that share most of their word
-    sequences; semantic finds texts that mean nearly the same, by embeddings. Every removal is in the ledger of OUTPUT
-    with its survivor and similarity (see 'gristmill why'). Interrupt a run at any time: the same command takes it up
+    sequences; semantic finds texts that mean nearly the same, by embeddings; lines cuts lines, paragraphs or sentences
+    that repeat from the documents. Every removal is in the ledger of OUTPUT with its survivor and similarity, and every
+    cut with its place (see 'gristmill why'). Interrupt a run at any time: the same command takes it up
     where it stopped. For semantic, the same command with another --eps chooses anew without embedding again, and up to
     --max-eps without a search.
 
@@ -130,6 +166,8 @@ def command(
     gristmill dedup exact crawl/ 'more/*.jsonl.gz' unique/
     gristmill dedup fuzzy unique/ clean/ --threshold 0.75 --keep longest
     gristmill dedup semantic clean/ distinct/ --eps 0.05
+    gristmill dedup exact crawl/ pages/ --by url --keep newest --score-field date
+    gristmill dedup lines pages/ clean/ --unit paragraph --scope domain
     """
     if (executor or "local") == "local" and workers != 0 and kind in DEDUP_STEPS:
         has_workers = start_for_files(inputs, DEDUP_STEPS[kind])
@@ -190,21 +228,32 @@ def make_engine(executor: str | None, workers: int | None, memory_budget: str | 
 OWN_OPTIONS = {
     "fuzzy": ("threshold", "verify", "char_ngrams"),
     "semantic": ("eps", "max_eps", "which_to_keep", "n_clusters", "model", "embedding_field"),
-}
-"""The options that are for one kind only."""
+    "exact": ("key", "key_field"),
+    "lines": (
+        "unit", "scope", "max_count", "min_chars", "loose", "url_field", "action", "marks_field", "max_share",
+    ),
+}  # fmt: skip
+"""The options that are for some kinds only."""
+WHOLE_DOCUMENTS = ("survivor", "score_field", "source_priority", "merge_empty")
+"""The options about which document stays."""
 
 
 def make_workflow(kind: str, input_path: str | list[str], output_path: str, **options: Any) -> Any:
     """The workflow that the options describe."""
     from gristmill.stages import deduplication
 
-    for owner, names in OWN_OPTIONS.items():
-        for name in names:
-            if options[name] is None:
-                del options[name]
-            elif owner != kind:
-                raise UsageError(f"--{name.replace('_', '-')} is for 'gristmill dedup {owner}', not for {kind}.")
+    for name in dict.fromkeys(name for names in OWN_OPTIONS.values() for name in names):
+        owners = [owner for owner, names in OWN_OPTIONS.items() if name in names]
+        if options[name] is None:
+            del options[name]
+        elif kind not in owners:
+            shown = {"key": "by"}.get(name, name).replace("_", "-")
+            raise UsageError(f"--{shown} is for 'gristmill dedup {' or '.join(owners)}', not for {kind}.")
     options |= {"input_path": input_path, "output_path": output_path, "input_blocksize": options.pop("blocksize")}
+    if kind == "lines":
+        return deduplication.LineDeduplicationWorkflow(**_passage_options(kind, options))
+    if options["survivor"] == "none":
+        raise UsageError(f"--keep none is for 'gristmill dedup lines', not for {kind}: one document of a group stays.")
     if kind != "semantic":
         options["survivor"] = options["survivor"] or "first"
         if kind == "exact":
@@ -225,3 +274,18 @@ def make_workflow(kind: str, input_path: str | list[str], output_path: str, **op
         raise UsageError("--model and --embedding-field: embeddings are made by the one or taken from the other.")
     options["id_field"] = options["id_field"] or "id"
     return deduplication.SemanticDeduplicationWorkflow(**options)
+
+
+def _passage_options(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a kind that cuts passages from documents."""
+    keep = options["survivor"]
+    if keep not in (None, "first", "none"):
+        raise UsageError(f"--keep {keep} chooses a document of a group; {kind} keeps the first occurrence or none.")
+    if not options.pop("perform_removal"):
+        raise UsageError(f"--list-only lists documents; for {kind}, --action mark leaves the texts as they are.")
+    for name in WHOLE_DOCUMENTS[1:]:
+        if options[name]:
+            shown = {"source_priority": "source"}.get(name, name).replace("_", "-")
+            raise UsageError(f"--{shown} is about whole documents, and has no meaning for {kind}.")
+    kept = {name: value for name, value in options.items() if name not in WHOLE_DOCUMENTS}
+    return kept if keep is None else {**kept, "keep": keep}

@@ -106,10 +106,10 @@ def _ends_sentence(data, begin, end, pages, flags):
     """Whether a line ends with a mark that ends sentences, before quotes and brackets that close."""
     while end > begin:
         at = character_start(data, end - 1, begin)
-        point, width = decode(data, at)
+        point, _ = decode(data, at)
         if flags_of(point, pages, flags) & TERMINAL != 0:
             return True
-        if not (point in (34, 39, 41, 93, 0x201D, 0x2019, 0xBB)):
+        if point not in (34, 39, 41, 93, 0x201D, 0x2019, 0xBB):
             return False
         end = at
     return False

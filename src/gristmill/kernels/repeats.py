@@ -54,7 +54,13 @@ def first_and_counts(
 
 @kernel
 def repeated_rows(
-    order: Integers, first: Hashes, second: Hashes, documents: Hashes, places: Integers, counts: Integers, max_count: int
+    order: Integers,
+    first: Hashes,
+    second: Hashes,
+    documents: Hashes,
+    places: Integers,
+    counts: Integers,
+    max_count: int,
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """Which rows have a hash that occurs more than `max_count` times, and where each of these occurs first.
 

@@ -8,6 +8,7 @@ the white space around them, and what is nothing but white space is no unit.
 from __future__ import annotations
 
 import string
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,12 @@ def _sentence_end(data, at, stop, pages, flags):
             while at < stop and _is_closer(data[at]):
                 at += 1
             # Quotes beyond ASCII that close: ” ’ »
-            while at + 2 < stop and data[at] == 0xE2 and data[at + 1] == 0x80 and (data[at + 2] == 0x9D or data[at + 2] == 0x99):
+            while (
+                at + 2 < stop
+                and data[at] == 0xE2
+                and data[at + 1] == 0x80
+                and (data[at + 2] == 0x9D or data[at + 2] == 0x99)
+            ):
                 at += 3
             if at >= stop or space_width(data, at, stop):
                 return min(at, stop)
@@ -81,7 +87,12 @@ def _unit_end(data, at, end, kind, pages, flags):
 
 @kernel
 def find_units(
-    data: Bytes, offsets: Integers, kind: int, min_chars: int, pages: npt.NDArray[np.uint16], flags: npt.NDArray[np.uint16]
+    data: Bytes,
+    offsets: Integers,
+    kind: int,
+    min_chars: int,
+    pages: npt.NDArray[np.uint16],
+    flags: npt.NDArray[np.uint16],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The units of every row that have at least `min_chars` characters.
 
@@ -114,19 +125,24 @@ def find_units(
     return starts[:count].copy(), ends[:count].copy(), bounds
 
 
-def letter_table(*, loose: bool) -> Bytes:
+@lru_cache
+def letter_table(*, case: bool = True, punctuation: bool = True, digits: bool = True) -> Bytes:
     """By byte, what it counts as when units are compared: itself, a space, or nothing (0).
 
     Args:
-        loose: Ignore case, ASCII punctuation and which digit a digit is, as CCNet does (Wenzek et al. 2019).
+        case: Whether ASCII letters of different case differ.
+        punctuation: Whether ASCII punctuation counts.
+        digits: Whether digits differ from each other.
     """
     table = np.arange(256, dtype=np.uint8)
     table[list(b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x00")] = _SPACE
-    if loose:
+    if not punctuation:
         table[list(string.punctuation.encode())] = _SKIPPED
+    if not digits:
         table[list(string.digits.encode())] = ord("0")
-        for byte in string.ascii_uppercase.encode():
-            table[byte] = byte + 32
+    if not case:
+        upper = list(string.ascii_uppercase.encode())
+        table[upper] = np.array(upper, np.uint8) + 32
     table.flags.writeable = False
     return table
 

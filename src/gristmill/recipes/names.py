@@ -96,6 +96,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         TokenizerFertilityFilter
         """,
     ),
+    f"{_TEXT}.filters.line_quality": (STAGE, "LineQuality"),
     f"{_TEXT}.filters.published.stages": (STAGE, "C4Quality FineWebQuality GopherQuality GopherRepetition"),
     f"{_TEXT}.filters.url.stage": (STAGE, "UrlRules"),
     f"{_TEXT}.modifiers": (
@@ -118,7 +119,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
     "gristmill.stages.deduplication": (
         STAGE,
-        "Decontamination ExactDeduplication FuzzyDeduplication SemanticDeduplication",
+        "Decontamination ExactDeduplication FuzzyDeduplication LineDeduplication SemanticDeduplication",
     ),
 }
 """Module → what its classes are, and their names."""

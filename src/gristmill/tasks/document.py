@@ -20,7 +20,7 @@ from gristmill.ledger.record.trail import DROPPED, Changes, Cuts, Decisions, Flo
 from gristmill.storage.valid_text import require_valid_text
 from gristmill.tasks.arrow_io import table_of_polars
 from gristmill.tasks.base import Task
-from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns
+from gristmill.tasks.columns import Array, Columns, Indices, Mask, TableColumns, as_text
 from gristmill.tracking.origins import RowTracking
 
 if TYPE_CHECKING:
@@ -165,6 +165,15 @@ class DocumentBatch(Task[Any]):
         """
         return self.columns.text(name)
 
+    def strings(self, name: str) -> pa.Array:
+        """As `text`, but null where the value is no string."""
+        found = self.text(name)
+        if not self.columns.is_json(name):
+            return found
+        import pyarrow.compute as pc
+
+        return pc.if_else(pc.starts_with(as_text(self.column(name)), '"'), found, pa.scalar(None, pa.large_string()))
+
     @property
     def rows(self) -> Rows:
         """The row number of each document within its partition; -1 where it is not known."""
@@ -275,9 +284,7 @@ class DocumentBatch(Task[Any]):
                 Changes(stage, field, self.rows[hit], np.asarray(characters, np.int64)[hit])
             )
 
-    def note_cuts(
-        self, field: str, places: Indices, starts: Rows, ends: Rows, *, reason: str, stage: str = ""
-    ) -> None:
+    def note_cuts(self, field: str, places: Indices, starts: Rows, ends: Rows, *, reason: str, stage: str = "") -> None:
         """Record passages that were cut from (or marked in) `field`, for one reason.
 
         Args:

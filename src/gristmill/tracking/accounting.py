@@ -183,8 +183,10 @@ def account(stage: Stage, entry: Entry, exits: Sequence[Exit]) -> Trail:
     for change in trail.changes:
         change.stage = change.stage or names[-1]
         trail.counts[change.stage].changed += len(change.rows)
-    for noted_block in (*trail.cuts, *trail.scores):
-        noted_block.stage = noted_block.stage or names[-1]
+    for cut in trail.cuts:
+        cut.stage = cut.stage or names[-1]
+    for score in trail.scores:
+        score.stage = score.stage or names[-1]
     trail.counts[names[0]].bytes_in += 0 if entry.columns is None else entry.columns.nbytes
     for one in exits:
         if isinstance(one.task, DocumentBatch):

@@ -222,7 +222,7 @@ class Ledger:
         ]
 
     def recorded(self, entry: ManifestEntry, kind: str, rows: list[int]) -> list[dict[str, Any]]:
-        """What a table of the ledger (`ledger`, `changes`, `cuts`, `scores`) has on some rows of a partition, in its order."""
+        """What a table of the ledger (`ledger`, `changes`, `cuts`, `scores`) has on some rows, in its order."""
         file = entry.records.get(kind)
         if file is None or not rows:
             return []

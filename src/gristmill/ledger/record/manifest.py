@@ -88,7 +88,8 @@ class ManifestEntry:
         fingerprint: `Partition.fingerprint()` of the source.
         plan: The digest of the plan.
         files: The data files.
-        records: Ledger, index and quarantine, by kind: `ledger`, `changes`, `cuts`, `scores`, `ids`, `urls`, `quarantine`.
+        records: Ledger, index and quarantine, by kind: `ledger`, `changes`, `cuts`, `scores`, `ids`, `urls`,
+            `quarantine`.
         stages: The counts of every stage, in the order of the plan.
         rows_read: Rows that the source created.
         row_numbers: One more than the highest row number in use; above `rows_read` where one quarantined record

@@ -1,8 +1,9 @@
 """The record of a partition, continued from one step of a run to the next.
 
 A pipeline with a deduplication runs in steps, with files between them. Each step reads the files of the one before, but
-its record tells of the whole way so far: row numbers are those of the input, and counts, decisions, changes, cuts, scores
-and quarantined records of earlier steps come before its own. So the record of the last step is that of the whole run.
+its record tells of the whole way so far: row numbers are those of the input, and counts, decisions, changes, cuts,
+scores and quarantined records of earlier steps come before its own. So the record of the last step is that of the whole
+run.
 """
 
 from __future__ import annotations

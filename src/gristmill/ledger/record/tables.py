@@ -128,8 +128,9 @@ def ledger_table(kind: str, trail: Trail, stage_order: Sequence[str]) -> pa.Tabl
     """One table of the ledger of a partition.
 
     Args:
-        kind: `ledger` (decisions, also on quarantined records) `changes` or `cuts`, all sorted by row and then by
-            stage; or `scores`, one stage and score after the other, each sorted by row, because equal neighbours compress best.
+        kind: `ledger` (decisions, also on quarantined records), `changes` or `cuts`, all sorted by row and then by
+            stage; or `scores`, one stage and score after the other, each sorted by row, because equal neighbours
+            compress best.
         trail: Everything recorded about the partition.
         stage_order: The stages in the order of the plan, by which they are sorted.
     """

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
     from gristmill.stages.deduplication.fuzzy.workflow import FuzzyDeduplicationWorkflow
     from gristmill.stages.deduplication.removal_workflow import TextDuplicatesRemovalWorkflow
+    from gristmill.stages.deduplication.repeated.line_workflow import LineDeduplicationWorkflow
     from gristmill.stages.deduplication.semantic.text_workflow import TextSemanticDeduplicationWorkflow
     from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
-    from gristmill.stages.deduplication.stages import ExactDeduplication, FuzzyDeduplication, SemanticDeduplication
+    from gristmill.stages.deduplication.stages import (
+        ExactDeduplication,
+        FuzzyDeduplication,
+        LineDeduplication,
+        SemanticDeduplication,
+    )
 
 __all__ = [
     "Decontamination",
@@ -23,6 +29,8 @@ __all__ = [
     "ExactDeduplicationWorkflow",
     "FuzzyDeduplication",
     "FuzzyDeduplicationWorkflow",
+    "LineDeduplication",
+    "LineDeduplicationWorkflow",
     "SemanticDeduplication",
     "SemanticDeduplicationWorkflow",
     "TextDuplicatesRemovalWorkflow",
@@ -37,8 +45,9 @@ __getattr__, __dir__ = lazy_names(
         "exact.workflow": ["ExactDeduplicationWorkflow"],
         "fuzzy.workflow": ["FuzzyDeduplicationWorkflow"],
         "removal_workflow": ["TextDuplicatesRemovalWorkflow"],
+        "repeated.line_workflow": ["LineDeduplicationWorkflow"],
         "semantic.text_workflow": ["TextSemanticDeduplicationWorkflow"],
         "semantic.workflow": ["SemanticDeduplicationWorkflow"],
-        "stages": ["ExactDeduplication", "FuzzyDeduplication", "SemanticDeduplication"],
+        "stages": ["ExactDeduplication", "FuzzyDeduplication", "LineDeduplication", "SemanticDeduplication"],
     },
 )

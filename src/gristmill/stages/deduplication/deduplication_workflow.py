@@ -27,7 +27,7 @@ from gristmill.stages.deduplication.removal import DuplicateRemoval
 from gristmill.stages.deduplication.sorted_runs import RUN_BYTES, RunFiles, count_distinct
 from gristmill.stages.deduplication.source import FILETYPES, DocumentSource, find_filetype
 from gristmill.stages.deduplication.step_files import PipelineDocuments
-from gristmill.stages.deduplication.survivor_rule import SurvivorRule, numbers_of
+from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.storage.partitions import make_partitions
@@ -446,7 +446,7 @@ def check_named_columns(workflow: DeduplicationWorkflow, source: DocumentSource)
     if score is not None:
         for batch in source.first_batches(source.partitions()[:_LOOKED_AT], [score]):
             if batch is not None:
-                numbers_of(batch, score)
+                workflow.rule.check(batch)
     return notes
 
 

@@ -10,11 +10,15 @@ from gristmill.errors import StageDefinitionError
 from gristmill.pipeline.planner import expand
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
+from gristmill.stages.deduplication.exact.steps import Key
 from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWorkflow
 from gristmill.stages.deduplication.fuzzy.workflow import DEFAULT_THRESHOLD, Device, FuzzyDeduplicationWorkflow, Verify
+from gristmill.stages.deduplication.repeated.line_workflow import LineDeduplicationWorkflow
+from gristmill.stages.deduplication.repeated.lines import Keep, Scope, Unit
 from gristmill.stages.deduplication.semantic.text_workflow import DEFAULT_MODEL, TextSemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.survivor_rule import Survivor
+from gristmill.stages.text.cutting import Action
 from gristmill.tasks.document import DocumentBatch
 
 if TYPE_CHECKING:
@@ -65,11 +69,14 @@ class ExactDeduplication(Deduplication):
 
     Args:
         text_field: The column with the text.
-        survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
-            by "priority" of sources.
-        score_field: The column of numbers for survivor="best"; the highest stays.
+        survivor: Which document of a group stays: "first" in source order, "longest", "best" or "newest" by
+            `score_field`, or by "priority" of sources.
+        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
+        key: What is compared: "text", or "url" or "title" in a normal form. URLs are compared as `UrlNormalizer` writes
+            them, without scheme and `www.`; titles without case, punctuation and repeated spaces.
+        key_field: The column with the URL or title; by default `url` or `title`.
 
     Example:
         >>> pipeline.add_stage(ExactDeduplication(survivor="longest"))
@@ -86,13 +93,20 @@ class ExactDeduplication(Deduplication):
         score_field: str | None = None,
         source_priority: Sequence[str] | None = None,
         merge_empty: bool = False,
+        key: Key = "text",
+        key_field: str | None = None,
     ) -> None:
         self.text_field = text_field
         self.survivor = survivor
         self.score_field = score_field
         self.source_priority = None if source_priority is None else list(source_priority)
         self.merge_empty = merge_empty
+        self.key: Key = key
+        self.key_field = key_field
         self.workflow(output_path="unique/")  # refuses what cannot work
+
+    def inputs(self) -> Spec:
+        return self.workflow(output_path="unique/")._first_stage().inputs()
 
     def workflow(self, *, output_path: str, **places: Any) -> ExactDeduplicationWorkflow:
         return ExactDeduplicationWorkflow(
@@ -102,6 +116,85 @@ class ExactDeduplication(Deduplication):
             score_field=self.score_field,
             source_priority=self.source_priority,
             merge_empty=self.merge_empty,
+            key=self.key,
+            key_field=self.key_field,
+            **places,
+        )
+
+
+class LineDeduplication(Deduplication):
+    """Removes lines, paragraphs or sentences that occur more than `max_count` times.
+
+    Units are compared without the white space around them, with runs of white space as one space. Every passage that is
+    cut is in the ledger; a document of which nothing is left is dropped as `nothing_left`.
+
+    Args:
+        text_field: The column with the text.
+        unit: "line", "paragraph" (lines up to a blank one) or "sentence".
+        scope: Where repetitions count: within a "document", a "domain" (the host in `url_field`) or "all".
+        max_count: Units that occur more often than this are repeated.
+        keep: "first" keeps the first occurrence in source order, "none" removes all of them.
+        min_chars: Leave shorter units alone.
+        loose: Ignore case, ASCII punctuation and which digit a digit is, as CCNet does (Wenzek et al. 2019).
+        url_field: The column with the URL, for scope="domain"; a document without one is compared with itself only.
+        action: "cut", "mark" (leave the documents and write the places to `marks_field`), or "drop" (drop documents
+            above `max_share` and leave the others as they are).
+        marks_field: The column for marks: a list of start, end (in characters) and reason.
+        max_share: Drop documents of which a higher share repeats.
+
+    Example:
+        >>> pipeline.add_stage(LineDeduplication(unit="paragraph", scope="domain"))
+    """
+
+    notes_changes = True
+    name = "LineDeduplication"
+    score_field = None
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        *,
+        unit: Unit = "line",
+        scope: Scope = "all",
+        max_count: int = 1,
+        keep: Keep = "first",
+        min_chars: int = 20,
+        loose: bool = False,
+        url_field: str = "url",
+        action: Action = "cut",
+        marks_field: str = "repeated",
+        max_share: float | None = None,
+    ) -> None:
+        self.text_field = text_field
+        self.unit: Unit = unit
+        self.scope: Scope = scope
+        self.max_count = max_count
+        self.keep: Keep = keep
+        self.min_chars = min_chars
+        self.loose = loose
+        self.url_field = url_field
+        self.action: Action = action
+        self.marks_field = marks_field
+        self.max_share = max_share
+        self.workflow(output_path="unique/")
+
+    def outputs(self) -> Spec:
+        return ["data"], [self.text_field, *([self.marks_field] if self.action == "mark" else [])]
+
+    def workflow(self, *, output_path: str, **places: Any) -> LineDeduplicationWorkflow:
+        return LineDeduplicationWorkflow(
+            output_path,
+            text_field=self.text_field,
+            unit=self.unit,
+            scope=self.scope,
+            max_count=self.max_count,
+            keep=self.keep,
+            min_chars=self.min_chars,
+            loose=self.loose,
+            url_field=self.url_field,
+            action=self.action,
+            marks_field=self.marks_field,
+            max_share=self.max_share,
             **places,
         )
 
@@ -120,9 +213,9 @@ class FuzzyDeduplication(Deduplication):
         num_bands: Bands of a signature; derived from the threshold when not given.
         minhashes_per_band: Hashes of a band; derived from the threshold when not given.
         seed: Chooses the hash functions.
-        survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
-            by "priority" of sources.
-        score_field: The column of numbers for survivor="best"; the highest stays.
+        survivor: Which document of a group stays: "first" in source order, "longest", "best" or "newest" by
+            `score_field`, or by "priority" of sources.
+        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
         device: Where signatures are made: "cpu", "cuda", or "auto", which takes GPUs where there are some.
@@ -205,9 +298,9 @@ class SemanticDeduplication(Deduplication):
         hf_token: An access token for gated models; it is never shown.
         cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
         random_state: Chooses the vectors k-means begins with, and the order for which_to_keep="random".
-        survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" by `score_field`, or by
-            "priority" of sources.
-        score_field: The column of numbers for survivor="best"; the highest stays.
+        survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" or "newest" by
+            `score_field`, or by "priority" of sources.
+        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
 
     Example:

@@ -16,7 +16,7 @@ from gristmill.ledger.record.trail import Floats
 from gristmill.tasks.columns import one_chunk
 from gristmill.tasks.document import DocumentBatch
 
-Survivor = Literal["first", "longest", "best", "priority"]
+Survivor = Literal["first", "longest", "best", "newest", "priority"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class SurvivorRule:
 
     Attributes:
         survivor: `first` in source order, `longest` text, `best` value of `score_field` (the highest; documents
-            without one come last), or `priority` of sources.
-        score_field: The column for `best`.
+            without one come last), `newest` by the dates in `score_field`, or `priority` of sources.
+        score_field: The column for `best` and `newest`.
         source_priority: For `priority`, patterns of source paths (`*/wiki/*`), the preferred ones first; documents
             of other sources come last.
 
@@ -44,9 +44,13 @@ class SurvivorRule:
             raise UsageError(f"survivor={self.survivor!r}: give one of {', '.join(get_args(Survivor))}.")
         if self.survivor == "best" and self.score_field is None:
             raise UsageError("survivor='best' (--keep best): name the column to compare, score_field (--score-field).")
-        if self.survivor != "best" and self.score_field is not None:
+        if self.survivor == "newest" and self.score_field is None:
             raise UsageError(
-                f"score_field={self.score_field!r} (--score-field) is for survivor='best' (--keep best); with "
+                "survivor='newest' (--keep newest): name the column with the dates, score_field (--score-field)."
+            )
+        if self.survivor not in ("best", "newest") and self.score_field is not None:
+            raise UsageError(
+                f"score_field={self.score_field!r} (--score-field) is for survivor='best' and 'newest' (--keep); with "
                 f"survivor={self.survivor!r} it would have no effect."
             )
         if self.survivor == "priority" and not self.source_priority:
@@ -71,6 +75,26 @@ class SurvivorRule:
         """The columns it looks at, besides the text."""
         return () if self.score_field is None else (self.score_field,)
 
+    def check(self, batch: DocumentBatch) -> None:
+        """Refuse a column of scores that holds no numbers, or a column of dates without a date.
+
+        Raises:
+            UsageError: It does.
+        """
+        if self.survivor == "best" and self.score_field is not None:
+            numbers_of(batch, self.score_field)
+        if self.survivor != "newest" or self.score_field is None or not batch.columns.has(self.score_field):
+            return
+        given = batch.text(self.score_field)
+        if given.null_count < len(given) and np.isnan(dates_of(batch, self.score_field)).all():
+            value = given.drop_null()[0].as_py()
+            raise UsageError(
+                f"score_field={self.score_field!r}: survivor='newest' (--keep newest) compares dates, but this column "
+                f"holds none, only values such as {value[:60]!r}. Dates are ISO 8601, such as '2024-05-01T12:00:00Z', "
+                "or seconds since 1970.",
+                field=self.score_field,
+            )
+
     def ranks(self, batch: DocumentBatch, text: pa.Array) -> Floats:
         """A number for every document; the lowest of a group stays."""
         if self.survivor == "longest":
@@ -79,6 +103,9 @@ class SurvivorRule:
         if self.survivor == "best":
             assert self.score_field is not None
             return _negated(batch, self.score_field)
+        if self.survivor == "newest":
+            assert self.score_field is not None
+            return np.where(np.isnan(dates := dates_of(batch, self.score_field)), np.inf, -dates)
         if self.survivor == "priority":
             patterns = self.source_priority
             paths, places = batch.sources()
@@ -119,6 +146,43 @@ def numbers_of(batch: DocumentBatch, field: str) -> Floats:
             field=field,
             found=str(column.type),
         ) from error
+
+
+_DATE = (
+    r"^\s*(?P<year>\d{4})-?(?P<month>\d{2})-?(?P<day>\d{2})(?:[T ]?(?P<hour>\d{2}):?(?P<minute>\d{2})"
+    r"(?::?(?P<second>\d{2}(?:\.\d+)?))?)?\s*(?:[Zz]|(?:UTC|GMT)|(?P<zone>[+-]\d{2}:?\d{2}))?"
+)
+
+
+def dates_of(batch: DocumentBatch, field: str) -> Floats:
+    """The values of a column as seconds since 1970, NaN where there is none or it is no date.
+
+    Timestamps and dates are taken as they are, numbers as seconds, and texts as ISO 8601 (`2024-05-01T12:00:00Z`, also
+    without separators); a time without a zone is UTC.
+    """
+    if not batch.columns.has(field):
+        return np.full(batch.num_items, np.nan)
+    kind = batch.column(field).type
+    if pa.types.is_temporal(kind):
+        moments = one_chunk(batch.column(field)).cast(pa.timestamp("us", tz=getattr(kind, "tz", None)))
+        return np.asarray(moments.cast(pa.int64()).cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64) / 1e6
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return numbers_of(batch, field)
+    found = pc.extract_regex(batch.text(field), pattern=_DATE)
+    part = {name: pc.struct_field(found, name) for name in ("year", "month", "day", "hour", "minute", "second", "zone")}
+
+    def number(name: str) -> Floats:
+        given = pc.if_else(pc.equal(part[name], ""), "0", part[name])
+        return np.asarray(given.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+
+    months = (number("year") - 1970) * 12 + number("month") - 1
+    there = ~np.isnan(months)
+    days = np.where(there, months, 0).astype("datetime64[M]").astype("datetime64[D]").astype(np.float64)
+    zone = pc.replace_substring(part["zone"], ":", "")
+    shift = pc.if_else(pc.equal(zone, ""), "0", zone).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    minutes = np.sign(shift) * (np.abs(shift) // 100 * 60 + np.abs(shift) % 100)
+    seconds = (days + number("day") - 1) * 86400 + number("hour") * 3600 + number("minute") * 60 + number("second")
+    return np.where(there, seconds - minutes * 60, np.nan)
 
 
 def _is_number(value: object) -> bool:

@@ -15,7 +15,6 @@ from gristmill.kernels.text_column import Integers, TextColumn, text_column
 from gristmill.kernels.text_cuts import character_places, cut_spans
 from gristmill.kernels.text_edit import build_column
 from gristmill.ledger.record.trail import DROPPED, Decisions, Floats
-from gristmill.stages.text.modifiers.modifier import strings_alone
 from gristmill.tasks.document import DocumentBatch
 
 Action = Literal["cut", "mark", "drop"]
@@ -48,7 +47,9 @@ def check_action(action: str, max_share: float | None, *, name: str, option: str
         UsageError: There is no such action, or the share is not between 0 and 1, or an action lacks it.
     """
     if action not in get_args(Action):
-        raise UsageError(f"{name}(action={action!r}): give 'cut', 'mark' or 'drop'.{did_you_mean(action, get_args(Action))}")
+        raise UsageError(
+            f"{name}(action={action!r}): give 'cut', 'mark' or 'drop'.{did_you_mean(action, get_args(Action))}"
+        )
     if max_share is not None and not 0 <= max_share <= 1:
         raise UsageError(f"{name}({option}={max_share!r}): a share lies between 0 and 1, or is None for no limit.")
     if action == "drop" and max_share is None:
@@ -59,7 +60,7 @@ def cuttable_texts(batch: DocumentBatch, field: str) -> TextColumn | None:
     """The texts of a column; what is no string counts as missing. None where the batch has no such column."""
     if not batch.columns.has(field):
         return None
-    return text_column(strings_alone(batch, field) if batch.columns.is_json(field) else batch.text(field))
+    return text_column(batch.strings(field))
 
 
 def cut_passages(
@@ -84,7 +85,8 @@ def cut_passages(
         texts: What `cuttable_texts` returned for it.
         passages: What to cut or mark.
         reasons: The names of the reasons.
-        action: "cut", "mark" (write the places to `marks_field`), or "drop" (only drop documents above `max_share`).
+        action: "cut", "mark" (write the places to `marks_field` and drop nothing), or "drop" (only drop documents above
+            `max_share`).
         marks_field: The column for marks.
         widen: Take white space beside a passage with it.
         shares: The share of every document that the passages make up.
@@ -99,7 +101,7 @@ def cut_passages(
     if action == "mark":
         assert marks_field is not None
         batch = batch.with_column(marks_field, _marks(len(texts), passages, starts, ends, reasons))
-    gone = np.zeros(len(texts), bool) if max_share is None else shares > max_share
+    gone = np.zeros(len(texts), bool) if max_share is None or action == "mark" else shares > max_share
     empty = np.zeros(len(texts), bool)
     if action == "cut" and len(passages.rows):
         data, offsets = cut_spans(texts.data, texts.offsets, passages.rows, passages.starts, passages.ends, widen)
@@ -121,7 +123,8 @@ def cut_passages(
 def _growth(texts: TextColumn, values: pa.Array) -> Integers:
     before, after = build_column(*texts), values
     sizes = [pc.fill_null(pc.utf8_length(column), 0).to_numpy(zero_copy_only=False) for column in (before, after)]
-    return np.asarray(sizes[1], np.int64) - sizes[0]
+    grown: Integers = np.subtract(sizes[1], sizes[0], dtype=np.int64)
+    return grown
 
 
 def _marks(rows: int, passages: Passages, starts: Integers, ends: Integers, reasons: Sequence[str]) -> pa.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
 EMPTY = "empty"
+Key = Literal["text", "url", "title"]
 
 
 class ContentHashes(DocumentStage):
@@ -30,6 +32,8 @@ class ContentHashes(DocumentStage):
         id_field: The column with the ids; survivors are named by them.
         rule: Which document of a group stays.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
+        key: "text", or "url" or "title" to compare these instead, in a normal form.
+        key_field: The column that is compared.
     """
 
     notes_changes = True
@@ -37,14 +41,26 @@ class ContentHashes(DocumentStage):
     fork_safe = True
     text_parameter = "text_field"
 
-    def __init__(self, text_field: str, *, id_field: str | None, rule: SurvivorRule, merge_empty: bool = False) -> None:
+    def __init__(
+        self,
+        text_field: str,
+        *,
+        id_field: str | None,
+        rule: SurvivorRule,
+        merge_empty: bool = False,
+        key: Key = "text",
+        key_field: str | None = None,
+    ) -> None:
         self.text_field = text_field
         self.id_field = id_field
         self.rule = rule
         self.merge_empty = merge_empty
+        self.key = key
+        self.key_field = key_field or text_field
 
     def inputs(self) -> Spec:
-        return ["data"], [self.text_field, *self.rule.columns]
+        text = [self.text_field] if self.rule.survivor == "longest" else []
+        return ["data"], list(dict.fromkeys([self.key_field, *text, *self.rule.columns]))
 
     def outputs(self) -> Spec:
         return ["data"], ["hash", "hash_2", "document", "rank", "id"]
@@ -54,16 +70,16 @@ class ContentHashes(DocumentStage):
         from gristmill.kernels.hashing import content_hashes
         from gristmill.kernels.text_column import text_column
 
-        text = texts_of(task, self.text_field)
-        data, offsets, valid = text_column(text)
+        compared = self._compared(task)
+        data, offsets, valid = text_column(compared)
         if not self.merge_empty:
             empty = (np.diff(offsets) == 0) | ~valid
             if empty.any():
                 task = task.drop(empty, reason=EMPTY)
                 if not task.num_items:
                     return task
-                text = texts_of(task, self.text_field)
-                data, offsets, valid = text_column(text)
+                data, offsets, valid = text_column(self._compared(task))
+        text = texts_of(task, self.text_field)
         hashes = content_hashes(data, offsets)
         ids = make_identity(task, id_field=self.id_field, url_field=None).ids
         table = pa.table(
@@ -76,6 +92,15 @@ class ContentHashes(DocumentStage):
             }
         )
         return task.with_columns(TableColumns(table))
+
+    def _compared(self, batch: DocumentBatch) -> pa.Array:
+        """What is compared of every document: its text, or its URL or title in a normal form."""
+        given = texts_of(batch, self.key_field)
+        if self.key == "text":
+            return given
+        from gristmill.stages.deduplication.exact.normal_keys import normal_titles, normal_urls
+
+        return normal_urls(given) if self.key == "url" else normal_titles(given)
 
 
 class EqualHashes(RangeReader):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, get_args
 
+from gristmill.errors import UsageError
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
-from gristmill.stages.deduplication.exact.steps import ContentHashes, EqualHashes
+from gristmill.stages.deduplication.exact.steps import ContentHashes, EqualHashes, Key
 from gristmill.stages.deduplication.key_ranges import KeyRanges, hash_cuts, range_count
 from gristmill.stages.deduplication.sorted_runs import RunFiles
 from gristmill.stages.deduplication.workflow_steps import Steps
@@ -43,11 +44,14 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
         record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.
         files_per_partition: As in the readers, instead of `input_blocksize`.
         output_filetype: "jsonl" or "parquet"; by default as the input.
-        survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
-            by "priority" of sources.
-        score_field: The column of numbers for survivor="best"; the highest stays.
+        survivor: Which document of a group stays: "first" in source order, "longest" text, "best" by `score_field`,
+            "newest" by the dates in `score_field`, or by "priority" of sources.
+        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
+        key: What is compared: "text", or "url" or "title" in a normal form. URLs are compared as `UrlNormalizer` writes
+            them, without scheme and `www.`; titles without case, punctuation and repeated spaces.
+        key_field: The column with the URL or title; by default `url` or `title`.
 
     Example:
         >>> workflow = ExactDeduplicationWorkflow(input_path="crawl/", output_path="unique/", perform_removal=True)
@@ -94,18 +98,40 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
     score_field: str | None = None
     source_priority: Sequence[str] | None = None
     merge_empty: bool = False
+    key: Key = "text"
+    key_field: str | None = None
     record_path: str | None = None
 
     bytes_per_document = 64.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.key not in get_args(Key):
+            raise UsageError(f"key={self.key!r}: give one of {', '.join(get_args(Key))}.")
+        if self.key == "text" and self.key_field is not None:
+            raise UsageError(f"key_field={self.key_field!r} is for key='url' and 'title'; name the text in text_field.")
+        self.compared_field = self.text_field if self.key == "text" else self.key_field or self.key
+        self.reason = "exact_duplicate" if self.key == "text" else f"same_{self.key}"
+
+    @property
+    def _named_columns(self) -> dict[str, str | None]:
+        return {**super()._named_columns, "text_field" if self.key == "text" else "key_field": self.compared_field}
+
     def _first_stage(self) -> ContentHashes:
         id_field = self.id_field or "id"
-        return ContentHashes(self.text_field, id_field=id_field, rule=self.rule, merge_empty=self.merge_empty)
+        return ContentHashes(
+            self.text_field,
+            id_field=id_field,
+            rule=self.rule,
+            merge_empty=self.merge_empty,
+            key=self.key,
+            key_field=self.compared_field,
+        )
 
     def _find(self, steps: Steps) -> RunFiles:
         id_field = self.id_field or "id"
         hashes = self._first_stage()
-        reader = steps.source.reader([self.text_field, id_field, *self.rule.columns])
+        reader = steps.source.reader([self.text_field, self.compared_field, id_field, *self.rule.columns])
         steps.run("signatures", [reader, hashes, steps.writer("signatures")])
         steps.check_input()
         found = steps.runs("signatures")

@@ -80,9 +80,9 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         id_field: The column with the documents' ids (the ledger looks for `id` in any case).
         files_per_partition: As in the readers, instead of `input_blocksize`.
         output_filetype: "jsonl" or "parquet"; by default as the input.
-        survivor: Which document of a group stays: "first" in source order, "longest", "best" by `score_field`, or
-            by "priority" of sources.
-        score_field: The column of numbers for survivor="best"; the highest stays.
+        survivor: Which document of a group stays: "first" in source order, "longest", "best" or "newest" by
+            `score_field`, or by "priority" of sources.
+        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
         device: Where signatures are made: "cpu", "cuda", or "auto", which takes GPUs where the executor has some and

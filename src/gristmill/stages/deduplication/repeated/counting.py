@@ -48,7 +48,9 @@ class PartWriter(SortedRunWriter):
         parts = {name: [chunk.flatten() for chunk in table.column(name).chunks] for name in _PARTS}
         sizes = [np.diff(chunk.offsets.to_numpy()) for chunk in table.column("hash").chunks]
         documents = np.repeat(column(table, "document"), np.concatenate(sizes) if sizes else np.empty(0, np.int64))
-        flat = {name: pa.chunked_array(chunks, table.schema.field(name).type.value_type) for name, chunks in parts.items()}
+        flat = {
+            name: pa.chunked_array(chunks, table.schema.field(name).type.value_type) for name, chunks in parts.items()
+        }
         return pa.table({"hash": flat["hash"], "hash_2": flat["hash_2"], "document": documents,
                          "place": flat["place"], "count": flat["count"]})  # fmt: skip
 

@@ -38,8 +38,8 @@ class LineDeduplicationWorkflow(RepeatedTextWorkflow):
         min_chars: Leave shorter units alone.
         loose: Ignore case, ASCII punctuation and which digit a digit is, as CCNet does (Wenzek et al. 2019).
         url_field: The column with the URL, for scope="domain"; a document without one is compared with itself only.
-        action: "cut", "mark" (leave the text and write the places to `marks_field`), or "drop" (drop documents above
-            `max_share` and leave the others as they are).
+        action: "cut", "mark" (leave the documents and write the places to `marks_field`), or "drop" (drop documents
+            above `max_share` and leave the others as they are).
         marks_field: The column for marks: a list of start, end (in characters) and reason.
         max_share: Drop documents of which a higher share repeats.
         cache_path: Where intermediate files go; by default to `steps` in the record.

@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import UsageError, did_you_mean
+from gristmill.kernels.repeats import Hashes, first_and_counts
+from gristmill.kernels.text_column import Bytes, Integers, TextColumn, text_column
+from gristmill.kernels.text_units import LINE, PARAGRAPH, SENTENCE, find_units, letter_table, unit_hashes, unit_tables
+from gristmill.kernels.url_parts import HOST, HOST_END, url_parts
 from gristmill.ledger.record.trail import Floats
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.stages.deduplication.repeated.counting import RepeatLists, listed_parts
 from gristmill.stages.deduplication.sorted_runs import RunFiles
 from gristmill.stages.deduplication.source import DocumentStage, Keys, make_keys, texts_of
 from gristmill.stages.text.cutting import Action, Passages, cut_passages, cuttable_texts
-from gristmill.kernels.repeats import Hashes, first_and_counts
-from gristmill.kernels.text_column import Integers, TextColumn, text_column
-from gristmill.kernels.text_units import LINE, PARAGRAPH, SENTENCE, find_units, letter_table, unit_hashes, unit_tables
-from gristmill.kernels.url_parts import HOST, HOST_END, url_parts
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
@@ -69,7 +69,11 @@ class UnitRule:
         self, batch: DocumentBatch, documents: Keys, texts: TextColumn, units: tuple[Integers, Integers, Integers]
     ) -> tuple[Hashes, Hashes]:
         """Two hashes of every unit; equal units of different scopes have different ones."""
-        return unit_hashes(texts.data, *units, self._salts(batch, documents), letter_table(loose=self.loose))
+        return unit_hashes(texts.data, *units, self._salts(batch, documents), self._letters)
+
+    @property
+    def _letters(self) -> Bytes:
+        return letter_table(case=False, punctuation=False, digits=False) if self.loose else letter_table()
 
     def _salts(self, batch: DocumentBatch, documents: Keys) -> Hashes:
         if self.scope == "all":
@@ -86,14 +90,12 @@ def host_hashes(urls: TextColumn) -> Hashes:
     """A hash of the host of every URL, without `www.` and in lower case; 0 where there is none."""
     parts = url_parts(urls.data, urls.offsets[:-1], urls.offsets[1:], urls.valid, False)
     starts, ends = parts[:, HOST].copy(), parts[:, HOST_END].copy()
-    table = letter_table(loose=False).copy()
-    table[65:91] += 32
+    table = letter_table(case=False)
     padded = np.concatenate([table[urls.data], np.zeros(len(_WWW), np.uint8)])
     www = ends - starts > len(_WWW)
     for at, byte in enumerate(_WWW):
         www &= padded[starts + at] == byte
     starts[www] += len(_WWW)
-    table.flags.writeable = False
     bounds = np.arange(len(starts) + 1)
     found, _ = unit_hashes(urls.data, starts, ends, bounds, np.zeros(len(starts), np.uint64), table)
     found[ends <= starts] = 0
@@ -161,7 +163,7 @@ class UnitRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     notes_changes = True
     role = "deduplication"
-    name = "unit_removal"
+    name = "line_deduplication"
     fork_safe = True
 
     def __init__(

@@ -58,9 +58,9 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         embedding_max_seq_length: The most tokens of a text; None takes the model's own limit.
         model_inference_batch_size: The most documents per forward pass.
         cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
-        survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" by `score_field`, or by
-            "priority" of sources.
-        score_field: The column of numbers for survivor="best"; the highest stays.
+        survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" or "newest" by
+            `score_field`, or by "priority" of sources.
+        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         **accepted: Options of `SemanticDeduplicationWorkflow` that have no effect, also as `kmeans_…`; and
             `use_id_generator`, `id_generator_state_file`, `output_file_extension`, `output_fields`, and

@@ -82,9 +82,9 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         input_blocksize: As `blocksize` of the readers.
         files_per_partition: As in the readers, instead of `input_blocksize`.
         output_filetype: "jsonl" or "parquet"; by default as the input.
-        survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" by `score_field`, or by
-            "priority" of sources.
-        score_field: The column of numbers for survivor="best"; the highest stays.
+        survivor: Instead of `which_to_keep`: "first" in source order, "longest", "best" or "newest" by
+            `score_field`, or by "priority" of sources.
+        score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         text_field: The column with the text, for survivor="longest", and to leave out empty texts.
 

@@ -13,6 +13,7 @@ _HOMES = {
     "fasttext": ["FastTextLangId", "FastTextQualityFilter"],
     "heuristic": heuristic.__all__,
     "histogram": ["HistogramFilter"],
+    "line_quality": ["LineQuality"],
     "published.stages": ["C4Quality", "FineWebQuality", "GopherQuality", "GopherRepetition"],
     "rule": ["ColumnFilter"],
     "score_filter": ["Filter", "Score", "ScoreFilter", "SlowFilterWarning"],

@@ -96,7 +96,7 @@ class Modify(ProcessingStage[DocumentBatch, DocumentBatch]):
         self, batch: DocumentBatch, modifier: DocumentModifier, field: str, output: str
     ) -> DocumentBatch:
         mixed = batch.columns.is_json(field)
-        before = strings_alone(batch, field) if mixed else batch.text(field)
+        before = batch.strings(field)
         given = modifier.modify_column(before)  # type: ignore[attr-defined]
         result = given if isinstance(given, ModifiedColumn) else ModifiedColumn(given)
         values = one_chunk(result.values)
@@ -191,12 +191,6 @@ def _growth(before: pa.Array, after: pa.Array, marks: Mask) -> Any:
     sizes = [pc.fill_null(pc.utf8_length(as_text(column.take(rows))), 0).to_numpy() for column in (before, after)]
     grown[marks] = sizes[1].astype(np.int64) - sizes[0]
     return grown
-
-
-def strings_alone(batch: DocumentBatch, field: str) -> pa.Array:
-    """The texts of a column in which they are mixed with other JSON values, which are no texts to modify."""
-    written = pc.starts_with(as_text(batch.column(field)), '"')
-    return pc.if_else(written, batch.text(field), pa.scalar(None, pa.large_string()))
 
 
 def _with_texts(batch: DocumentBatch, field: str, values: Array, before: Array) -> DocumentBatch:
