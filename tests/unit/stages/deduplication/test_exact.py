@@ -219,7 +219,7 @@ def test_documents_are_not_decoded_to_see_whether_a_step_has_changed_them(
         ({"assign_id": False}, "id_field"),
         ({"survivor": "best"}, "score_field"),
         ({"survivor": "priority"}, "source_priority"),
-        ({"survivor": "newest"}, "first, longest, best, priority"),
+        ({"survivor": "latest"}, "first, longest, best, newest, priority"),
         ({"input_filetype": "json"}, "'jsonl'"),
     ],
 )
