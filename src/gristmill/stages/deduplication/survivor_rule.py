@@ -50,8 +50,8 @@ class SurvivorRule:
             )
         if self.survivor not in ("best", "newest") and self.score_field is not None:
             raise UsageError(
-                f"score_field={self.score_field!r} (--score-field) is for survivor='best' (--keep best) or 'newest'; with "
-                f"survivor={self.survivor!r} it would have no effect."
+                f"score_field={self.score_field!r} (--score-field) is for survivor='best' (--keep best) or 'newest'; "
+                f"with survivor={self.survivor!r} it would have no effect."
             )
         if self.survivor == "priority" and not self.source_priority:
             raise UsageError(
