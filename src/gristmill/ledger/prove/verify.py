@@ -19,6 +19,7 @@ from gristmill.figures import plural
 from gristmill.ledger.record.commit import find_imbalance, source_rows
 from gristmill.ledger.record.contamination import read_contamination
 from gristmill.ledger.record.input_files import EXAMPLES, appeared_since, sentence
+from gristmill.ledger.record.dataset_record import check_dataset
 from gristmill.ledger.record.layout import RECORD_FILES, RECORD_FOLDER, RunFolder
 from gristmill.ledger.record.manifest import FileEntry, Manifest, ManifestEntry
 from gristmill.ledger.record.plan_record import plan_digest, read_plan
@@ -144,6 +145,7 @@ def verify(
     report.notes += _input_notes(folder, entries)
     report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing)
     check_workflow(folder, report, listing, verify)
+    check_dataset(folder, report, entries)
     return report
 
 

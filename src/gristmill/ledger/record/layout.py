@@ -44,6 +44,7 @@ RECORD_FILES = {
     "report": "report.html",
     "workflow": "deduplication.json",
     "contamination": "contamination.json",
+    "dataset": "dataset.json",
     "left_out": "left_out.jsonl",
     "stdin": "stdin.jsonl",
     "labels": "labels.jsonl",

@@ -142,20 +142,31 @@ def check_unchanged(partitions: Sequence[Partition], step: RunFolder, *, complet
     Raises:
         InputChangedError: A file was changed, removed, or (where the step is complete) added.
     """
+    differences = input_differences(partitions, step, complete=complete)
+    if differences:
+        raise InputChangedError(
+            f"The input is not what the first step of this deduplication has read: {first_named(differences)}. "
+            "Duplicates were found among other documents, so going on would remove the wrong ones. Give the "
+            "same input as before, or start over with --fresh (fresh=True).",
+            differences=differences,
+        )
+
+
+def input_differences(partitions: Sequence[Partition], step: RunFolder, *, complete: bool) -> list[str]:
+    """What differs between the input now and what a step has read; `complete` if it is known to have read all."""
     read = {name: entry.fingerprint for name, entry in Manifest(step).load().items()}
     now = {partition.id: partition.fingerprint() for partition in partitions}
     differences = [f"{name} was changed" for name in read if name in now and now[name] != read[name]]
     differences += [f"{name} is gone" for name in read if name not in now]
     if complete:
         differences += [f"{name} is new" for name in now if name not in read]
-    if differences:
-        more = f" and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
-        raise InputChangedError(
-            f"The input is not what the first step of this deduplication has read: {', '.join(differences[:_NAMED])}"
-            f"{more}. Duplicates were found among other documents, so going on would remove the wrong ones. Give the "
-            "same input as before, or start over with --fresh (fresh=True).",
-            differences=differences,
-        )
+    return differences
+
+
+def first_named(differences: Sequence[str]) -> str:
+    """The first few of some differences, and how many more there are."""
+    more = f" and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
+    return ", ".join(differences[:_NAMED]) + more
 
 
 def make_keys(partition: int, rows: npt.NDArray[np.int64]) -> Keys:

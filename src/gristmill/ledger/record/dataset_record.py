@@ -1,0 +1,91 @@
+"""`dataset.json`: where the shards of a shuffle or a mixture come from, sealed; and the check of it.
+
+It names the inputs with their digests, the settings, the versions, the licences by source and every shard with its
+hash. The table that leads from every document to its shard and offset lies in `steps/documents`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gristmill.errors import VerificationError
+from gristmill.ledger.record.layout import RECORD_FOLDER, STEPS_FOLDER, RunFolder, step_folder
+from gristmill.ledger.record.manifest import Manifest, ManifestEntry
+from gristmill.ledger.record.run_record import checksum
+from gristmill.ledger.record.workflow_record import contents_digest
+from gristmill.storage.atomic import json_bytes
+
+if TYPE_CHECKING:
+    from gristmill.ledger.prove.verify import VerifyReport
+
+FORMAT = 1
+DATASET_FILE = f"{RECORD_FOLDER}/dataset.json"
+DOCUMENTS = "documents"
+"""The step whose table leads from documents to shards."""
+
+
+def documents_path(folder: RunFolder) -> str:
+    """The folder with the table that leads from documents to shards."""
+    return folder.join(f"{RECORD_FOLDER}/{STEPS_FOLDER}/{DOCUMENTS}")
+
+
+def write_dataset_record(folder: RunFolder, facts: Mapping[str, Any]) -> None:
+    """Record what the shards of an output were made from."""
+    record = {**facts, "format": FORMAT}
+    record["documents_digest"] = contents_digest(step_folder(documents_path(folder), folder.storage_options))
+    record["seal"] = checksum(record)
+    folder.write(folder.join(DATASET_FILE), json_bytes(record))
+
+
+def read_dataset_record(folder: RunFolder) -> dict[str, Any] | None:
+    """What `write_dataset_record` has left; None where there is none.
+
+    Raises:
+        VerificationError: The file is damaged.
+    """
+    place, shown = folder.join(DATASET_FILE), folder.shown(DATASET_FILE)
+    try:
+        data = folder.read(place)
+    except FileNotFoundError:
+        return None
+    try:
+        record = json.loads(data)
+    except ValueError as error:
+        raise VerificationError(f"{shown} is damaged: {error}.", path=place) from error
+    if not isinstance(record, dict) or record.get("seal") != checksum(record) or data != json_bytes(record):
+        raise VerificationError(f"{shown} was edited or damaged: its content does not match its checksum.", path=place)
+    return record
+
+
+def check_dataset(folder: RunFolder, report: VerifyReport, entries: Mapping[str, ManifestEntry]) -> None:
+    """Hold the record of a data set against the manifest of its output; problems are added to the report."""
+    try:
+        record = read_dataset_record(folder)
+    except VerificationError as error:
+        report.problems.append(str(error))
+        return
+    if record is None:
+        return
+    shown = folder.shown(DATASET_FILE)
+    named = {shard["file"]: (shard["bytes"], shard["hash"], shard["documents"]) for shard in record["shards"]}
+    found = {file.path: (file.size, file.hash, file.rows) for entry in entries.values() for file in entry.files}
+    for path in sorted(named.keys() | found.keys()):
+        if named.get(path) != found.get(path):
+            report.problems.append(f"{path} is not the shard that {shown} names.")
+    claimed, written = record["totals"]["documents"], sum(entry.rows_written for entry in entries.values())
+    if claimed != written or claimed != sum(source["documents"] for source in record["sources"]):
+        report.problems.append(f"{shown} names {claimed} documents; the manifest has {written}.")
+    documents = step_folder(documents_path(folder), folder.storage_options)
+    if record["documents_digest"] != contents_digest(documents):
+        report.problems.append(f"{STEPS_FOLDER}/{DOCUMENTS} is not the table that {shown} was written with.")
+
+
+def shard_facts(folder: RunFolder) -> list[dict[str, Any]]:
+    """Every committed file of an output, in order."""
+    return [
+        {"file": file.path, "documents": file.rows, "bytes": file.size, "hash": file.hash}
+        for entry in Manifest(folder).ordered()
+        for file in entry.files
+    ]

@@ -1,0 +1,79 @@
+"""Digests of the input files, made in the background while a run reads the same files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import xxhash
+
+from gristmill.storage.files import is_local, local_path
+from gristmill.storage.partitions import Partition
+
+_READ_BYTES = 1 << 20
+
+
+class InputDigests:
+    """Hashes every local input file once; files of object stores are known by their ETag.
+
+    Args:
+        partitions: The partitions of each source.
+    """
+
+    def __init__(self, partitions: Sequence[Sequence[Partition]]) -> None:
+        self._files: list[dict[str, dict[str, Any]]] = []
+        for one in partitions:
+            files: dict[str, dict[str, Any]] = {}
+            for partition in one:
+                for part in partition.ranges:
+                    files[part.path] = {"file": part.relative, "bytes": part.size, "stamp": part.stamp, "hash": None}
+            self._files.append(files)
+        self._over = threading.Event()
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True, name="input-digests")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def found(self) -> list[list[dict[str, Any]]]:
+        """Path, size, modification stamp and hash of every file of each source; waits for the last one.
+
+        Raises:
+            OSError: A file cannot be read any more.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return [list(files.values()) for files in self._files]
+
+    def _work(self) -> None:
+        try:
+            for files in self._files:
+                for path, facts in files.items():
+                    if is_local(path) and not self._over.is_set():
+                        facts["hash"] = self._hash(local_path(path))
+        except OSError as error:
+            self._error = error
+
+    def _hash(self, path: str) -> str:
+        digest = xxhash.xxh3_128()
+        buffer = memoryview(bytearray(_READ_BYTES))
+        with open(path, "rb", buffering=0) as file:
+            # Other readers of the same file are ahead or behind: what the system has read is not read again.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            while not self._over.is_set():
+                got = file.readinto(buffer)
+                if not got:
+                    break
+                digest.update(buffer[:got])
+        return "xxh3:" + digest.hexdigest()

@@ -1,0 +1,269 @@
+"""The last step of a shuffle: every shard takes its key ranges out of all run files, in the order of the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.deduplication.sorted_runs import RunFiles, open_run
+from gristmill.stages.sharding.cuts import cut_keys, totals_of, weights_in
+from gristmill.stages.sharding.keys import LENGTH_CLASSES, RANDOM_BITS, RANDOM_MASK, Integers, Keys
+from gristmill.stages.sharding.scatter import RECORD, document_columns
+from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage
+from gristmill.storage.arrow_functions import call_function
+from gristmill.storage.partitions import FileRange, Partition
+from gristmill.tasks.columns import RecordColumns, TableColumns
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+PIECE_BYTES = 16 << 20
+"""How much of a shard is put in order at once."""
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One output file.
+
+    Attributes:
+        name: The name of the file, without its ending.
+        split: The split that it belongs to; empty without splits.
+        ranges: The keys that it holds, first and end, one range for each length class.
+        pieces: In how many pieces it is written, to save memory.
+    """
+
+    name: str
+    split: str
+    ranges: tuple[Range, ...]
+    pieces: int
+
+    def piece(self, number: int) -> list[Range]:
+        """The key ranges of one piece."""
+        cut = [[low + (high - low) * at // self.pieces for at in (number, number + 1)] for low, high in self.ranges]
+        return [(low, high) for low, high in cut if high > low]
+
+
+def plan_shards(
+    runs: Sequence[RunFiles], *, splits: Sequence[str], unit: str, size: int | None, bytes_per_piece: int = PIECE_BYTES
+) -> list[Shard]:
+    """The shards that documents are cut into: of equal size, as few as keep each within about `size`.
+
+    Args:
+        runs: The documents.
+        splits: The names of the splits, in order; empty without splits.
+        unit: What shards are measured in: `size` (bytes), `documents` or `tokens`.
+        size: How much a shard holds; None: one shard per split.
+        bytes_per_piece: How much of a shard is put in order at once.
+    """
+    weights = weights_in(runs, unit)
+    totals = totals_of(weights)
+    stored = totals if unit == "size" else totals_of(weights_in(runs, "size"))
+    names = list(splits) or [""]
+    counts: list[int] = []
+    targets: dict[int, list[float]] = {}
+    strata: list[list[int]] = []
+    for number in range(len(names)):
+        mine = [at for at in totals if at // LENGTH_CLASSES == number]
+        total = sum(totals[at].weight for at in mine)
+        count = 1 if size is None else max(1, -(-total // size))
+        count = min(count, max(1, sum(totals[at].documents for at in mine)))
+        counts.append(count if mine else 0)
+        strata.append(mine)
+        targets.update({at: [totals[at].weight * cut / count for cut in range(1, count)] for at in mine})
+    cuts = cut_keys(weights, targets) if any(targets.values()) else {at: [] for at in targets}
+    shards = []
+    for name, count, mine in zip(names, counts, strata, strict=True):
+        stored_bytes = sum(stored[at].weight for at in mine)
+        pieces = max(1, -(-stored_bytes // max(1, count * bytes_per_piece)))
+        for number in range(count):
+            ranges = []
+            for at in mine:
+                edges = [at << RANDOM_BITS, *cuts[at], (at + 1) << RANDOM_BITS]
+                ranges.append((edges[number], edges[number + 1]))
+            shards.append(Shard(f"{name or 'shard'}-{number:05d}-of-{count:05d}", name, tuple(ranges), pieces))
+    return shards
+
+
+class ShardSource(SourceStage):
+    """The shards as partitions.
+
+    Args:
+        runs: The documents: one set of run files for each source.
+        shards: The shards to write.
+    """
+
+    name = "shards"
+    fork_safe = True
+
+    def __init__(self, runs: Sequence[RunFiles], shards: Sequence[Shard]) -> None:
+        self._runs = tuple(runs)
+        self._shards = tuple(shards)
+        self.contents = [one.digest for one in runs]
+        self.cuts = [(shard.name, shard.ranges) for shard in shards]
+
+    def partitions(self) -> list[Partition]:
+        size = sum(one.size for one in self._runs)
+        stamp = ":".join(self.contents)
+        count = len(self._shards)
+        return [
+            Partition(
+                at,
+                shard.name,
+                (FileRange(shard.name, "keys", size, stamp, size * at // count, size * (at + 1) // count, False),),
+            )
+            for at, shard in enumerate(self._shards)
+        ]
+
+    def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
+        return None
+
+    def task(self, partition: Partition, *, total: int = 1) -> FileGroupTask:
+        task = super().task(partition, total=total)
+        task._metadata["shard"] = self._shards[partition.index]
+        return task
+
+    def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
+        assert isinstance(reader, ShardReader)
+        reader.runs = self._runs
+
+
+class ShardReader(ReaderStage):
+    """Reads the documents of a shard in their new order."""
+
+    name = "shard_reader"
+    fork_safe = True
+
+    def __init__(self) -> None:
+        self._runs: tuple[RunFiles, ...] = ()
+
+    @property
+    def runs(self) -> tuple[RunFiles, ...]:
+        """The files to read; set by the source on its own copy."""
+        return self._runs
+
+    @runs.setter
+    def runs(self, runs: tuple[RunFiles, ...]) -> None:
+        self._runs = runs
+
+    def inputs(self) -> Spec:
+        return ["data"], []
+
+    def outputs(self) -> Spec:
+        return ["data"], []
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        shard: Shard = task._metadata["shard"]
+        done = 0
+        for number in range(shard.pieces):
+            batch = self._piece(KeySlices(self._runs, shard.piece(number)), done)
+            if batch is not None:
+                done += batch.num_items
+                yield batch
+                del batch  # the next one takes its memory
+
+    def _piece(self, found: KeySlices, done: int) -> DocumentBatch | None:
+        if not len(found.keys):
+            return None
+        rows = np.arange(done, done + len(found.keys))
+        if found.is_records:
+            return DocumentBatch.from_columns(RecordColumns(found.records()), rows=rows)
+        return DocumentBatch.from_columns(TableColumns(found.documents()), rows=rows)
+
+
+class KeySlices:
+    """The rows of some key ranges out of all run files, in the order of their random keys; mapped, not read.
+
+    Args:
+        runs: The files.
+        ranges: The keys.
+    """
+
+    def __init__(self, runs: Sequence[RunFiles], ranges: Sequence[Range]) -> None:
+        self._tables: list[pa.Table] = []
+        self.sources: list[int] = []
+        for source, one in enumerate(runs):
+            for file in one.files:
+                table = open_run(file.path, storage_options=one.storage_options)
+                if not table.num_rows:
+                    continue
+                keys = table.column("key").chunk(0).to_numpy()
+                for low, high in ranges:
+                    start, end = np.searchsorted(keys, np.array([low, min(high, (1 << 64) - 1)], np.uint64))
+                    if high >= 1 << 64:
+                        end = len(keys)
+                    if end > start:
+                        self._tables.append(table.slice(int(start), int(end - start)))
+                        self.sources.append(source)
+        keys = self._column("key", np.uint64)
+        # Rows with equal keys keep the order of the files, so that the order does not depend on the number of ranges.
+        self.order: Integers = np.argsort(keys & RANDOM_MASK, kind="stable")
+        self.keys: Keys = keys[self.order]
+
+    @property
+    def is_records(self) -> bool:
+        """Whether documents are JSONL records."""
+        return RECORD in self._tables[0].column_names
+
+    def numbers(self, name: str) -> Integers:
+        """A column of numbers, in order."""
+        return self._column(name, np.int64)[self.order]
+
+    def source_numbers(self) -> Integers:
+        """Which source each document is from, in order."""
+        lengths = [table.num_rows for table in self._tables]
+        return np.repeat(np.array(self.sources, np.int64), lengths)[self.order]
+
+    def texts(self, name: str) -> pa.Array:
+        """A column of texts, in order; null where a source has none."""
+        nothing = pa.large_string()
+        parts = [
+            table.column(name).combine_chunks() if name in table.column_names else pa.nulls(table.num_rows, nothing)
+            for table in self._tables
+        ]
+        flat = [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
+        whole = pa.concat_arrays(flat) if flat else pa.nulls(0, nothing)
+        return call_function("take", [whole, pa.array(self.order)])
+
+    def records(self) -> Any:
+        """The JSONL records, in order, line by line in one buffer."""
+        from gristmill.kernels.json_write import gather
+        from gristmill.storage.json_records import JsonRecords
+
+        starts, ends = [], []
+        for table in self._tables:
+            array = table.column(RECORD).chunk(0)
+            _, offsets, data = array.buffers()
+            bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+            bounds = bounds + (data.address if data is not None else 0)
+            starts.append(bounds[:-1])
+            ends.append(bounds[1:])
+        first, last = np.concatenate(starts)[self.order], np.concatenate(ends)[self.order]
+        lengths = last - first
+        out = np.empty(int(lengths.sum()) + len(lengths), np.uint8)
+        gather(0, first, last, ord("\n"), out)
+        stops = np.cumsum(lengths + 1) - 1
+        return JsonRecords(out, stops - lengths, stops)
+
+    def documents(self) -> pa.Table:
+        """The documents' columns, in order."""
+        tables = [document_columns(table) for table in self._tables]
+        whole = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        return call_function("take", [whole, pa.array(self.order)])
+
+    def _column(self, name: str, kind: type[Any]) -> Any:
+        parts = [table.column(name).chunk(0).to_numpy() for table in self._tables]
+        return np.concatenate(parts) if parts else np.empty(0, kind)
+
+
+def shard_counts(shards: Sequence[Shard]) -> Mapping[str, int]:
+    """How many shards each split has."""
+    counts: dict[str, int] = {}
+    for shard in shards:
+        counts[shard.split] = counts.get(shard.split, 0) + 1
+    return counts
