@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.stages.sharding.mix import MixWorkflow
+    from gristmill.stages.sharding.mixture import Cap, MixSource, Mixture, Tier
     from gristmill.stages.sharding.shuffle import ShuffleWorkflow
 
-__all__ = ["ShuffleWorkflow"]
+__all__ = ["Cap", "MixSource", "MixWorkflow", "Mixture", "ShuffleWorkflow", "Tier"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"shuffle": ["ShuffleWorkflow"]})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "mix": ["MixWorkflow"],
+        "mixture": ["Cap", "MixSource", "Mixture", "Tier"],
+        "shuffle": ["ShuffleWorkflow"],
+    },
+)

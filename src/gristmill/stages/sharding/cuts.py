@@ -57,12 +57,16 @@ def totals_of(weights: Weights) -> dict[int, Totals]:
     return {int(at): Totals(int(counts[at]), int(sums[at])) for at in np.flatnonzero(counts)}
 
 
-def cut_keys(weights: Weights, targets: Mapping[int, Sequence[float]]) -> dict[int, list[int]]:
+def cut_keys(
+    weights: Weights, targets: Mapping[int, Sequence[float]], *, nearest: bool = False
+) -> dict[int, list[int]]:
     """For every target weight of a stratum the first key with at least that much weight before it.
 
     Args:
         weights: Keys and weights of all documents.
         targets: Stratum to target weights, in ascending order.
+        nearest: Count half of a document as before it, so that what lies before a cut is as near to the target as
+            whole documents allow.
 
     Returns:
         Stratum to keys, one for each target; a target beyond all documents gives the end of the stratum.
@@ -108,7 +112,7 @@ def cut_keys(weights: Weights, targets: Mapping[int, Sequence[float]]) -> dict[i
     bins = np.concatenate([part[2] for part in parts] or [np.empty(0, np.int64)])
     order = np.argsort(keys, kind="stable")
     keys, values, bins = keys[order], values[order], bins[order]
-    starts = _sums_before(values, bins, before.ravel(), bits)
+    starts = _sums_before(values, bins, before.ravel(), bits) + (values / 2 if nearest else 0)
     for row, stratum in enumerate(strata):
         low, high = np.searchsorted(bins >> bits, [row, row + 1])
         end = (stratum + 1) << RANDOM_BITS

@@ -116,7 +116,8 @@ class Placement:
             groups = hash_column(batch.text(self.split_field))
             drawn = np.where(groups != 0, mixed(groups, _SPLIT_SEED), drawn)
         edges = split_edges(self.splits)
-        return np.searchsorted(edges, drawn, side="right").astype(np.int64)
+        places: Integers = np.searchsorted(edges, drawn, side="right").astype(np.int64)
+        return places
 
 
 def split_edges(splits: Mapping[str, float]) -> Keys:
@@ -129,15 +130,12 @@ def length_classes(sizes: Integers) -> Integers:
     """Two classes per doubling of the length; at most `LENGTH_CLASSES`."""
     with np.errstate(divide="ignore"):
         classes = np.floor(2 * np.log2(np.maximum(sizes, 1)))
-    return np.minimum(classes.astype(np.int64), LENGTH_CLASSES - 1)
-
-
-def occurrence_numbers(documents: Keys) -> Integers:
-    """For each row, how many equal ones stand before it; copies of a document are neighbours."""
-    return _occurrences(documents)
+    limited: Integers = np.minimum(classes.astype(np.int64), LENGTH_CLASSES - 1)
+    return limited
 
 
 def _occurrences(documents: Keys) -> Integers:
+    """For each row, how many equal ones stand before it; copies of a document are neighbours."""
     places = np.arange(len(documents))
     first = np.ones(len(documents), bool)
     first[1:] = documents[1:] != documents[:-1]

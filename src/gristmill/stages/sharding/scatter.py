@@ -90,16 +90,7 @@ class ScatterWriter(SortedRunWriter):
 
     def encode(self, batch: DocumentBatch) -> Scattered:
         placement = self.placement
-        columns = batch.columns
-        if placement.drop_fields:
-            columns = columns.without(placement.drop_fields)
-        records = table = None
-        if self.as_records:
-            records = _records(columns.jsonl_lines())
-            sizes: Integers = records.ends - records.starts + 1
-        else:
-            table = columns.table().replace_schema_metadata(None)
-            sizes = _row_sizes(table)
+        records, table, sizes = _measured(batch, placement.drop_fields, as_records=self.as_records)
         documents = make_keys(batch.partition, batch.rows)
         facts: dict[str, Any] = {
             "key": placement.keys(batch, documents, sizes),
@@ -172,6 +163,25 @@ class ScatterPart:
         self._done.append(write_run(table, path, storage_options=self._storage_options))
 
 
+def document_sizes(
+    batch: DocumentBatch, token_field: str | None, drop_fields: Sequence[str], *, as_records: bool
+) -> tuple[Integers, Integers]:
+    """The bytes of every document as it will be written, and its tokens; 0 where they are not counted."""
+    return _measured(batch, drop_fields, as_records=as_records)[2], _whole_numbers(batch, token_field)
+
+
+def _measured(
+    batch: DocumentBatch, drop_fields: Sequence[str], *, as_records: bool
+) -> tuple[JsonRecords | None, pa.Table | None, Integers]:
+    """The records or the columns of a batch, and the size of each document."""
+    columns = batch.columns.without(drop_fields) if drop_fields else batch.columns
+    if as_records:
+        records = _records(columns.jsonl_lines())
+        return records, None, records.ends - records.starts + 1
+    table = columns.table().replace_schema_metadata(None)
+    return None, table, _row_sizes(table)
+
+
 def scattered_of(table: pa.Table) -> Scattered:
     """What a run file holds, as it was before it was written."""
     own = [name for name in table.column_names if name.startswith(COLUMN_PREFIX)]
@@ -228,7 +238,8 @@ def _row_sizes(table: pa.Table) -> npt.NDArray[np.int64]:
             sizes += call_function("binary_length", [column]).fill_null(0).to_numpy().astype(np.int64)
         else:
             rest += column.nbytes
-    return sizes + -(-rest // max(1, table.num_rows))
+    sizes += -(-rest // max(1, table.num_rows))
+    return sizes
 
 
 def _whole_numbers(batch: DocumentBatch, column: str | None) -> npt.NDArray[np.int64]:

@@ -212,7 +212,8 @@ class KeySlices:
 
     def numbers(self, name: str) -> Integers:
         """A column of numbers, in order."""
-        return self._column(name, np.int64)[self.order]
+        values: Integers = self._column(name, np.int64)[self.order]
+        return values
 
     def source_numbers(self) -> Integers:
         """Which source each document is from, in order."""

@@ -47,8 +47,8 @@ class TraceReader(ShardReader):
             row, offset = row + count, offset + int(found.numbers("size").sum())
 
     def _table(self, found: KeySlices, shard: Shard, row: int, offset: int) -> pa.Table:
-        sizes, documents, sources = found.numbers("size"), found.numbers("document"), found.source_numbers()
-        documents = documents.view(np.uint64)
+        sizes, sources = found.numbers("size"), found.source_numbers()
+        documents = found.numbers("document").view(np.uint64)
         numbers = partitions_of(documents)
         count = len(sizes)
         # Sources and partitions as dictionaries: they are few, and the same in every shard.

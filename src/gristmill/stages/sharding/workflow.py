@@ -395,7 +395,14 @@ class ShardingRun:
     def step(self, name: str, stages: Sequence[Stage], *, output: RunFolder | None = None, **options: Any) -> Any:
         """Run one pipeline."""
         begun = time.monotonic()
-        given = {**self.options, "ignore_failures": False, "report": False, "id_field": None, **options}
+        given = {
+            **self.options,
+            "ignore_failures": False,
+            "report": False,
+            "id_field": None,
+            "alarm_share": None,
+            **options,
+        }
         pipeline = Pipeline(f"{self.workflow.name}: {name}", stages=list(stages))
         folder = output or self._step_folder(name)
         fresh = self.fresh and output is not None
