@@ -216,6 +216,10 @@ class JsonRecords:
             self._decode(name)
         return self._columns[name].array
 
+    def remember(self, name: str, texts: pa.Array) -> None:
+        """Take the texts under a key from whoever has decoded them before, instead of looking for them again."""
+        self._columns[name] = Column(texts, False)
+
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
         """Several columns by name; keys that were never looked for are found in one pass together."""
         self._find(names)

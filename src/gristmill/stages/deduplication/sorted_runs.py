@@ -7,6 +7,7 @@ sorted, and a bucket is the same range of keys out of all files. Local files are
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,16 +105,23 @@ def open_run(path: str, *, storage_options: StorageOptions = None) -> pa.Table:
     Raises:
         InputError: The file is not what a step wrote.
     """
-    try:
+    with input_damage(path):
         if is_local(path):
             source = pa.memory_map(local_path(path))
         else:
             with open_raw(path, storage_options=storage_options) as file:
                 source = pa.BufferReader(file.read())
         return pa.ipc.open_file(source).read_all()
+
+
+@contextmanager
+def input_damage(path: str) -> Iterator[None]:
+    """Turn what Arrow says about a damaged run file into an error that says what to do."""
+    try:
+        yield
     except pa.ArrowInvalid as error:
         raise InputError(
-            f"{path} is damaged ({error}). It is an intermediate file of a deduplication: start over with --fresh "
+            f"{path} is damaged ({error}). It is an intermediate file of a workflow: start over with --fresh "
             "(fresh=True).",
             path=path,
         ) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import mmap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +11,22 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.stages.base import ProcessingStage, Spec
-from gristmill.stages.deduplication.sorted_runs import RunFiles, open_run
+from gristmill.stages.deduplication.sorted_runs import RunFiles, input_damage
 from gristmill.stages.sharding.cuts import cut_keys, totals_of, weights_in
 from gristmill.stages.sharding.keys import LENGTH_CLASSES, RANDOM_BITS, RANDOM_MASK, Integers, Keys
 from gristmill.stages.sharding.scatter import RECORD, document_columns
 from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage
 from gristmill.storage.arrow_functions import call_function
+from gristmill.storage.files import local_path
 from gristmill.storage.partitions import FileRange, Partition
 from gristmill.tasks.columns import RecordColumns, TableColumns
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 32 << 20
 """How much of a shard is put in order at once."""
+_MAPPED = 500
+"""How many run files a reader keeps mapped: each takes one of the files that a process may have open."""
 
 Range = tuple[int, int]
 
@@ -134,13 +138,19 @@ class ShardSource(SourceStage):
 
 
 class ShardReader(ReaderStage):
-    """Reads the documents of a shard in their new order."""
+    """Reads the documents of a shard in their new order.
+
+    Args:
+        id_field: The key of ids that were kept apart; None where there are none, or sources have different ones.
+    """
 
     name = "shard_reader"
     fork_safe = True
 
-    def __init__(self) -> None:
+    def __init__(self, id_field: str | None = None) -> None:
+        self.id_field = id_field
         self._runs: tuple[RunFiles, ...] = ()
+        self._mapped: MappedRuns | None = None
 
     @property
     def runs(self) -> tuple[RunFiles, ...]:
@@ -160,20 +170,72 @@ class ShardReader(ReaderStage):
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         shard: Shard = task._metadata["shard"]
         done = 0
-        for number in range(shard.pieces):
-            batch = self._piece(KeySlices(self._runs, shard.piece(number)), done)
-            if batch is not None:
-                done += batch.num_items
-                yield batch
-                del batch  # the next one takes its memory
+        for found in self.pieces(shard):
+            batch = self._piece(found, done)
+            done += batch.num_items
+            yield batch
+            del batch  # the next one takes its memory
 
-    def _piece(self, found: KeySlices, done: int) -> DocumentBatch | None:
-        if not len(found.keys):
-            return None
+    def pieces(self, shard: Shard) -> Iterator[KeySlices]:
+        """The documents of a shard, piece after piece; each is valid until the next one."""
+        if self._mapped is None:
+            self._mapped = MappedRuns(self._runs)
+        for number in range(shard.pieces):
+            found = KeySlices(self._mapped, shard.piece(number))
+            if len(found.keys):
+                yield found
+            self._mapped.release()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None}
+
+    def _piece(self, found: KeySlices, done: int) -> DocumentBatch:
         rows = np.arange(done, done + len(found.keys))
         if found.is_records:
-            return DocumentBatch.from_columns(RecordColumns(found.records()), rows=rows)
+            records = found.records()
+            known = {}
+            if self.id_field is not None:  # found when documents were scattered: they need not be parsed again
+                known = {self.id_field: found.texts("id")}
+                records.remember(self.id_field, known[self.id_field])
+            return DocumentBatch.from_columns(RecordColumns(records, arrays=known), rows=rows)
         return DocumentBatch.from_columns(TableColumns(found.documents()), rows=rows)
+
+
+class MappedRuns:
+    """Run files that stay mapped from one piece to the next, as long as there are not too many of them.
+
+    Args:
+        runs: The files of each source.
+    """
+
+    def __init__(self, runs: Sequence[RunFiles]) -> None:
+        self._files = [(source, file.path) for source, one in enumerate(runs) for file in one.files]
+        self._open: list[tuple[int, pa.Table, Keys, mmap.mmap]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, pa.Table, Keys]]:
+        if self._open:
+            for source, table, keys, _ in self._open:
+                yield source, table, keys
+            return
+        for source, path in self._files:
+            table, mapped = _map(path)
+            if not table.num_rows:
+                continue
+            keys = table.column("key").chunk(0).to_numpy()
+            if len(self._files) <= _MAPPED:
+                self._open.append((source, table, keys, mapped))
+            yield source, table, keys
+
+    def release(self) -> None:
+        """Give back the memory of what was read; it stays in the cache of the system and is mapped again on use."""
+        for *_, mapped in self._open:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _map(path: str) -> tuple[pa.Table, mmap.mmap]:
+    with open(local_path(path), "rb") as file, input_damage(path):
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return pa.ipc.open_file(pa.py_buffer(mapped)).read_all(), mapped
 
 
 class KeySlices:
@@ -184,22 +246,18 @@ class KeySlices:
         ranges: The keys.
     """
 
-    def __init__(self, runs: Sequence[RunFiles], ranges: Sequence[Range]) -> None:
+    def __init__(self, runs: MappedRuns, ranges: Sequence[Range]) -> None:
         self._tables: list[pa.Table] = []
         self.sources: list[int] = []
-        for source, one in enumerate(runs):
-            for file in one.files:
-                table = open_run(file.path, storage_options=one.storage_options)
-                if not table.num_rows:
-                    continue
-                keys = table.column("key").chunk(0).to_numpy()
-                for low, high in ranges:
-                    start, end = np.searchsorted(keys, np.array([low, min(high, (1 << 64) - 1)], np.uint64))
-                    if high >= 1 << 64:
-                        end = len(keys)
-                    if end > start:
-                        self._tables.append(table.slice(int(start), int(end - start)))
-                        self.sources.append(source)
+        edges = np.array([min(edge, (1 << 64) - 1) for pair in ranges for edge in pair], np.uint64)
+        open_end = [high >= 1 << 64 for _, high in ranges]
+        for source, table, keys in runs:
+            places = np.searchsorted(keys, edges).tolist()
+            for at, to_the_end in enumerate(open_end):
+                start, end = places[2 * at], len(keys) if to_the_end else places[2 * at + 1]
+                if end > start:
+                    self._tables.append(table.slice(start, end - start))
+                    self.sources.append(source)
         keys = self._column("key", np.uint64)
         # Rows with equal keys keep the order of the files, so that the order does not depend on the number of ranges.
         self.order: Integers = np.argsort(keys & RANDOM_MASK, kind="stable")
@@ -260,11 +318,3 @@ class KeySlices:
     def _column(self, name: str, kind: type[Any]) -> Any:
         parts = [table.column(name).chunk(0).to_numpy() for table in self._tables]
         return np.concatenate(parts) if parts else np.empty(0, kind)
-
-
-def shard_counts(shards: Sequence[Shard]) -> Mapping[str, int]:
-    """How many shards each split has."""
-    counts: dict[str, int] = {}
-    for shard in shards:
-        counts[shard.split] = counts.get(shard.split, 0) + 1
-    return counts

@@ -29,7 +29,7 @@ class TraceReader(ShardReader):
     name = "trace_reader"
 
     def __init__(self, sources: Sequence[str], partitions: Sequence[Sequence[str]], *, offsets: bool) -> None:
-        super().__init__()
+        super().__init__(None)
         self.sources = list(sources)
         self.partitions = [list(names) for names in partitions]
         self.offsets = offsets
@@ -37,11 +37,8 @@ class TraceReader(ShardReader):
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         shard: Shard = task._metadata["shard"]
         row = offset = 0
-        for number in range(shard.pieces):
-            found = KeySlices(self.runs, shard.piece(number))
+        for found in self.pieces(shard):
             count = len(found.keys)
-            if not count:
-                continue
             table = self._table(found, shard, row, offset)
             yield DocumentBatch.from_columns(TableColumns(table), rows=np.arange(row, row + count))
             row, offset = row + count, offset + int(found.numbers("size").sum())

@@ -484,8 +484,9 @@ class ShardingRun:
         settings = dict(self.workflow.write_kwargs or {})
         kind = ParquetWriter if self.filetype == "parquet" else JsonlWriter
         writer = kind(self.workflow.output_path, settings)
-        by_id = next((source.placement.id_field for source in self.sources if source.placement.id_field), None)
-        stages: list[Stage] = [ShardSource(runs, shards), ShardReader(), writer]
+        named = {source.placement.id_field for source in self.sources}
+        by_id = next(iter(sorted(filter(None, named))), None)
+        stages: list[Stage] = [ShardSource(runs, shards), ShardReader(by_id if len(named) == 1 else None), writer]
         result = self.step("shards", stages, output=self.folder, id_field=by_id, report=True)
         return int(result.report.rows_written)
 
