@@ -80,7 +80,7 @@ def plan_shards(
         counts.append(count if mine else 0)
         strata.append(mine)
         targets.update({at: [totals[at].weight * cut / count for cut in range(1, count)] for at in mine})
-    cuts = cut_keys(weights, targets) if any(targets.values()) else {at: [] for at in targets}
+    cuts = cut_keys(weights, targets, nearest=True) if any(targets.values()) else {at: [] for at in targets}
     shards = []
     for name, count, mine in zip(names, counts, strata, strict=True):
         stored_bytes = sum(stored[at].weight for at in mine)

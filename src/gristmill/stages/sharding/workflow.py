@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import time
 from abc import abstractmethod
@@ -27,6 +28,7 @@ from gristmill.errors import ConservationError, InputChangedError, OutputExistsE
 from gristmill.figures import format_size, parse_size
 from gristmill.ledger.record.dataset_record import (
     DOCUMENTS,
+    documents_path,
     read_dataset_record,
     shard_facts,
     write_dataset_record,
@@ -54,7 +56,7 @@ from gristmill.stages.sharding.scatter import ScatterWriter
 from gristmill.stages.sharding.shards import Shard, ShardReader, ShardSource, plan_shards
 from gristmill.stages.sharding.trace import TraceReader
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
-from gristmill.storage.files import is_local
+from gristmill.storage.files import is_local, local_path
 from gristmill.storage.partitions import Partition
 
 Stage = ProcessingStage[Any, Any]
@@ -66,6 +68,7 @@ _BLOCKSIZE = "64MiB"
 _LICENSES = 1000
 """How many different licences of a source are listed."""
 _LENGTHS = ("length",)
+_STEP = re.compile(r"(scatter|sizes|values|caps)-\d{3}")
 
 
 @dataclass
@@ -339,7 +342,8 @@ class ShardingRun:
             check_apart(self.folder, partitions, source.documents.searched_folders())
         if self.fresh:
             self.folder.remove(self.folder.record_path("dataset"))
-            self.root.remove_tree(self.root.path)
+            self._remove_steps()
+            self.folder.remove_tree(documents_path(self.folder))
             return False
         done = read_dataset_record(self.folder)
         if done is not None:
@@ -491,7 +495,7 @@ class ShardingRun:
         return int(result.report.rows_written)
 
     def _trace(self, runs: list[RunFiles], shards: list[Shard]) -> None:
-        place = f"{self.folder.record}/{STEPS_FOLDER}/{DOCUMENTS}"
+        place = documents_path(self.folder)
         settings = {"storage_options": self.workflow.storage_options} if self.workflow.storage_options else None
         reader = TraceReader(
             [source.name for source in self.sources],
@@ -557,10 +561,14 @@ class ShardingRun:
 
     def _clean(self) -> None:
         """Remove the intermediate files: the shards hold everything that was in them."""
-        if self.workflow.keep_steps or not os.path.isdir(self.root.path):
-            return
-        for name in sorted(os.listdir(self.root.path)):
-            if name != DOCUMENTS:
+        if not self.workflow.keep_steps:
+            self._remove_steps()
+
+    def _remove_steps(self) -> None:
+        # A cache may be a folder that holds other things too.
+        place = local_path(self.root.path)
+        for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+            if _STEP.fullmatch(name):
                 self.root.remove_tree(self.root.join(name))
 
     def result(self) -> WorkflowRunResult:
