@@ -126,9 +126,7 @@ def test_every_document_is_found_again(finished: tuple[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("finished", ["shuffle"], indirect=True)
-def test_a_command_with_workers_is_killed_and_run_again(
-    data: Path, finished: tuple[str, Path], tmp_path: Path
-) -> None:
+def test_a_command_with_workers_is_killed_and_run_again(data: Path, finished: tuple[str, Path], tmp_path: Path) -> None:
     _, output = finished
     arguments = ["shuffle", str(data), str(tmp_path / "out"), "--shard-size", "200KB", "--blocksize", "300KB"]
     arguments += ["--split", "train=0.9", "--split", "validation", "--seed", "11", "--workers", "2", "-q"]

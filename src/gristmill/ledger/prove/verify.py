@@ -18,7 +18,6 @@ from gristmill.errors import GristmillError, VerificationError
 from gristmill.figures import plural
 from gristmill.ledger.record.commit import find_imbalance, source_rows
 from gristmill.ledger.record.contamination import read_contamination
-from gristmill.ledger.record.input_files import EXAMPLES, appeared_since, sentence
 from gristmill.ledger.record.dataset_record import check_dataset
 from gristmill.ledger.record.input_files import EXAMPLES, appeared_since, sentence
 from gristmill.ledger.record.layout import RECORD_FILES, RECORD_FOLDER, RunFolder
