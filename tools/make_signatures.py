@@ -45,6 +45,7 @@ GIVEN: dict[str, list[dict[str, Any]]] = {
     "LineRemover": [{"patterns": ["the"]}],
     "ExactDeduplication": [{}, {"survivor": "longest"}, {"key": "title", "key_field": "text"}],
     "LineDeduplication": [{"unit": unit} for unit in ("line", "paragraph", "sentence")],
+    "SubstringDeduplication": [{}, {"unit": "byte", "min_length": 100}],
     "FuzzyDeduplication": [{}, *({"verify": how} for how in ("cluster", "signature", None)), {"char_ngrams": 20}],
     "SemanticDeduplication": [{}, {"eps": 0.2}],
     "UrlRules": [{"url_field": "text", "block": ["bücher.example"], "allow": ["example"]}],

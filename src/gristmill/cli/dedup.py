@@ -24,11 +24,11 @@ from gristmill.cli.run import error_budget_option, executor_options, metrics_opt
 from gristmill.errors import UsageError
 from gristmill.execution.late_imports import defer_imports
 
-KINDS = ("exact", "fuzzy", "semantic", "lines")
+KINDS = ("exact", "fuzzy", "semantic", "lines", "substrings")
 
 
 @click.command("dedup")
-@click.argument("kind", metavar="exact|fuzzy|semantic|lines", type=click.Choice(KINDS))
+@click.argument("kind", metavar="exact|fuzzy|semantic|lines|substrings", type=click.Choice(KINDS))
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.argument("output_path", metavar="OUTPUT")
 @executor_options
@@ -105,8 +105,9 @@ KINDS = ("exact", "fuzzy", "semantic", "lines")
 )
 @click.option(
     "--unit",
-    type=click.Choice(["line", "paragraph", "sentence"]),
-    help="lines: what is compared [default: line].",
+    type=click.Choice(["line", "paragraph", "sentence", "token", "byte"]),
+    help="lines: compare by line, paragraph or sentence [default: line]. substrings: count words that white space "
+    "separates (token) or bytes [default: token].",
 )
 @click.option(
     "--scope",
@@ -114,6 +115,7 @@ KINDS = ("exact", "fuzzy", "semantic", "lines")
     help="lines: count repetitions within a document, within the host of its URL, or everywhere [default: all].",
 )
 @click.option("--max-count", type=int, metavar="N", help="lines: remove what occurs more than N times [default: 1].")
+@click.option("--min-length", type=int, metavar="N", help="substrings: the shortest passage, in units [default: 50].")
 @click.option("--min-chars", type=int, metavar="N", help="lines: leave units of fewer characters alone [default: 20].")
 @click.option("--loose", is_flag=True, default=None, help="lines: ignore case, punctuation and digits, as CCNet does.")
 @click.option(
@@ -122,10 +124,11 @@ KINDS = ("exact", "fuzzy", "semantic", "lines")
 @click.option(
     "--action",
     type=click.Choice(["cut", "mark", "drop"]),
-    help="lines: cut what repeats, mark it in --marks-field, or only drop documents above --max-share [default: cut].",
+    help="lines, substrings: cut what repeats, mark it in --marks-field, or only drop documents above --max-share "
+    "[default: cut].",
 )
-@click.option("--marks-field", metavar="COLUMN", help="lines: the column for marks [default: repeated].")
-@click.option("--max-share", type=float, help="lines: drop documents of which a higher share repeats.")
+@click.option("--marks-field", metavar="COLUMN", help="lines, substrings: the column for marks [default: repeated].")
+@click.option("--max-share", type=float, help="lines, substrings: drop documents of which a higher share repeats.")
 @profile_option
 @metrics_options
 @common_options
@@ -157,10 +160,10 @@ def command(
 
     exact keeps one document of every group of equal texts; fuzzy also finds texts that share most of their word
     sequences; semantic finds texts that mean nearly the same, by embeddings; lines cuts lines, paragraphs or sentences
-    that repeat from the documents. Every removal is in the ledger of OUTPUT with its survivor and similarity, and every
-    cut with its place (see 'gristmill why'). Interrupt a run at any time: the same command takes it up
-    where it stopped. For semantic, the same command with another --eps chooses anew without embedding again, and up to
-    --max-eps without a search.
+    that repeat from the documents, and substrings passages of --min-length words or bytes. Every removal is in the
+    ledger of OUTPUT with its survivor and similarity, and every cut with its place (see 'gristmill why'). Run the same
+    command again to resume an interrupted run. For semantic, the same command with another --eps
+    chooses anew without embedding again, and up to --max-eps without a search.
 
     \b
     gristmill dedup exact crawl/ 'more/*.jsonl.gz' unique/
@@ -168,6 +171,7 @@ def command(
     gristmill dedup semantic clean/ distinct/ --eps 0.05
     gristmill dedup exact crawl/ pages/ --by url --keep newest --score-field date
     gristmill dedup lines pages/ clean/ --unit paragraph --scope domain
+    gristmill dedup substrings pages/ clean/ --min-length 50
     """
     if (executor or "local") == "local" and workers != 0 and kind in DEDUP_STEPS:
         has_workers = start_for_files(inputs, DEDUP_STEPS[kind])
@@ -232,6 +236,7 @@ OWN_OPTIONS = {
     "lines": (
         "unit", "scope", "max_count", "min_chars", "loose", "url_field", "action", "marks_field", "max_share",
     ),
+    "substrings": ("unit", "min_length", "action", "marks_field", "max_share"),
 }  # fmt: skip
 """The options that are for some kinds only."""
 WHOLE_DOCUMENTS = ("survivor", "score_field", "source_priority", "merge_empty")
@@ -252,8 +257,10 @@ def make_workflow(kind: str, input_path: str | list[str], output_path: str, **op
     options |= {"input_path": input_path, "output_path": output_path, "input_blocksize": options.pop("blocksize")}
     if kind == "lines":
         return deduplication.LineDeduplicationWorkflow(**_passage_options(kind, options))
+    if kind == "substrings":
+        return deduplication.SubstringDeduplicationWorkflow(**_passage_options(kind, options))
     if options["survivor"] == "none":
-        raise UsageError(f"--keep none is for 'gristmill dedup lines', not for {kind}: one document of a group stays.")
+        raise UsageError(f"--keep none is for lines and substrings, not for {kind}: one document of a group stays.")
     if kind != "semantic":
         options["survivor"] = options["survivor"] or "first"
         if kind == "exact":

@@ -44,6 +44,7 @@ _SHARED_STEPS = (
 DEDUP_STEPS = {
     "exact": (*_SHARED_STEPS, "gristmill.stages.deduplication.exact.steps"),
     "lines": (*_SHARED_STEPS, "gristmill.stages.deduplication.repeated.lines"),
+    "substrings": (*_SHARED_STEPS, "gristmill.stages.deduplication.repeated.substrings"),
     "fuzzy": (
         *_SHARED_STEPS,
         "gristmill.stages.deduplication.fuzzy.signatures",

@@ -10,6 +10,7 @@ from gristmill.kernels.text_column import Integers
 
 Hashes = npt.NDArray[np.uint64]
 
+_SPREAD = np.uint64(0x9E3779B185EBCA87)
 NOWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
 """The key of no document: where nothing is kept."""
 
@@ -36,7 +37,7 @@ def first_and_counts(
     places, counts = np.empty(count, np.int64), np.empty(count, np.int64)
     found = 0
     for at in range(count):
-        slot = _slot(first[at] + np.uint64(scopes[at]) * np.uint64(0x9E3779B185EBCA87), mask)
+        slot = _slot(first[at] + np.uint64(scopes[at]) * _SPREAD, mask)
         while True:
             entry = table[slot]
             if entry < 0:
@@ -124,7 +125,7 @@ def build_lookup(first: Hashes, second: Hashes, scopes: Hashes) -> npt.NDArray[n
     mask = np.uint64(size - 1)
     table = np.full(size, -1, np.int64)
     for at in range(len(first)):
-        slot = _slot(first[at] + scopes[at] * np.uint64(0x9E3779B185EBCA87), mask)
+        slot = _slot(first[at] + scopes[at] * _SPREAD, mask)
         while table[slot] >= 0:
             other = table[slot]
             if first[other] == first[at] and second[other] == second[at] and scopes[other] == scopes[at]:
@@ -135,19 +136,25 @@ def build_lookup(first: Hashes, second: Hashes, scopes: Hashes) -> npt.NDArray[n
     return table
 
 
+@leaf
+def place_of(table, first, second, scopes, wanted, wanted_2, scope):
+    """The place of a hash in the list that `table` was built from, -1 where it is not in it."""
+    mask = np.uint64(len(table) - 1)
+    slot = _slot(wanted + scope * _SPREAD, mask)
+    while table[slot] >= 0:
+        other = table[slot]
+        if first[other] == wanted and second[other] == wanted_2 and scopes[other] == scope:
+            return other
+        slot = (slot + 1) & np.int64(mask)
+    return np.int64(-1)
+
+
 @kernel
 def look_up(
     table: Integers, first: Hashes, second: Hashes, scopes: Hashes, wanted: Hashes, wanted_2: Hashes, scope: Hashes
 ) -> npt.NDArray[np.int64]:
     """The place of every wanted hash in the list that `table` was built from, -1 where it is not in it."""
-    mask = np.uint64(len(table) - 1)
-    found = np.full(len(wanted), -1, np.int64)
+    found = np.empty(len(wanted), np.int64)
     for at in range(len(wanted)):
-        slot = _slot(wanted[at] + scope[at] * np.uint64(0x9E3779B185EBCA87), mask)
-        while table[slot] >= 0:
-            other = table[slot]
-            if first[other] == wanted[at] and second[other] == wanted_2[at] and scopes[other] == scope[at]:
-                found[at] = other
-                break
-            slot = (slot + 1) & np.int64(mask)
+        found[at] = place_of(table, first, second, scopes, wanted[at], wanted_2[at], scope[at])
     return found

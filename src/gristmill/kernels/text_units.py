@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.kernels.arrays import grown
 from gristmill.kernels.compiler import kernel, leaf, routine
 from gristmill.kernels.text_column import Bytes, Integers
 from gristmill.kernels.unicode_classes import TERMINAL, class_tables
@@ -112,12 +113,7 @@ def find_units(
             if last - at >= min_chars and (min_chars <= 1 or count_points(data, at, last) >= min_chars):
                 if count == len(starts):
                     room = 2 * count
-                    more = np.empty(room, np.int64)
-                    more[:count] = starts
-                    starts = more
-                    more = np.empty(room, np.int64)
-                    more[:count] = ends
-                    ends = more
+                    starts, ends = grown(starts, room), grown(ends, room)
                 starts[count], ends[count] = at, last
                 count += 1
             at = strip_left(data, stop, end)

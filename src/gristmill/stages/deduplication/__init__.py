@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gristmill.stages.deduplication.fuzzy.workflow import FuzzyDeduplicationWorkflow
     from gristmill.stages.deduplication.removal_workflow import TextDuplicatesRemovalWorkflow
     from gristmill.stages.deduplication.repeated.line_workflow import LineDeduplicationWorkflow
+    from gristmill.stages.deduplication.repeated.substring_workflow import SubstringDeduplicationWorkflow
     from gristmill.stages.deduplication.semantic.text_workflow import TextSemanticDeduplicationWorkflow
     from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
     from gristmill.stages.deduplication.stages import (
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         FuzzyDeduplication,
         LineDeduplication,
         SemanticDeduplication,
+        SubstringDeduplication,
     )
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "LineDeduplicationWorkflow",
     "SemanticDeduplication",
     "SemanticDeduplicationWorkflow",
+    "SubstringDeduplication",
+    "SubstringDeduplicationWorkflow",
     "TextDuplicatesRemovalWorkflow",
     "TextSemanticDeduplicationWorkflow",
 ]
@@ -46,8 +50,15 @@ __getattr__, __dir__ = lazy_names(
         "fuzzy.workflow": ["FuzzyDeduplicationWorkflow"],
         "removal_workflow": ["TextDuplicatesRemovalWorkflow"],
         "repeated.line_workflow": ["LineDeduplicationWorkflow"],
+        "repeated.substring_workflow": ["SubstringDeduplicationWorkflow"],
         "semantic.text_workflow": ["TextSemanticDeduplicationWorkflow"],
         "semantic.workflow": ["SemanticDeduplicationWorkflow"],
-        "stages": ["ExactDeduplication", "FuzzyDeduplication", "LineDeduplication", "SemanticDeduplication"],
+        "stages": [
+            "ExactDeduplication",
+            "FuzzyDeduplication",
+            "LineDeduplication",
+            "SemanticDeduplication",
+            "SubstringDeduplication",
+        ],
     },
 )

@@ -15,6 +15,8 @@ from gristmill.stages.deduplication.exact.workflow import ExactDeduplicationWork
 from gristmill.stages.deduplication.fuzzy.workflow import DEFAULT_THRESHOLD, Device, FuzzyDeduplicationWorkflow, Verify
 from gristmill.stages.deduplication.repeated.line_workflow import LineDeduplicationWorkflow
 from gristmill.stages.deduplication.repeated.lines import Keep, Scope, Unit
+from gristmill.stages.deduplication.repeated.substring_workflow import SubstringDeduplicationWorkflow
+from gristmill.stages.deduplication.repeated.substrings import WindowUnit
 from gristmill.stages.deduplication.semantic.text_workflow import DEFAULT_MODEL, TextSemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.survivor_rule import Survivor
@@ -192,6 +194,67 @@ class LineDeduplication(Deduplication):
             min_chars=self.min_chars,
             loose=self.loose,
             url_field=self.url_field,
+            action=self.action,
+            marks_field=self.marks_field,
+            max_share=self.max_share,
+            **places,
+        )
+
+
+class SubstringDeduplication(Deduplication):
+    """Removes passages of at least `min_length` words or bytes that occur more than once (Lee et al. 2021).
+
+    Every window of `min_length` units that occurs elsewhere, in the same document or another, is found, and nothing
+    else. Every passage that is cut is in the ledger; a document of which nothing is left is dropped as `nothing_left`.
+
+    Args:
+        text_field: The column with the text.
+        unit: "token", words that white space separates, or "byte".
+        min_length: The shortest passage, in units.
+        keep: "first" keeps the first occurrence in source order, "none" removes all of them.
+        action: "cut", "mark" (leave the documents and write the places to `marks_field`), or "drop" (drop documents
+            above `max_share` and leave the others as they are).
+        marks_field: The column for marks: a list of start, end (in characters) and reason.
+        max_share: Drop documents of which a higher share repeats.
+
+    Example:
+        >>> pipeline.add_stage(SubstringDeduplication(min_length=50))
+    """
+
+    notes_changes = True
+    name = "SubstringDeduplication"
+    score_field = None
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        *,
+        unit: WindowUnit = "token",
+        min_length: int = 50,
+        keep: Keep = "first",
+        action: Action = "cut",
+        marks_field: str = "repeated",
+        max_share: float | None = None,
+    ) -> None:
+        self.text_field = text_field
+        self.unit: WindowUnit = unit
+        self.min_length = min_length
+        self.keep: Keep = keep
+        self.action: Action = action
+        self.marks_field = marks_field
+        self.max_share = max_share
+        self.workflow(output_path="unique/")
+
+    def outputs(self) -> Spec:
+        return ["data"], [self.text_field, *([self.marks_field] if self.action == "mark" else [])]
+
+    def workflow(self, *, output_path: str, **places: Any) -> SubstringDeduplicationWorkflow:
+        return SubstringDeduplicationWorkflow(
+            output_path,
+            text_field=self.text_field,
+            unit=self.unit,
+            min_length=self.min_length,
+            keep=self.keep,
             action=self.action,
             marks_field=self.marks_field,
             max_share=self.max_share,

@@ -1,4 +1,4 @@
-"""Deduplication inside documents: repeated lines, paragraphs and sentences."""
+"""Deduplication inside documents: repeated lines, paragraphs, sentences and passages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from gristmill.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.stages.deduplication.repeated.line_workflow import LineDeduplicationWorkflow
+    from gristmill.stages.deduplication.repeated.substring_workflow import SubstringDeduplicationWorkflow
 
-__all__ = ["LineDeduplicationWorkflow"]
+__all__ = ["LineDeduplicationWorkflow", "SubstringDeduplicationWorkflow"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"line_workflow": ["LineDeduplicationWorkflow"]})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "line_workflow": ["LineDeduplicationWorkflow"],
+        "substring_workflow": ["SubstringDeduplicationWorkflow"],
+    },
+)

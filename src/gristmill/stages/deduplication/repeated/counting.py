@@ -136,7 +136,14 @@ class RepeatLists:
     @property
     def documents(self) -> Keys:
         """The documents of which something repeats, or the partition."""
-        return np.unique(self._columns[2])
+        return np.unique(self._columns[2]) if self._columns else np.empty(0, np.uint64)
+
+    @property
+    def arrays(self) -> tuple[Integers, Hashes, Hashes, Keys, Keys, Integers]:
+        """The lookup table, and the columns of the lists: two hashes, document, document and place that stay."""
+        none = np.empty(0, np.uint64)
+        first, second, documents, kept = self._columns or (none, none, none, none)
+        return self._table, first, second, documents, kept, self._places
 
     def find(self, first: Hashes, second: Hashes, documents: Keys) -> tuple[Mask, Keys, Integers]:
         """Which hashes repeat, and for these the document and place of the occurrence that stays."""
