@@ -5,6 +5,8 @@ The names that most scripts need can be imported from here; each is loaded on it
 
 from __future__ import annotations
 
+from os import environ
+
 from gristmill.lazy import lazy_names
 
 TYPE_CHECKING = False  # `typing` would take longer to import than all of this
@@ -75,3 +77,8 @@ if not TYPE_CHECKING:  # to a type checker, any other name is an error
             "tasks.document": ["DocumentBatch"],
         },
     )
+
+if environ.get("GRISTMILL_COMPAT"):
+    from importlib import import_module
+
+    import_module("gristmill.compat.finder").install(force=environ["GRISTMILL_COMPAT"] == "force")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import UnknownNameError, UsageError, did_you_mean
@@ -17,6 +17,15 @@ _HOMES = {
     "xenna": "gristmill.backends.xenna:XennaExecutor",
     "ray_actor_pool": "gristmill.backends.ray_actor_pool:RayActorPoolExecutor",
 }
+
+
+def local() -> str:
+    """The executor of a run that names none."""
+    return "local"
+
+
+default_name: Callable[[], str] = local
+"""Names the executor where none is asked for; `gristmill.compat` puts another in its place."""
 
 
 def executor_names() -> list[str]:
@@ -40,9 +49,9 @@ def get_executor(name: str, config: Mapping[str, Any] | None = None) -> BaseExec
 
 
 def as_executor(executor: BaseExecutor | str | None) -> BaseExecutor:
-    """The executor itself, or the one that a name (None: the local one) stands for."""
+    """The executor itself, or the one that a name (None: the default) stands for."""
     if executor is None or isinstance(executor, str):
-        return get_executor(executor or "local")
+        return get_executor(executor or default_name())
     from gristmill.backends.base import BaseExecutor
 
     if not isinstance(executor, BaseExecutor):

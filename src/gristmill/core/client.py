@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import re
 import secrets
 import signal
 import socket
@@ -18,11 +20,17 @@ from gristmill.errors import OutputError, WorkerError
 
 _START_S = 300.0
 _STOP_S = 20.0
+_RETRIES = 3
+_PORT_TAKEN = re.compile(
+    r"address already in use|port \S+ is already in use|failed to bind|port number \S+ that is used|already running at",
+    re.IGNORECASE,
+)
+"""What Ray prints when a port is in use, as far as it says so."""
 
 
 @dataclass
 class RayClient:
-    """A Ray cluster on this machine that lives as long as this object says.
+    """A Ray cluster on this machine that lives as long as this object says, at most as long as the script.
 
     Runs in between find it through `RAY_ADDRESS`, which `start` sets and `stop` puts back. A port that is taken is
     replaced by a free one, so that several clusters can live on one machine.
@@ -86,9 +94,6 @@ class RayClient:
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self._open_log())
             self.ray_temp_dir = self.ray_temp_dir or cluster.short_temp_dir()
-            taken: set[int] = set()
-            for name in ("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"):
-                setattr(self, name, _free_port(getattr(self, name), taken))
             stack.enter_context(cluster.restored_variables("RAY_ADDRESS"))
             if "RAY_AUTH_MODE" not in os.environ:
                 # A token of its own: nobody else on the machine can use this cluster, and no stored token is touched.
@@ -96,20 +101,40 @@ class RayClient:
                 stack.enter_context(cluster.restored_variables("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))
                 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
                 ray_internals.reread_authentication()
-            command = [*ray_internals.START_COMMAND, *self._options()]
-            # A session of its own, so that the whole cluster and nothing else can be ended.
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            for last in (*[False] * _RETRIES, True):
+                process = self._launch(list(ray_internals.START_COMMAND), log)
+                try:
+                    _wait(process, log, ray_internals.STARTED_MESSAGE)
+                    break
+                except BaseException as error:
+                    self._end(process)
+                    # Another program may have taken a port since it was found free.
+                    if last or not isinstance(error, WorkerError) or not _PORT_TAKEN.search(str(error)):
+                        raise
+                    os.ftruncate(log.fileno(), 0)
             stack.callback(self._end, process)
-            _wait(process, log, ray_internals.STARTED_MESSAGE)
-            self.address = os.environ["RAY_ADDRESS"] = f"127.0.0.1:{self.ray_port}"
+            self.address = os.environ["RAY_ADDRESS"] = f"{self._host()}:{self.ray_port}"
             self._running = stack.pop_all()
+        atexit.register(self.stop)
+
+    def _launch(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start Ray on ports that are free now, in a session of its own: so it, and nothing else, can be ended."""
+        taken: set[int] = set()
+        for name in ("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"):
+            setattr(self, name, _free_port(getattr(self, name), taken))
+        return subprocess.Popen(
+            [*command, *self._options()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def _host(self) -> str:
+        """The address at which the head is reached."""
+        return "127.0.0.1"
 
     def stop(self) -> None:
         """End the cluster; does nothing if it does not run. Other clusters on the machine are not touched."""
         running, self._running, self.address = self._running, None, None
         if running is not None:
+            atexit.unregister(self.stop)
             running.close()
 
     def __enter__(self) -> RayClient:

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
 
 from gristmill.backends.plan import RunSettings, Segment
 from gristmill.errors import PlanningError
+
+before_loading: list[Callable[[], None]] = []
+"""Functions of the package that a worker calls before it loads the stages; they travel with them."""
+
+
+class _Call:
+    """A call that is made while it is unpickled."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.function, ()
+
+
+class _Prepared:
+    """A value that is unpickled after some calls were made."""
+
+    def __init__(self, calls: Sequence[Callable[[], None]], value: Any) -> None:
+        self.calls = tuple(map(_Call, calls))
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _value, (self.calls, self.value)
+
+
+def _value(_: Any, value: Any) -> Any:
+    return value
 
 
 def pickled(segment: Segment, settings: RunSettings) -> bytes:
@@ -17,7 +46,7 @@ def pickled(segment: Segment, settings: RunSettings) -> bytes:
         PlanningError: Something in a stage cannot be sent; the message names it.
     """
     try:
-        return bytes(cloudpickle.dumps((segment, settings)))
+        return bytes(cloudpickle.dumps(_Prepared(before_loading, (segment, settings))))
     except Exception as error:
         raise _named(segment, error) from error
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill import notebook
 from gristmill.backends.base import BaseExecutor
 from gristmill.errors import StageFailedError
-from gristmill.observe.events import Listener
+from gristmill.observe.events import Listener, Notice
 from gristmill.stages.base import ProcessingStage
 from gristmill.tasks.base import Task
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gristmill.pipeline.run import RunResult
 
 Stage = ProcessingStage[Any, Any]
+_NOT_ON_RAY = (
+    "RAY_ADDRESS names a Ray cluster, but this run uses the local executor. To run on the cluster, pass "
+    'executor="ray_data" (--executor ray_data).'
+)
 
 
 class Pipeline:
@@ -193,6 +197,8 @@ class Pipeline:
             comparing: Any = next(filter(NEEDS_ALL, self.stages), None)
             steps = None
             with begun_run(self, chosen, initial_tasks, options, list(listeners), progress=progress) as run:
+                if executor is None and chosen.shares_environment and os.environ.get("RAY_ADDRESS"):
+                    run.work.events.emit(Notice(_NOT_ON_RAY))
                 if metrics is not None:
                     run.work.events.emit(metrics.announce())
                 if session is None and run.state is not None:

@@ -16,7 +16,7 @@ from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage
 from gristmill.errors import MissingColumnError, PlanningError, ResourcesError, UsageError, did_you_mean
 from gristmill.figures import format_size
-from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage, member_names, own_copy
+from gristmill.stages.base import CompositeStage, FusedStage, ProcessingStage, is_batch_size, member_names, own_copy
 from gristmill.stages.resources import Resources
 from gristmill.stages.source_sink import ReaderStage, SinkStage, SourceColumns, SourceStage
 from gristmill.storage.partitions import Partition
@@ -95,6 +95,13 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
     if source is not None and has_initial_tasks:
         raise PlanningError("The pipeline has a reader and was given initial_tasks; give it one of the two.")
     rest = [own_copy(stage) for stage in (flat[1:] if source is not None else flat)]
+    for stage in rest:
+        if not is_batch_size(stage.batch_size):
+            raise PlanningError(
+                f"Stage {stage.name!r} has batch_size={stage.batch_size!r}; give a whole number of tasks, at least 1, "
+                "or None for one at a time.",
+                stage=stage.name,
+            )
     if not rest:
         raise PlanningError(f"The pipeline only lists files with {flat[0].name!r}; add a reader stage.")
     if source is None and not has_initial_tasks and not _begins(rest[0]):
@@ -103,6 +110,8 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
             "Add a JsonlReader or ParquetReader first, or call run(initial_tasks=[…]).",
             stage=rest[0].name,
         )
+    if source is not None:
+        source.serve(rest[0])
     return Draft(source, rest, rest[-1] if isinstance(rest[-1], SinkStage) else None)
 
 
@@ -309,11 +318,13 @@ def make_segments(
             and last.resources == resources
             and last.runtime_env == stage.runtime_env
             and last.workers == workers
-            and last.batch_size == stage.batch_size
+            and last.batch_size == (stage.batch_size or 1)
         ):
             segments[-1] = replace(last, stages=(*last.stages, stage))
         else:
-            segments.append(Segment(len(segments), (stage,), resources, stage.batch_size, workers, stage.runtime_env))
+            segments.append(
+                Segment(len(segments), (stage,), resources, stage.batch_size or 1, workers, stage.runtime_env)
+            )
         joinable = shares
     return tuple(segments)
 

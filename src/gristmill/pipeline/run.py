@@ -29,11 +29,13 @@ from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, keep_recorded_names, open_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
 from gristmill.report.page import write_after_run
+from gristmill.stages.source_sink import ReaderStage
 from gristmill.storage.atomic import check_writable, output_error
 from gristmill.storage.files import SourceFiles
 from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask, Task
 from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
 from gristmill.tracking.accounting import settled
 
 if TYPE_CHECKING:
@@ -237,12 +239,31 @@ def _roots(
     for task in tasks:
         if not isinstance(task, Task):
             raise PlanningError(f"initial_tasks holds {type(task).__name__}; it must hold tasks such as DocumentBatch.")
+    if not (sketch.stages and isinstance(sketch.stages[0], ReaderStage) and sketch.stages[0].reads_ranges):
+        _refuse_shared_files(tasks, sketch.stages[0].name)
     roots = [settled(task) if isinstance(task, DocumentBatch) else task for task in tasks]
     partitions = [
         Partition(number, f"task-{number:05d}", initial_ranges(root, number) if sketch.sink is not None else ())
         for number, root in enumerate(roots)
     ]
     return partitions, lambda partition: roots[partition.index]
+
+
+def _refuse_shared_files(tasks: Sequence[Task[Any]], stage: str) -> None:
+    """Refuse tasks that share a file: a stage that opens it would read its rows once for each of them."""
+    seen: set[str] = set()
+    for task in tasks:
+        if not isinstance(task, FileGroupTask):
+            continue
+        for path in dict.fromkeys(task.data):
+            if path in seen:
+                raise PlanningError(
+                    f"{path} is in several of the initial tasks, and stage {stage!r} reads whole files: its rows would "
+                    "be read more than once. Name each file in one task.",
+                    stage=stage,
+                    path=path,
+                )
+            seen.add(path)
 
 
 # --- running ---

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import Field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -47,6 +48,11 @@ _NOT_INHERITED = ("fork_safe", "never_drops", "notes_changes")
 S = TypeVar("S")
 
 
+def is_batch_size(value: object) -> bool:
+    """Whether a stage can have this `batch_size`: a whole number of tasks from 1, or None for one at a time."""
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+
+
 def own_copy(stage: S) -> S:
     """A copy that shares nothing that can change, as far as the stage's attributes can be copied."""
     try:
@@ -65,7 +71,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     Attributes:
         name: How the stage is called in reports; unique within a pipeline.
         resources: What one worker needs.
-        batch_size: How many tasks a worker gets per call of `process_batch`.
+        batch_size: How many tasks a worker gets per call of `process_batch`; None: one.
         runtime_env: Packages or variables its workers need (used by executors on Ray).
         time_limit_s: How long one document may take; a slower one is quarantined and its worker replaced. None: the
             default limit of the local executor.
@@ -102,7 +108,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
 
     name = "ProcessingStage"
     resources = Resources(cpus=1.0)
-    batch_size = 1
+    batch_size: int | None = 1
     runtime_env: Mapping[str, Any] | None = None
     time_limit_s: float | None = None
     runs_without_gpu = False
@@ -136,6 +142,11 @@ class ProcessingStage(ABC, Generic[X, Y]):
                     f"{where} defines {attribute} as a property, which with_() could not change; make it a class "
                     "attribute."
                 )
+        size = defined.get("batch_size", 1)
+        if not isinstance(size, Field) and not is_batch_size(size):
+            raise StageDefinitionError(
+                f"{where} has batch_size = {size!r}; give a whole number of tasks, at least 1, or None for one."
+            )
         annotated = "num_workers" in inspect.get_annotations(cls)
         if annotated or ("num_workers" in defined and not callable(defined["num_workers"])):
             raise StageDefinitionError(f"{where} has num_workers as an attribute; define a method num_workers(self).")
@@ -319,7 +330,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
                 raise UsageError(f"with_(resources={resources!r}): give a Resources object.")
             changed.resources = resources
         if batch_size is not None:
-            if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            if not is_batch_size(batch_size):
                 raise UsageError(f"with_(batch_size={batch_size!r}): give a whole number of tasks, at least 1.")
             changed.batch_size = batch_size
         if runtime_env is not None:

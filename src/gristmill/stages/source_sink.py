@@ -84,6 +84,9 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
     def keep_files_whole(self) -> None:
         """Make every file a partition from now on, instead of splitting large ones; called on a copy of the stage."""
 
+    def serve(self, stage: ProcessingStage[Any, Any]) -> None:
+        """Adapt to the stage that gets the partitions; called on a copy, before `partitions`."""
+
     def searched_folders(self) -> list[str]:
         """Absolute paths of local folders of which every suitable file is input."""
         return []
@@ -116,6 +119,8 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             on their way to other workers by then, and when a partition is read again because of damage.
         selection: The documents to read, where not all.
         errors: What becomes of text that is not UTF-8: `quarantine` its document, or `replace` invalid bytes by U+FFFD.
+        reads_ranges: Reads the ranges of a partition and not whole files, so that a large file can be split.
+        only_format: The format that it reads, where it reads just one.
     """
 
     hints: tuple[str, ...] = ()
@@ -123,6 +128,8 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     checks_first: bool = False
     selection: Selection | None = None
     errors: TextErrors = "quarantine"
+    reads_ranges = False
+    only_format: Format | None = None
 
     def handle_errors(self, errors: TextErrors) -> None:
         """Set `errors`. The default is no part of the plan, so that outputs of earlier versions are resumed."""
@@ -237,7 +244,14 @@ class BaseWriter(SinkStage):
         mode: How to treat existing files: "ignore" resumes an earlier run and refuses to replace other files,
             "overwrite" starts over and replaces them, "error" requires an empty folder.
         compression: How files are compressed.
+
+    Attributes:
+        endings: The endings that files of this format can have.
+        file_extension: The one that they get.
     """
+
+    endings: tuple[str, ...] = ()
+    file_extension: str = ""
 
     def __init__(
         self,

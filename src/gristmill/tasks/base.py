@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gristmill.ledger.performance import StagePerfStats
@@ -13,8 +14,11 @@ T = TypeVar("T")
 ROOT_ID = "0"
 
 
+@dataclass(init=False, eq=False, repr=False)
 class Task(ABC, Generic[T]):
     """A unit of work with its data, its user metadata and its history.
+
+    A subclass may be a dataclass, with fields of its own after these.
 
     Args:
         dataset_name: The name of the data set it belongs to.
@@ -23,6 +27,13 @@ class Task(ABC, Generic[T]):
         _stage_perf: The performance records of the stages that made it.
         _metadata: Anything that stages want to hand on.
     """
+
+    dataset_name: str = ""
+    data: T = None  # type: ignore[assignment]
+    _stage_perf: list[StagePerfStats] = field(default_factory=list)
+    _metadata: dict[str, Any] = field(default_factory=dict)
+    task_id: str = field(default="", kw_only=True)
+    _lineage: Lineage | None = field(default=None, init=False)
 
     def __init__(
         self,
@@ -35,13 +46,15 @@ class Task(ABC, Generic[T]):
     ) -> None:
         self.dataset_name = dataset_name
         self.task_id = task_id
-        self._stage_perf: list[StagePerfStats] = _stage_perf if _stage_perf is not None else []
-        self._metadata: dict[str, Any] = _metadata if _metadata is not None else {}
-        self._lineage: Lineage | None = None
+        self._stage_perf = _stage_perf if _stage_perf is not None else []
+        self._metadata = _metadata if _metadata is not None else {}
+        self._lineage = None
         self.data = data  # type: ignore[assignment]
-        self.validate()
+        self.__post_init__()
 
-    data: T
+    def __post_init__(self) -> None:
+        """Check the data; called once by the constructor, also by that of a dataclass."""
+        self.validate()
 
     @property
     @abstractmethod
@@ -80,25 +93,27 @@ class Task(ABC, Generic[T]):
         return f"{name}(task_id={self.task_id!r}, dataset_name={self.dataset_name!r}, items={self.num_items})"
 
 
-class _Sentinel(Task[None]):
+class SentinelTask(Task[None]):
+    """A task without data, which stands for something that stages need to know."""
+
     @property
     def num_items(self) -> int:
         return 0
 
 
-class EmptyTask(_Sentinel):
+class EmptyTask(SentinelTask):
     """What a source stage gets: nothing but the permission to begin."""
 
-    def __init__(self, dataset_name: str = "", **options: Any) -> None:
-        super().__init__(dataset_name, None, **options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.task_id = self.task_id or ROOT_ID
 
 
-class NoneTask(_Sentinel):
+class NoneTask(SentinelTask):
     """A task of which nothing is left: every item was dropped."""
 
 
-class FailedTask(_Sentinel):
+class FailedTask(SentinelTask):
     """A task that could not be processed; it is not taken as finished, so the next run tries it again.
 
     Say why in a sentence: `FailedTask(_metadata={"reason": "…"})`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,8 @@ class DocumentBatch(Task[Any]):
     """
 
     _repr_html_ = notebook.of_batch
+    shows_pandas = False
+    _tracking: RowTracking
 
     def __init__(
         self,
@@ -54,8 +56,13 @@ class DocumentBatch(Task[Any]):
         *,
         task_id: str = "",
     ) -> None:
-        self._tracking = RowTracking()
         super().__init__(dataset_name, data, _stage_perf, _metadata, task_id=task_id)
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """A batch that can be given its data, by whatever constructor."""
+        batch = super().__new__(cls)
+        batch._tracking = RowTracking()
+        return batch
 
     @classmethod
     def from_columns(cls, columns: Columns, *, rows: Rows | None = None, dataset_name: str = "") -> DocumentBatch:
@@ -72,8 +79,13 @@ class DocumentBatch(Task[Any]):
 
     @property
     def data(self) -> Any:
-        """The pandas frame if the batch was made from one, else an Arrow table; can be set to either kind or Polars."""
-        return self._frame if self._frame is not None else self.to_pyarrow()
+        """The pandas frame if the batch was made from one, else an Arrow table; can be set to either kind or Polars.
+
+        With `gristmill.compat` it is always a pandas frame, as in NeMo Curator.
+        """
+        if self._frame is not None:
+            return self._frame
+        return self.to_pandas() if self.shows_pandas else self.to_pyarrow()
 
     @data.setter
     def data(self, value: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.tasks.base import Task
 
 
+@dataclass(init=False, eq=False, repr=False)
 class FileGroupTask(Task[list[str]]):
     """The paths of some files, with the settings to read them.
 
@@ -15,6 +17,9 @@ class FileGroupTask(Task[list[str]]):
         >>> FileGroupTask(data=["b.jsonl", "a.jsonl"]).num_items
         2
     """
+
+    data: list[str] = field(default_factory=list)
+    reader_config: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __init__(
         self,

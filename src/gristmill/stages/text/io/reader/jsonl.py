@@ -44,6 +44,8 @@ class JsonlReaderStage(ReaderStage):
 
     name = "jsonl_reader"
     fork_safe = True
+    reads_ranges = True
+    only_format = "jsonl"
 
     def __init__(
         self,

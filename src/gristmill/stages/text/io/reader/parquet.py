@@ -41,6 +41,8 @@ class ParquetReaderStage(ReaderStage):
 
     name = "parquet_reader"
     fork_safe = True
+    reads_ranges = True
+    only_format = "parquet"
     max_record_bytes: int | str | None = None
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import filterfalse
 from operator import attrgetter
@@ -38,6 +39,8 @@ from gristmill.storage.row_blocks import read_row_blocks
 from gristmill.storage.row_formats import reading_of
 from gristmill.storage.schemas import merge_schemas
 from gristmill.storage.selection import Selection
+from gristmill.tasks.base import EmptyTask
+from gristmill.tasks.file_group import FileGroupTask
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # How many files are looked at before a run, and how much of them together.
@@ -60,6 +63,9 @@ on the pace of the machine."""
 class FilePartitioningStage(SourceStage):
     """Finds files and groups or splits them; the first part of every reader.
 
+    Only a reader of Gristmill gets parts of files. Before any other stage, which opens the paths that it is given,
+    files stay whole, and JSONL and Parquet files are found unless `file_extensions` says otherwise.
+
     Args:
         file_paths: A file, a folder (searched with its sub-folders), a glob, an fsspec URL, or a list of these.
         files_per_partition: Whole files per partition.
@@ -81,6 +87,7 @@ class FilePartitioningStage(SourceStage):
     fork_safe = True
     resources = Resources(cpus=0.5)
     found: list[Survey] | None = None
+    _whole_files = False
 
     def __init__(
         self,
@@ -110,6 +117,7 @@ class FilePartitioningStage(SourceStage):
         self.file_extensions = None if file_extensions is None else tuple(file_extensions)
         self.storage_options = None if storage_options is None else dict(storage_options)
         self.limit = limit
+        self._format_is_open = format is None and file_extensions is None
         self.format = format or _format_of(self.file_extensions)
         self.fields = field_names(fields)
         self.selection = self._selected = selection
@@ -120,7 +128,22 @@ class FilePartitioningStage(SourceStage):
     def num_workers(self) -> int | None:
         return 1
 
+    def serve(self, stage: ProcessingStage[Any, Any]) -> None:
+        reader = stage if isinstance(stage, ReaderStage) else None
+        self._whole_files = reader is None or not reader.reads_ranges
+        if reader is not None and self._format_is_open and reader.only_format is not None:
+            self.format = reader.only_format
+
+    def process(self, task: EmptyTask) -> list[FileGroupTask]:
+        """All partitions as tasks of whole files, for use without a pipeline."""
+        alone = copy(self)
+        alone._whole_files = True
+        partitions = alone.partitions()
+        return [self.task(partition, total=len(partitions)) for partition in partitions]
+
     def partitions(self) -> list[Partition]:
+        if self._whole_files:
+            return self._groups_of_files()
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
         extensions = self.file_extensions or EXTENSIONS[self.format]
         if self.found:
@@ -155,10 +178,34 @@ class FilePartitioningStage(SourceStage):
             over = [LeftOut(file.path, file.relative, "limit") for file in found.files if file.path not in read]
             left_out = sorted([*left_out, *over], key=attrgetter("relative"))
             found = Survey([file for file in found.files if file.path in read], left_out)
-        given = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
-        paths = [*map(local_path, filter(is_local, given)), *filterfalse(is_local, given)]
-        self.surveyed = SourceFiles(paths, list(extensions), len(found.files), left_out, FORMATS[self.format].label)
+        self.surveyed = SourceFiles(
+            self._given_paths(), list(extensions), len(found.files), left_out, FORMATS[self.format].label
+        )
         return partitions
+
+    def _groups_of_files(self) -> list[Partition]:
+        """Partitions of whole files, of whatever format, for a stage that opens them itself."""
+        extensions = self.file_extensions or (*EXTENSIONS["jsonl"], *EXTENSIONS["parquet"])
+        found = survey(self.file_paths, extensions=extensions, storage_options=self.storage_options)
+        partitions = make_partitions(
+            found.files,
+            format=self.format,
+            files_per_partition=self.files_per_partition,
+            blocksize=self.blocksize,
+            limit=self.limit,
+            storage_options=self.storage_options,
+            whole={file.path for file in found.files},
+        )
+        read = {piece.path for partition in partitions for piece in partition.ranges}
+        over = [LeftOut(file.path, file.relative, "limit") for file in found.files if file.path not in read]
+        self.surveyed = SourceFiles(
+            self._given_paths(), list(extensions), len(read), [*found.left_out, *over], "files of any kind"
+        )
+        return partitions
+
+    def _given_paths(self) -> list[str]:
+        given = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
+        return [*map(local_path, filter(is_local, given)), *filterfalse(is_local, given)]
 
     def _row_numbers(self, partition: Partition) -> Iterator[npt.NDArray[np.int64]]:
         """The rows of a partition as its reader will number them."""
@@ -245,7 +292,7 @@ class FilePartitioningStage(SourceStage):
         return list(filter(os.path.isdir, map(local_path, filter(is_local, paths))))
 
     def columns(self, partitions: Sequence[Partition], wanted: Sequence[str]) -> SourceColumns | None:
-        if not partitions:
+        if not partitions or self._whole_files:
             return None
         found: SourceColumns | None
         if self.format == "parquet":
@@ -279,6 +326,8 @@ class FilePartitioningStage(SourceStage):
         return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader", not_text=found.not_text)
 
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
+        if self._whole_files:
+            return
         if self._selected is not None and isinstance(reader, ReaderStage):
             reader.select(self._selected)
         if self.format == "parquet" and hasattr(reader, "schema") and partitions:

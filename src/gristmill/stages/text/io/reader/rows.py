@@ -40,6 +40,7 @@ class RowReaderStage(ReaderStage):
 
     name = "row_reader"
     fork_safe = True
+    reads_ranges = True
 
     def __init__(
         self,

@@ -30,6 +30,8 @@ class JsonlWriter(BaseWriter):
 
     name = "jsonl_writer"
     fork_safe = True
+    endings = ("jsonl", "json", "ndjson")
+    file_extension = "jsonl"
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class JsonlWriter(BaseWriter):
 
     @property
     def extension(self) -> str:
-        return ".jsonl" + _SUFFIXES[self.compression]
+        return f".{self.file_extension}{_SUFFIXES[self.compression]}"
 
     def encode(self, batch: DocumentBatch) -> npt.NDArray[np.uint8] | RecordLines:
         return batch.columns.jsonl_lines(self.fields)

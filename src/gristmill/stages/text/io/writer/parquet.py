@@ -70,6 +70,8 @@ class ParquetWriter(BaseWriter):
 
     name = "parquet_writer"
     fork_safe = True
+    endings = ("parquet",)
+    file_extension = "parquet"
     extension = ".parquet"
 
     def __init__(

@@ -1,0 +1,163 @@
+"""Parameters that stages have in NeMo Curator and not in Gristmill: mapped, or named as having no effect.
+
+A constructor is adapted when a script first asks for its class by the old name, and only in that process.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gristmill.errors import NotSupportedError, did_you_mean
+
+Keywords = dict[str, Any]
+Adapter = Callable[[Any, Keywords], Keywords]
+"""Takes the keywords of a call out of which it returns those to set on the made object."""
+
+_UNCHANGED: Mapping[str, tuple[Any, ...]] = {
+    "encoding": (None, "utf-8", "utf8"),
+    "force_ascii": (False,),
+    "index": (None, False),
+    "lines": (True,),
+    "orient": ("records",),
+    "typ": ("frame",),
+}
+"""Options of pandas with the values that ask for what happens anyway; others cannot be done."""
+_NO_EFFECT = frozenset(
+    {
+        *("block_size", "chunksize", "convert_dates", "date_format", "date_unit", "dtype", "dtype_backend", "engine"),
+        *("engine_kwargs", "memory_map", "pre_buffer", "precise_float", "row_group_size", "use_nullable_dtypes"),
+        "use_threads",
+    }
+)
+"""Options of pandas and PyArrow that decide how a frame is made, not what is in it."""
+_READER_KEYS = frozenset({"batch_bytes", "errors", "max_record_bytes", "storage_options"})
+_WRITER_KEYS = frozenset({"compression", "storage_options"})
+
+
+def _named(_: Any, keywords: Keywords) -> Keywords:
+    return _take(keywords, "name")
+
+
+def _reader(stage: Any, keywords: Keywords) -> Keywords:
+    """Readers: options of pandas are mapped or named."""
+    if keywords.get("read_kwargs") is not None:
+        known = set(_READER_KEYS)
+        given = dict(keywords["read_kwargs"])
+        columns = given.pop("columns", None)
+        if columns is not None and keywords.get("fields") is None:
+            keywords["fields"] = columns
+        if given.get("compression") == "infer":
+            del given["compression"]
+        keywords["read_kwargs"] = _mapped(type(stage).__name__, "read_kwargs", given, known)
+    return _take(keywords, "name")
+
+
+def _reader_stage(stage: Any, keywords: Keywords) -> Keywords:
+    """The second halves of readers: `read_kwargs` holds what are parameters here."""
+    given = keywords.pop("read_kwargs", None) or {}
+    mapped = _mapped(type(stage).__name__, "read_kwargs", given, set(_READER_KEYS))
+    for option in ("_generate_ids", "_assign_ids"):
+        if keywords.pop(option, False):
+            raise NotSupportedError(
+                f"{type(stage).__name__}({option}=True): give it to JsonlReader or ParquetReader, which add the stage "
+                "that assigns ids."
+            )
+    keywords.pop("allow_empty", None)  # a file without records is no error here
+    keywords.update(mapped)
+    return _take(keywords, "name")
+
+
+def _writer(stage: Any, keywords: Keywords) -> Keywords:
+    """Writers: options of pandas are mapped or named, and the ending of files can be chosen."""
+    if keywords.get("write_kwargs") is not None:
+        keywords["write_kwargs"] = _mapped(
+            type(stage).__name__, "write_kwargs", keywords["write_kwargs"], set(_WRITER_KEYS)
+        )
+    keywords.pop("append_mode_implemented", None)
+    ending = keywords.pop("file_extension", None)
+    found = _take(keywords, "name")
+    if ending is not None:
+        found["file_extension"] = _ending(type(stage).__name__, str(ending).lstrip("."), type(stage).endings)
+    return found
+
+
+def _model(_: Any, keywords: Keywords) -> Keywords:
+    return _take(keywords, "max_seq_length")
+
+
+ADAPTERS: Mapping[str, Adapter] = {
+    **dict.fromkeys(("AddId", "DocumentJoiner", "DocumentSplitter", "FilePartitioningStage"), _named),
+    **dict.fromkeys(("Filter", "Modify", "Score", "ScoreFilter"), _named),
+    **dict.fromkeys(("JsonlReader", "ParquetReader"), _reader),
+    **dict.fromkeys(("JsonlReaderStage", "ParquetReaderStage"), _reader_stage),
+    **dict.fromkeys(("JsonlWriter", "ParquetWriter"), _writer),
+    "ModelStage": _model,
+}
+"""The classes whose constructors take more by the old name."""
+_originals: dict[type, Any] = {}
+
+
+def adapt(cls: type) -> None:
+    """Let the constructor of a class take the parameters that it has in NeMo Curator; does nothing for most."""
+    adapter = ADAPTERS.get(cls.__name__)
+    if adapter is None or cls in _originals:
+        return
+    original = _originals[cls] = cls.__init__  # type: ignore[misc]
+
+    @functools.wraps(original)
+    def constructor(self: Any, *arguments: Any, **keywords: Any) -> None:
+        found = adapter(self, keywords)
+        original(self, *arguments, **keywords)
+        for name, value in found.items():
+            setattr(self, name, value)
+
+    cls.__init__ = constructor  # type: ignore[misc]
+
+
+def restore() -> None:
+    """Give every class its own constructor back."""
+    for cls, original in _originals.items():
+        cls.__init__ = original  # type: ignore[misc]
+    _originals.clear()
+
+
+def _take(keywords: Keywords, name: str) -> Keywords:
+    value = keywords.pop(name, None)
+    return {} if value is None else {name: value}
+
+
+def _mapped(owner: str, parameter: str, given: Mapping[str, Any], known: set[str]) -> Keywords:
+    """The options that the constructor knows; the others are said to have no effect, or refused."""
+    kept = {key: value for key, value in given.items() if key in known}
+    without = []
+    for key, value in given.items():
+        if key in known or value in _UNCHANGED.get(key, ()):
+            continue
+        if key not in _NO_EFFECT:
+            hint = did_you_mean(key, {*known, *_UNCHANGED, *_NO_EFFECT})
+            raise NotSupportedError(
+                f"{owner}({parameter}={{{key!r}: {value!r}}}) is not supported; supported are "
+                f"{', '.join(map(repr, sorted(known)))}.{hint}",
+                key=key,
+            )
+        without.append(key)
+    if without:
+        warnings.warn(
+            f"{owner}({parameter}=…): {', '.join(map(repr, without))} has no effect: Gristmill reads and writes "
+            "without pandas.",
+            stacklevel=4,
+        )
+    return kept
+
+
+def _ending(owner: str, ending: str, known: tuple[str, ...]) -> str:
+    if ending not in known:
+        raise NotSupportedError(
+            f"{owner}(file_extension={ending!r}): the ending tells what a file holds; give "
+            f"{' or '.join(map(repr, known))}.",
+            value=ending,
+        )
+    return ending

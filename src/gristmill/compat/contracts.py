@@ -1,0 +1,38 @@
+"""What stages written for NeMo Curator rely on and Gristmill does otherwise; in force while compatibility is on."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+from gristmill.backends import registry
+from gristmill.compat import constructors
+from gristmill.execution import stage_pickling
+from gristmill.tasks.document import DocumentBatch
+
+
+def install_in_worker() -> None:
+    """Called in a worker before it loads the code of a script that runs under the old name."""
+    importlib.import_module("gristmill.compat.finder").install(force=True)
+    importlib.import_module("nemo_curator")
+
+
+def apply() -> None:
+    """Show batches as pandas frames, use a Ray cluster that is there, and send the switch along to every worker."""
+    DocumentBatch.shows_pandas = True
+    registry.default_name = default_executor
+    if install_in_worker not in stage_pickling.before_loading:
+        stage_pickling.before_loading.append(install_in_worker)
+
+
+def undo() -> None:
+    """Return to Gristmill's own ways."""
+    DocumentBatch.shows_pandas = False
+    registry.default_name = registry.local
+    constructors.restore()
+    stage_pickling.before_loading.clear()
+
+
+def default_executor() -> str:
+    """Where a script runs that names no executor: on the cluster that it started or was given, else locally."""
+    return "ray_data" if os.environ.get("RAY_ADDRESS") else "local"

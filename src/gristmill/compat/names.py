@@ -1,0 +1,171 @@
+"""Where the public names of NeMo Curator 1.4 are found in Gristmill. Paths are relative to `nemo_curator`.
+
+A module of the same path in Gristmill needs no entry. `tests/contract/test_compat_names.py` checks every public name.
+"""
+
+from __future__ import annotations
+
+VERSION = "1.4.0"
+"""The release of NeMo Curator whose names these are."""
+
+_FILTERS = ("stages.text.filters",)
+_MODIFIERS = ("stages.text.modifiers",)
+_FILES = ("compat.files",)
+_CLUSTER = ("compat.cluster",)
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "backends.ray_actor_pool.executor": ("backends.ray_actor_pool",),
+    "backends.ray_data.utils": _CLUSTER,
+    "backends.utils": _CLUSTER,
+    "core.constants": _CLUSTER,
+    "core.utils": _CLUSTER,
+    "stages.file_partitioning": ("compat.readers", "stages.text.io.reader"),
+    "stages.text.filters.fasttext": _FILTERS,
+    "stages.text.filters.fasttext.fasttext_filters": _FILTERS,
+    "stages.text.filters.heuristic.code.code": _FILTERS,
+    "stages.text.filters.heuristic.repetition.repetition": _FILTERS,
+    "stages.text.filters.histogram.histogram": _FILTERS,
+    "stages.text.filters.token.token_count": _FILTERS,
+    "stages.text.io.reader": ("compat.readers",),
+    "stages.text.io.reader.base": ("compat.readers",),
+    "stages.text.io.reader.jsonl": ("compat.readers",),
+    "stages.text.io.reader.parquet": ("compat.readers",),
+    "stages.text.io.writer": ("compat.writers",),
+    "stages.text.io.writer.base": ("compat.writers",),
+    "stages.text.io.writer.jsonl": ("compat.writers",),
+    "stages.text.io.writer.parquet": ("compat.writers",),
+    "stages.text.io.writer.utils": ("compat.grouping",),
+    "stages.text.models.utils": ("stages.text.models.model", "stages.text.models.tokens"),
+    "stages.text.modifiers.fasttext": _MODIFIERS,
+    "stages.text.modifiers.fasttext.fasttext_label": _MODIFIERS,
+    "stages.text.modifiers.string.c4": _MODIFIERS,
+    "stages.text.modifiers.string.line_remover": _MODIFIERS,
+    "stages.text.modifiers.string.markdown_remover": _MODIFIERS,
+    "stages.text.modifiers.string.newline_normalizer": _MODIFIERS,
+    "stages.text.modifiers.string.quotation_remover": _MODIFIERS,
+    "stages.text.modifiers.string.slicer": _MODIFIERS,
+    "stages.text.modifiers.string.url_remover": _MODIFIERS,
+    "stages.text.modifiers.unicode": _MODIFIERS,
+    "stages.text.modifiers.unicode.unicode_reformatter": _MODIFIERS,
+    "stages.text.utils": ("compat.text_functions",),
+    "stages.text.utils.text_utils": ("compat.text_functions",),
+    "tasks.sentinels": ("tasks.base",),
+    "tasks.tasks": ("tasks.base",),
+    "tasks.utils": ("ledger.performance",),
+    "utils.atomic_io": _FILES,
+    "utils.client_utils": _FILES,
+    "utils.column_utils": _FILES,
+    "utils.file_utils": _FILES,
+    "utils.gpu_utils": _CLUSTER,
+    "utils.grouping": ("compat.grouping",),
+    "utils.hash_utils": _FILES,
+    "utils.operation_utils": ("compat.grouping",),
+    "utils.performance_utils": ("ledger.performance",),
+    "utils.ray_utils": _CLUSTER,
+    "utils.split_large_files": ("compat.split_large_files",),
+    "utils.storage_utils": _FILES,
+}
+"""Modules of the old name, each with those of Gristmill that have its names, the nearest first."""
+
+NAMES: dict[str, str] = {}
+"""Names that are not found by their module, as `module:name` of Gristmill."""
+
+_TEXT_ONLY = "Gristmill curates text; there is nothing near for this kind of data."
+_NO_LLM = (
+    "Gristmill calls no language models. Write a stage whose setup() makes your client and whose process() calls it "
+    "(gristmill.stages.base.ProcessingStage)."
+)
+_NO_SERVE = "Gristmill serves no models; start vLLM or another server beside it and call that from a stage."
+_NO_LANCE = "The nearest are ParquetReader and ParquetWriter; Lance exports Parquet."
+_INSIDE = "It is an internal of NeMo Curator's engine. Executors of Gristmill: LocalExecutor, RayDataExecutor, "
+_INSIDE += "XennaExecutor and RayActorPoolExecutor."
+_NO_CUDF = "Gristmill deduplicates on CPUs without cuDF: see FuzzyDeduplicationWorkflow."
+_RESUME = "Runs resume by the record beside their output (OUTPUT.gristmill); nothing has to be started for that."
+
+ABSENT: dict[str, str] = {
+    "backends.base.BaseStageAdapter": _INSIDE,
+    "backends.internal": _INSIDE,
+    "backends.ray_actor_pool.adapter": _INSIDE,
+    "backends.ray_actor_pool.raft_adapter": _INSIDE,
+    "backends.ray_actor_pool.shuffle_adapter": _INSIDE,
+    "backends.ray_actor_pool.utils": _INSIDE,
+    "backends.ray_data.adapter": _INSIDE,
+    "backends.ray_data.diagnostics": "gristmill doctor OUTPUT says what limits a run, on every executor.",
+    "backends.xenna.adapter": _INSIDE,
+    "core.serve": _NO_SERVE,
+    "core.utils.init_cluster": "The nearest is RayClient(…).start() (gristmill.core.client).",
+    "core.utils.split_table_by_group": "The nearest is polars: pl.from_arrow(table).partition_by(column).",
+    "eval": _NO_LLM,
+    "metrics.utils.download_and_extract_prometheus": "Nothing is downloaded: install Prometheus with your system's "
+    "packages, then gristmill monitor up.",
+    "metrics.utils.download_grafana": "Nothing is downloaded: install Grafana with your system's packages, then "
+    "gristmill monitor up.",
+    "models": _NO_LLM,
+    "pipeline.pipeline.assign_root_task_ids": "Tasks get their ids from Pipeline.run().",
+    "stages.audio": _TEXT_ONLY,
+    "stages.base.StageMeta": "Stages register by ProcessingStage.__init_subclass__; a metaclass is not needed.",
+    "stages.client_partitioning": "The nearest is FilePartitioningStage, which takes a list of paths and URLs.",
+    "stages.deduplication.fuzzy.lsh.lsh": _NO_CUDF,
+    "stages.deduplication.fuzzy.minhash.GPUMinHash": "The nearest is MinHash, which runs on CPUs.",
+    "stages.deduplication.gpu_utils": _NO_CUDF,
+    "stages.deduplication.io_utils": "The nearest are JsonlReader and ParquetReader with _assign_ids=True.",
+    "stages.deduplication.semantic.utils": "The nearest is SemanticDeduplicationWorkflow.",
+    "stages.deduplication.shuffle_utils": "Gristmill needs no shuffle: its deduplication workflows sort on disk.",
+    "stages.image": _TEXT_ONLY,
+    "stages.interleaved": _TEXT_ONLY,
+    "stages.math": "The nearest are CommonCrawlDownloadExtractStage and HtmlExtractor, which keep formulas.",
+    "stages.synthetic": _NO_LLM,
+    "stages.text.classifiers.aegis.AegisModel": "The nearest is AegisClassifier, which loads the model itself.",
+    "stages.text.classifiers.aegis.InstructionDataGuardNet": "The nearest is InstructionDataGuardClassifier.",
+    "stages.text.classifiers.aegis_utils": "The nearest is FormatAegisPromptStage.",
+    "stages.text.classifiers.prompt_task_complexity.CustomDeberta": "The nearest is PromptTaskComplexityClassifier.",
+    "stages.text.classifiers.prompt_task_complexity.MeanPooling": "The nearest is PromptTaskComplexityClassifier.",
+    "stages.text.classifiers.prompt_task_complexity.MulticlassHead": "The nearest is PromptTaskComplexityClassifier.",
+    "stages.text.classifiers.utils": "The nearest is TokenizerStage(sort_by_length=True).",
+    "stages.text.embedders.utils": "The nearest is EmbeddingCreatorStage, which makes the column itself.",
+    "stages.text.embedders.vllm": "The nearest is EmbeddingCreatorStage, which runs on CPUs and GPUs without vLLM.",
+    "stages.text.experimental": _NO_LLM,
+    "stages.text.io.reader.LanceReader": _NO_LANCE,
+    "stages.text.io.reader.lance": _NO_LANCE,
+    "stages.text.io.writer.LanceWriter": _NO_LANCE,
+    "stages.text.io.writer.commit_lance_checkpoint": _NO_LANCE,
+    "stages.text.io.writer.lance": _NO_LANCE,
+    "stages.text.io.writer.megatron_tokenizer": "Write JSONL with JsonlWriter and tokenize it with the tool of the "
+    "trainer.",
+    "stages.video": _TEXT_ONLY,
+    "tasks.AudioTask": _TEXT_ONLY,
+    "tasks.ImageBatch": _TEXT_ONLY,
+    "tasks.ImageObject": _TEXT_ONLY,
+    "tasks.InterleavedBatch": _TEXT_ONLY,
+    "tasks.LanceReadTask": _NO_LANCE,
+    "tasks.audio_task": _TEXT_ONLY,
+    "tasks.image": _TEXT_ONLY,
+    "tasks.interleaved": _TEXT_ONLY,
+    "tasks.lance": _NO_LANCE,
+    "tasks.ocr": _TEXT_ONLY,
+    "tasks.video": _TEXT_ONLY,
+    "utils.decoder_utils": _TEXT_ONLY,
+    "utils.gpu_utils.ensure_cudnn_loaded": "PyTorch loads cuDNN by itself.",
+    "utils.gpu_utils.get_max_model_len_from_config": "The nearest is TokenizerStage(max_seq_length=None), which takes "
+    "the model's own limit.",
+    "utils.hf_download_utils": "The nearest is huggingface_hub.snapshot_download; stages take cache_dir.",
+    "utils.lance": _NO_LANCE,
+    "utils.merge_file_prefixes": "Gristmill writes no indexed datasets of Megatron under this name.",
+    "utils.nvcodec_utils": _TEXT_ONLY,
+    "utils.prompts": _NO_LLM,
+    "utils.resumability_actor": _RESUME,
+    "utils.resumability_client": _RESUME,
+    "utils.vllm_utils": _NO_LLM,
+    "utils.windowing_utils": _TEXT_ONLY,
+    "utils.writer_utils": _TEXT_ONLY,
+}
+"""Modules and names that Gristmill does not have, with the nearest that it has; for a module, all names below it."""
+
+
+def absence(path: str) -> str | None:
+    """What to say of a name that Gristmill does not have; None where nothing is known of its absence."""
+    while path:
+        if path in ABSENT:
+            return ABSENT[path]
+        path = path.rpartition(".")[0]
+    return None

@@ -1,0 +1,215 @@
+"""What users' stages, readers and writers rely on."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gristmill.backends.registry import as_executor
+from gristmill.errors import NotSupportedError, PlanningError, StageDefinitionError
+from gristmill.ledger.prove.verify import verify
+from gristmill.pipeline import Pipeline
+from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.io.reader import FilePartitioningStage, JsonlReaderStage, ParquetReaderStage
+from gristmill.stages.text.io.writer import JsonlWriter
+from gristmill.tasks import DocumentBatch, EmptyTask, FileGroupTask, SentinelTask, Task
+from tests.unit.pipeline.jobs import here
+
+LINES = 400
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    rows = [json.dumps({"id": f"d{n}", "text": f"text {n}"}) for n in range(LINES)]
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+class OpensFiles(ProcessingStage[FileGroupTask, DocumentBatch]):
+    """A stage of a user that reads the files that it is given."""
+
+    name = "opens_files"
+
+    def process(self, task: FileGroupTask) -> DocumentBatch:
+        rows = [json.loads(line) for path in task.data for line in Path(path).read_text().splitlines()]
+        return DocumentBatch(data=pa.Table.from_pylist(rows))
+
+
+# --- files and rows ---
+
+
+def test_a_stage_that_opens_files_gets_each_row_once(folder: Path) -> None:
+    """With a block size far below the size of the file, which a reader of ranges would split."""
+    stages = [FilePartitioningStage(str(folder / "in"), blocksize=500), OpensFiles(), JsonlWriter(str(folder / "out"))]
+    report = Pipeline("p", stages=stages).run(executor=here()).report
+    assert (report.rows_read, report.rows_written, report.partitions) == (LINES, LINES, 1)
+    assert verify(str(folder / "out")).problems == []
+
+
+def test_a_reader_of_ranges_still_gets_ranges(folder: Path) -> None:
+    stages = [FilePartitioningStage(str(folder / "in"), blocksize=500), JsonlReaderStage()]
+    report = Pipeline("p", stages=stages).run(executor=here()).report
+    assert report.rows_read == LINES
+    assert report.partitions > 10
+
+
+def test_tasks_made_by_hand_hold_whole_files(folder: Path) -> None:
+    tasks = FilePartitioningStage(str(folder / "in"), blocksize=500).process(EmptyTask())
+    assert [task.data for task in tasks] == [[str(folder / "in" / "a.jsonl")]]
+
+
+def test_a_file_in_two_tasks_is_refused(folder: Path) -> None:
+    twice = [FileGroupTask(data=[str(folder / "in" / "a.jsonl")]) for _ in range(2)]
+    with pytest.raises(PlanningError, match="read more than once"):
+        Pipeline("p", stages=[OpensFiles()]).run(executor=here(), initial_tasks=twice)
+
+
+def test_partitioning_finds_what_the_next_stage_reads(folder: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": ["one"]}), folder / "in" / "b.parquet")
+    found: list[str] = []
+
+    class Names(ProcessingStage[FileGroupTask, FileGroupTask]):
+        name = "names"
+
+        def process(self, task: FileGroupTask) -> FileGroupTask:
+            found.extend(Path(path).name for path in task.data)
+            return task
+
+    Pipeline("p", stages=[FilePartitioningStage(str(folder / "in")), Names()]).run(executor=here())
+    assert found == ["a.jsonl", "b.parquet"]
+    (folder / "in" / "a.jsonl").unlink()
+    stages = [FilePartitioningStage(str(folder / "in")), ParquetReaderStage()]
+    assert Pipeline("p", stages=stages).run(executor=here()).report.rows_read == 1
+
+
+# --- definitions ---
+
+
+@pytest.mark.parametrize("size", [0, -1, "8", True, 1.5])
+def test_a_wrong_batch_size_is_refused_where_it_is_written(size: Any) -> None:
+    with pytest.raises(StageDefinitionError, match="batch_size"):
+        type("Wrong", (OpensFiles,), {"batch_size": size})
+
+
+def test_a_wrong_batch_size_of_an_object_is_refused_when_planning(folder: Path) -> None:
+    stage = OpensFiles()
+    stage.batch_size = 0
+    with pytest.raises(PlanningError, match="batch_size=0"):
+        Pipeline("p", stages=[FilePartitioningStage(str(folder / "in")), stage]).run(executor=here())
+    stage.batch_size = None
+    done = Pipeline("p", stages=[FilePartitioningStage(str(folder / "in")), stage]).run(executor=here())
+    assert done.report.rows_read == LINES
+
+
+def test_tasks_can_be_dataclasses() -> None:
+    @dataclass
+    class Prompt(Task[list[str]]):
+        prompt: str = ""
+        extra: list[int] = field(default_factory=list)
+
+        @property
+        def num_items(self) -> int:
+            return len(self.data)
+
+        def validate(self) -> bool:
+            assert self.data, "no data"
+            return True
+
+    @dataclass
+    class Scored(DocumentBatch):
+        level: int = 0
+
+    made = Prompt(dataset_name="d", data=["a"], prompt="p")
+    assert (made.prompt, made.num_items, made._metadata, made.task_id) == ("p", 1, {}, "")
+    with pytest.raises(AssertionError, match="no data"):
+        Prompt("d", [])
+    batch = Scored(dataset_name="d", data=pa.table({"text": ["x"]}), level=3)
+    assert (batch.level, batch.num_items, batch.with_column("n", pa.array([1])).get_columns()) == (3, 1, ["text", "n"])
+    empty = EmptyTask(dataset_name="d", data=None)
+    assert isinstance(empty, SentinelTask)
+    assert empty.task_id == "0"
+
+
+# --- by the old name ---
+
+
+def test_data_is_a_frame(curator: None) -> None:
+    from nemo_curator.tasks import DocumentBatch as Batch  # type: ignore[import-not-found]
+
+    batch = Batch(dataset_name="d", data=pa.table({"text": ["x", "y"]}))
+    frame = batch.data
+    frame["n"] = [1, 2]
+    assert type(frame).__name__ == "DataFrame"
+    assert batch.data["n"].tolist() == [1, 2]
+
+
+def test_old_parameters_are_mapped_or_named(curator: None, folder: Path) -> None:
+    from nemo_curator.stages.text.filters import ScoreFilter  # type: ignore[import-not-found]
+    from nemo_curator.stages.text.filters.heuristic import WordCountFilter  # type: ignore[import-not-found]
+    from nemo_curator.stages.text.io.reader import JsonlReader, ParquetReader
+    from nemo_curator.stages.text.io.writer import JsonlWriter as Writer
+    from nemo_curator.stages.text.modules import AddId  # type: ignore[import-not-found]
+
+    assert ScoreFilter(WordCountFilter(), name="words").name == "words"
+    assert AddId("id", name="numbered").name == "numbered"
+    with pytest.warns(UserWarning, match=r"'dtype_backend' has no effect"):
+        reader = JsonlReader(str(folder), read_kwargs={"lines": True, "dtype_backend": "pyarrow"}, name="r")
+    assert (reader.name, reader.read_kwargs) == ("r", {})
+    assert ParquetReader(str(folder), read_kwargs={"columns": ["text"]}).fields == ["text"]
+    with pytest.raises(NotSupportedError, match="nrows"):
+        JsonlReader(str(folder), read_kwargs={"nrows": 5})
+    with pytest.raises(NotSupportedError, match="orient"):
+        Writer("out", write_kwargs={"orient": "split"})
+    assert Writer("out", write_kwargs={"force_ascii": False}, file_extension="json").extension == ".json"
+
+
+def test_readers_and_writers_of_users(curator: None, folder: Path) -> None:
+    from nemo_curator.stages.text.io.reader.base import BaseReader  # type: ignore[import-not-found]
+    from nemo_curator.stages.text.io.writer.base import BaseWriter  # type: ignore[import-not-found]
+
+    @dataclass
+    class LinesReader(BaseReader):
+        name: str = "lines_reader"
+
+        def read_data(self, file_paths: list[str], read_kwargs: Any, fields: Any) -> pa.Table:
+            return pa.Table.from_pylist(
+                [json.loads(line) for path in file_paths for line in Path(path).read_text().splitlines()]
+            )
+
+    @dataclass
+    class CsvOut(BaseWriter):
+        file_extension: str = "csv"
+        name: str = "csv_out"
+
+        def write_data(self, task: DocumentBatch, file_path: str) -> None:
+            with self.fs.open(file_path, "w") as file:
+                task.data.to_csv(file, index=False, columns=["id", "text"])
+
+    stages = [
+        FilePartitioningStage(str(folder / "in")),
+        LinesReader(_generate_ids=True),
+        CsvOut(path=str(folder / "out")),
+    ]
+    report = Pipeline("p", stages=stages).run(executor=here()).report
+    assert report.rows_written == LINES
+    (written,) = (folder / "out").glob("*.csv")
+    assert len(list(csv.reader(written.read_text().splitlines()))) == LINES + 1
+    assert verify(str(folder / "out")).problems == []
+
+
+def test_a_cluster_that_is_there_is_the_default(curator: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    import nemo_curator  # type: ignore[import-not-found] # noqa: F401
+
+    assert type(as_executor(None)).__name__ == "LocalExecutor"
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert type(as_executor(None)).__name__ == "RayDataExecutor"
