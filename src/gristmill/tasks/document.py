@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -56,13 +56,8 @@ class DocumentBatch(Task[Any]):
         *,
         task_id: str = "",
     ) -> None:
+        self._tracking = RowTracking()
         super().__init__(dataset_name, data, _stage_perf, _metadata, task_id=task_id)
-
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """A batch that can be given its data, by whatever constructor."""
-        batch = super().__new__(cls)
-        batch._tracking = RowTracking()
-        return batch
 
     @classmethod
     def from_columns(cls, columns: Columns, *, rows: Rows | None = None, dataset_name: str = "") -> DocumentBatch:
@@ -92,6 +87,8 @@ class DocumentBatch(Task[Any]):
         self._columns: Columns | None = None
         self._frame: Any = None
         self._polars: Any = None
+        if "_tracking" not in vars(self):  # made by the constructor of a dataclass
+            self._tracking = RowTracking()
         self._tracking.in_call = False
         kind = type(value).__module__.split(".")[0]
         if value is None:
