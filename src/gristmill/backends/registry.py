@@ -19,13 +19,8 @@ _HOMES = {
 }
 
 
-def local() -> str:
-    """The executor of a run that names none."""
-    return "local"
-
-
-default_name: Callable[[], str] = local
-"""Names the executor where none is asked for; `gristmill.compat` puts another in its place."""
+default_name: Callable[[], str] | None = None
+"""Names the executor where none is asked for, instead of the local one; set by `gristmill.compat`."""
 
 
 def executor_names() -> list[str]:
@@ -51,7 +46,7 @@ def get_executor(name: str, config: Mapping[str, Any] | None = None) -> BaseExec
 def as_executor(executor: BaseExecutor | str | None) -> BaseExecutor:
     """The executor itself, or the one that a name (None: the default) stands for."""
     if executor is None or isinstance(executor, str):
-        return get_executor(executor or default_name())
+        return get_executor(executor or (default_name() if default_name else "local"))
     from gristmill.backends.base import BaseExecutor
 
     if not isinstance(executor, BaseExecutor):

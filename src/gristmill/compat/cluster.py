@@ -111,9 +111,9 @@ def get_available_cpu_gpu_resources(
     init_and_shutdown: bool = False, ignore_head_node: bool = False
 ) -> tuple[float, float]:
     """The processors and GPUs of the cluster at `RAY_ADDRESS`, or of this machine where there is no cluster."""
-    from gristmill.backends.registry import default_name, get_executor
+    from gristmill.backends.registry import as_executor
 
-    found = get_executor(default_name(), None).capacity()
+    found = as_executor(None).capacity()
     return found.cpus, found.gpus
 
 

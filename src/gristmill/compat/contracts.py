@@ -28,7 +28,7 @@ def apply() -> None:
 def undo() -> None:
     """Return to Gristmill's own ways."""
     DocumentBatch.shows_pandas = False
-    registry.default_name = registry.local
+    registry.default_name = None
     constructors.restore()
     stage_pickling.before_loading.clear()
 

@@ -96,7 +96,7 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
         raise PlanningError("The pipeline has a reader and was given initial_tasks; give it one of the two.")
     rest = [own_copy(stage) for stage in (flat[1:] if source is not None else flat)]
     for stage in rest:
-        if not is_batch_size(stage.batch_size):
+        if stage.batch_size != 1 and not is_batch_size(stage.batch_size):
             raise PlanningError(
                 f"Stage {stage.name!r} has batch_size={stage.batch_size!r}; give a whole number of tasks, at least 1, "
                 "or None for one at a time.",
@@ -111,7 +111,9 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
             stage=rest[0].name,
         )
     if source is not None:
-        source.serve(rest[0])
+        reader = rest[0] if isinstance(rest[0], ReaderStage) and rest[0].reads_ranges else None
+        if reader is None or reader.only_format not in (None, source.format):
+            source.serve(rest[0])
     return Draft(source, rest, rest[-1] if isinstance(rest[-1], SinkStage) else None)
 
 

@@ -85,7 +85,10 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
         """Make every file a partition from now on, instead of splitting large ones; called on a copy of the stage."""
 
     def serve(self, stage: ProcessingStage[Any, Any]) -> None:
-        """Adapt to the stage that gets the partitions; called on a copy, before `partitions`."""
+        """Adapt to the stage that gets the partitions, which does not read ranges or reads another format.
+
+        Called on a copy, before `partitions`.
+        """
 
     def searched_folders(self) -> list[str]:
         """Absolute paths of local folders of which every suitable file is input."""

@@ -50,10 +50,10 @@ class Task(ABC, Generic[T]):
         self._metadata = _metadata if _metadata is not None else {}
         self._lineage = None
         self.data = data  # type: ignore[assignment]
-        self.__post_init__()
+        self.validate()
 
     def __post_init__(self) -> None:
-        """Check the data; called once by the constructor, also by that of a dataclass."""
+        """Called by the constructor of a subclass that is a dataclass."""
         self.validate()
 
     @property
@@ -104,8 +104,8 @@ class SentinelTask(Task[None]):
 class EmptyTask(SentinelTask):
     """What a source stage gets: nothing but the permission to begin."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, dataset_name: str = "", data: None = None, **options: Any) -> None:
+        super().__init__(dataset_name, data, **options)
         self.task_id = self.task_id or ROOT_ID
 
 

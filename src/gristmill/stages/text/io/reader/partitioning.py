@@ -142,8 +142,10 @@ class FilePartitioningStage(SourceStage):
         return [self.task(partition, total=len(partitions)) for partition in partitions]
 
     def partitions(self) -> list[Partition]:
+        given = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
+        paths = [*map(local_path, filter(is_local, given)), *filterfalse(is_local, given)]
         if self._whole_files:
-            return self._groups_of_files()
+            return self._groups_of_files(paths)
         self._footers = Footers(storage_options=self.storage_options) if self.format == "parquet" else None
         extensions = self.file_extensions or EXTENSIONS[self.format]
         if self.found:
@@ -178,12 +180,10 @@ class FilePartitioningStage(SourceStage):
             over = [LeftOut(file.path, file.relative, "limit") for file in found.files if file.path not in read]
             left_out = sorted([*left_out, *over], key=attrgetter("relative"))
             found = Survey([file for file in found.files if file.path in read], left_out)
-        self.surveyed = SourceFiles(
-            self._given_paths(), list(extensions), len(found.files), left_out, FORMATS[self.format].label
-        )
+        self.surveyed = SourceFiles(paths, list(extensions), len(found.files), left_out, FORMATS[self.format].label)
         return partitions
 
-    def _groups_of_files(self) -> list[Partition]:
+    def _groups_of_files(self, paths: list[str]) -> list[Partition]:
         """Partitions of whole files, of whatever format, for a stage that opens them itself."""
         extensions = self.file_extensions or (*EXTENSIONS["jsonl"], *EXTENSIONS["parquet"])
         found = survey(self.file_paths, extensions=extensions, storage_options=self.storage_options)
@@ -198,14 +198,8 @@ class FilePartitioningStage(SourceStage):
         )
         read = {piece.path for partition in partitions for piece in partition.ranges}
         over = [LeftOut(file.path, file.relative, "limit") for file in found.files if file.path not in read]
-        self.surveyed = SourceFiles(
-            self._given_paths(), list(extensions), len(read), [*found.left_out, *over], "files of any kind"
-        )
+        self.surveyed = SourceFiles(paths, list(extensions), len(read), [*found.left_out, *over], "files of any kind")
         return partitions
-
-    def _given_paths(self) -> list[str]:
-        given = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
-        return [*map(local_path, filter(is_local, given)), *filterfalse(is_local, given)]
 
     def _row_numbers(self, partition: Partition) -> Iterator[npt.NDArray[np.int64]]:
         """The rows of a partition as its reader will number them."""
