@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from gristmill.compat.files import get_all_file_paths_under
 from gristmill.errors import InputNotFoundError, UsageError
+from gristmill.storage.parquet_blocks import open_parquet
 
 Options = Mapping[str, Any] | None
 __all__ = ["main", "parse_args", "split_jsonl_file_by_size", "split_parquet_file_by_size"]
@@ -52,8 +53,7 @@ def _write_jsonl(input_file: str, output_path: str, target_size_mb: int, storage
 def _write_parquet(input_file: str, output_path: str, target_size_mb: int, storage_options: Options = None) -> None:
     """Split a Parquet file by the size of its rows in memory."""
     target = _bytes(target_size_mb)
-    with fsspec.open(input_file, "rb", **dict(storage_options or {})) as file:
-        opened = pq.ParquetFile(file)
+    with open_parquet(input_file, storage_options=storage_options) as opened:
         groups = (opened.read_row_group(number) for number in range(opened.num_row_groups))
         pieces = (piece for table in groups for piece in _pieces(table, target))
         for number, tables in enumerate(_groups(pieces, lambda table: int(table.nbytes), target)):
