@@ -65,6 +65,13 @@ KINDS = ("exact", "fuzzy", "semantic", "lines", "substrings")
     metavar="PATTERN",
     help="With --keep priority: a pattern of source paths; the first one given is preferred. May be repeated.",
 )
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="PATH",
+    help="Other documents (a file, a folder, a glob or a URL) to compare with: they stay where they are, and documents "
+    "of INPUT that are duplicates of them go. May be repeated.",
+)
 @click.option("--merge-empty", is_flag=True, help="Take empty texts for duplicates of each other.")
 @click.option("--list-only", is_flag=True, help="Write a list of the duplicates' ids instead of removing them.")
 @click.option(
@@ -172,6 +179,7 @@ def command(
     gristmill dedup exact crawl/ pages/ --by url --keep newest --score-field date
     gristmill dedup lines pages/ clean/ --unit paragraph --scope domain
     gristmill dedup substrings pages/ clean/ --min-length 50
+    gristmill dedup fuzzy new/ added/ --against clean/
     """
     if (executor or "local") == "local" and workers != 0 and kind in DEDUP_STEPS:
         has_workers = start_for_files(inputs, DEDUP_STEPS[kind])
@@ -254,6 +262,11 @@ def make_workflow(kind: str, input_path: str | list[str], output_path: str, **op
         elif kind not in owners:
             shown = {"key": "by"}.get(name, name).replace("_", "-")
             raise UsageError(f"--{shown} is for 'gristmill dedup {' or '.join(owners)}', not for {kind}.")
+    against = options.pop("against")
+    if against and kind not in ("exact", "fuzzy", "semantic"):
+        raise UsageError(f"--against is for 'gristmill dedup exact, fuzzy or semantic', not for {kind}.")
+    if against:
+        options["against"] = against[0] if len(against) == 1 else list(against)
     options |= {"input_path": input_path, "output_path": output_path, "input_blocksize": options.pop("blocksize")}
     if kind == "lines":
         return deduplication.LineDeduplicationWorkflow(**_passage_options(kind, options))

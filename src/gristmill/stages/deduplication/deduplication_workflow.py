@@ -73,7 +73,8 @@ class DeduplicationWorkflow(WorkflowBase):
     source_priority: Sequence[str] | None
     read_kwargs: Mapping[str, Any] | None
     write_kwargs: Mapping[str, Any] | None
-    # These two are not for all kinds.
+    # These are not for all kinds.
+    against: str | Sequence[str] | None = None
     assign_id: bool | None = None
     merge_empty: bool = False
 
@@ -240,6 +241,8 @@ class DeduplicationWorkflow(WorkflowBase):
         }  # fmt: skip
         steps = Steps(self, as_executor(executor), self._source(initial_tasks), fresh=fresh, options=options)
         notes = [*self._notes(), *check_named_columns(self, steps.source)]
+        if steps.against is not None:
+            check_compared_columns(self, steps.against)
         if steps.executor.config.get("ignore_failures"):
             notes.append("ignore_failures: without effect here; a document that is not compared may be a duplicate.")
         for listener in listeners:
@@ -292,6 +295,8 @@ class DeduplicationWorkflow(WorkflowBase):
         }  # fmt: skip
         steps = Steps(self, executor, documents, fresh=False, options=options)
         notes = [*self._notes(), *check_named_columns(self, documents)]
+        if steps.against is not None:
+            check_compared_columns(self, steps.against)
         for listener in listeners:
             for note in notes:
                 listener(Notice(f"{name}: {note}"))
@@ -328,7 +333,12 @@ class DeduplicationWorkflow(WorkflowBase):
     def _remover(self, steps: Steps, removals: RunFiles, *, step: str | None = None) -> Stage:
         """The stage that applies what was found; `step` is the folder of the step whose files were searched."""
         return DuplicateRemoval(
-            removals, steps.partition_ids, reason=self.reason, step=step, storage_options=self.storage_options
+            removals,
+            steps.partition_ids,
+            reason=self.reason,
+            step=step,
+            storage_options=self.storage_options,
+            first_partition=steps.first_partition,
         )
 
     def _writer(self, source: DocumentSource) -> JsonlWriter | ParquetWriter:
@@ -375,6 +385,21 @@ class DeduplicationWorkflow(WorkflowBase):
             paths,
             self.input_filetype or find_filetype(paths, storage_options=storage, extensions=self.input_file_extensions),
             self.input_blocksize if self.folder.ending is None else None,
+            self.files_per_partition,
+            None if self.input_file_extensions is None else tuple(self.input_file_extensions),
+            dict(self.read_kwargs) if self.read_kwargs else None,
+        )
+
+    def _against_source(self) -> DocumentSource | None:
+        """The documents to compare with, cut as the input is."""
+        if self.against is None:
+            return None
+        paths = str(self.against) if isinstance(self.against, str | os.PathLike) else tuple(map(str, self.against))
+        storage = (self.read_kwargs or {}).get("storage_options")
+        return DocumentSource(
+            paths,
+            find_filetype(paths, storage_options=storage, extensions=self.input_file_extensions),
+            self.input_blocksize,
             self.files_per_partition,
             None if self.input_file_extensions is None else tuple(self.input_file_extensions),
             dict(self.read_kwargs) if self.read_kwargs else None,
@@ -448,6 +473,29 @@ def check_named_columns(workflow: DeduplicationWorkflow, source: DocumentSource)
             if batch is not None:
                 workflow.rule.check(batch)
     return notes
+
+
+def check_compared_columns(workflow: DeduplicationWorkflow, against: DocumentSource) -> None:
+    """Refuse documents to compare with that lack what is compared.
+
+    Raises:
+        MissingColumnError: None of those that were looked at has the column.
+    """
+    score = workflow.rule.score_field
+    compared = [name for name in declared_columns(expand(workflow._first_stages()))[0] if name != score]
+    found = against.look_for(compared)
+    if found is None:
+        return
+    options = {name: option for option, name in workflow._named_columns.items()}
+    for name in compared:
+        if name not in found.names and name in options:
+            raise MissingColumnError(
+                f"against={workflow.against!r}: none of these documents has the column {name!r}, by which they are "
+                f"compared, only {', '.join(map(repr, found.names)) or 'none'}. Input and --against have to have the "
+                f"same {options[name]}.",
+                column=name,
+                available=list(found.names),
+            )
 
 
 def missing_column(

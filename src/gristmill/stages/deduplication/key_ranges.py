@@ -104,9 +104,11 @@ class RangeReader(ReaderStage):
 
     Attributes:
         runs: Set by the source on its own copy.
+        removable_from: Of removal lists, only documents from this key on; those before it stay in any case.
     """
 
     fork_safe = True
+    removable_from = 0
 
     def __init__(self) -> None:
         self._runs: RunFiles | None = None
@@ -125,6 +127,8 @@ class RangeReader(ReaderStage):
         low, high = task._metadata["keys"]
         done = 0
         for table in self.rows_from(low, high):
+            if self.removable_from:
+                table = table.filter(pa.array(column(table, "document") >= np.uint64(self.removable_from)))
             if table.num_rows:
                 rows = np.arange(done, done + table.num_rows)
                 yield DocumentBatch.from_columns(TableColumns(table), rows=rows)

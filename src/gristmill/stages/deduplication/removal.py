@@ -39,6 +39,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         reason: What the ledger says.
         step: The folder of the step whose files were compared; rows are called as in the input of the whole run.
         storage_options: Options of the file system of that folder.
+        first_partition: The number of the first partition of these documents in the lists.
     """
 
     notes_changes = True
@@ -54,8 +55,10 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         reason: str,
         step: str | None = None,
         storage_options: StorageOptions = None,
+        first_partition: int = 0,
     ) -> None:
         self._removals = removals
+        self._first_partition = first_partition
         self._step = None if step is None else step_folder(step, storage_options)
         self._numbers: dict[int, Rows] = {}
         self._partition_ids = tuple(partition_ids)
@@ -71,11 +74,11 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], []
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        gone = self._removals_of(task.partition)
+        gone = self._removals_of(task.partition + self._first_partition)
         if not gone.num_rows or not task.num_items:
             return task
         keys = column(gone, "document")
-        mine = make_keys(task.partition, task.rows)
+        mine = make_keys(task.partition + self._first_partition, task.rows)
         at = np.searchsorted(keys, mine)
         mask = keys[np.minimum(at, len(keys) - 1)] == mine
         found = at[mask]
@@ -105,7 +108,7 @@ class DuplicateRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
             return removals
         keys = column(removals, "survivor").copy()
         partitions, rows = partitions_of(keys), rows_of(keys)
-        for partition in np.unique(partitions).tolist():
+        for partition in np.unique(partitions[partitions >= self._first_partition]).tolist():
             if partition not in self._numbers:
                 self._numbers[partition] = EarlierStep(self._step, self._partition_ids[partition]).rows()
             mine = partitions == partition

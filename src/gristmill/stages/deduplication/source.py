@@ -13,7 +13,7 @@ import pyarrow as pa
 from gristmill.errors import InputChangedError, InputNotFoundError, UsageError
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import Manifest
-from gristmill.stages.base import ProcessingStage, Spec
+from gristmill.stages.base import ProcessingStage, Spec, own_copy
 from gristmill.stages.source_sink import SourceColumns, SourceStage
 from gristmill.stages.text.io.reader import JsonlReader, ParquetReader
 from gristmill.storage.files import list_files
@@ -169,6 +169,23 @@ def first_named(differences: Sequence[str]) -> str:
     return ", ".join(differences[:_NAMED]) + more
 
 
+def check_disjoint(partitions: Sequence[Partition], kept: Sequence[Partition]) -> None:
+    """Refuse to compare documents with themselves: every one of them would go.
+
+    Raises:
+        UsageError: A file is on both sides.
+    """
+    both = {file for partition in partitions for file in partition.source_files}.intersection(
+        file for partition in kept for file in partition.source_files
+    )
+    if both:
+        raise UsageError(
+            f"{min(both)} is both input and --against (against=…): all of its documents would be duplicates of "
+            "themselves. Name only other documents to compare with.",
+            paths=sorted(both),
+        )
+
+
 def make_keys(partition: int, rows: npt.NDArray[np.int64]) -> Keys:
     """The keys of some rows of the partition number `partition`."""
     return rows.astype(np.uint64) | np.uint64(partition << _ROW_BITS)
@@ -198,7 +215,25 @@ class DocumentStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """A stage that reads documents; its columns are looked for before a run begins, not in every batch.
 
     A column that only some files have is missing in the others, and no fault.
+
+    Attributes:
+        first_partition: The number of the first partition, where documents of other sources are numbered before.
     """
+
+    first_partition = 0
+
+    def keys_of(self, batch: DocumentBatch) -> Keys:
+        """The keys of the documents of a batch."""
+        return make_keys(batch.partition + self.first_partition, batch.rows)
+
+    def placed(self, first_partition: int, *, preferred: bool) -> DocumentStage:
+        """A copy for documents whose partitions are numbered from `first_partition`; `preferred` ones always stay."""
+        stage = own_copy(self)
+        if first_partition:
+            stage.first_partition = first_partition
+        if preferred and hasattr(stage, "rule"):
+            stage.rule = replace(stage.rule, always=True)
+        return stage
 
     def input_spec_for_task(self, task: Task[Any]) -> Spec:
         return ["data"], []

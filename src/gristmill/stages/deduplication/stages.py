@@ -79,6 +79,8 @@ class ExactDeduplication(Deduplication):
         key: What is compared: "text", or "url" or "title" in a normal form. URLs are compared as `UrlNormalizer` writes
             them, without scheme and `www.`; titles without case, punctuation and repeated spaces.
         key_field: The column with the URL or title; by default `url` or `title`.
+        against: A folder of other documents to compare with. They stay where they are, and documents that are
+            duplicates of them go.
 
     Example:
         >>> pipeline.add_stage(ExactDeduplication(survivor="longest"))
@@ -97,8 +99,10 @@ class ExactDeduplication(Deduplication):
         merge_empty: bool = False,
         key: Key = "text",
         key_field: str | None = None,
+        against: str | None = None,
     ) -> None:
         self.text_field = text_field
+        self.against = against
         self.survivor = survivor
         self.score_field = score_field
         self.source_priority = None if source_priority is None else list(source_priority)
@@ -120,6 +124,7 @@ class ExactDeduplication(Deduplication):
             merge_empty=self.merge_empty,
             key=self.key,
             key_field=self.key_field,
+            against=self.against,
             **places,
         )
 
@@ -282,6 +287,8 @@ class FuzzyDeduplication(Deduplication):
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         merge_empty: Whether empty and missing texts count as duplicates of each other.
         device: Where signatures are made: "cpu", "cuda", or "auto", which takes GPUs where there are some.
+        against: A folder of other documents to compare with. They stay where they are, and documents that are
+            duplicates of them go.
 
     Example:
         >>> pipeline.add_stage(FuzzyDeduplication(threshold=0.75))
@@ -306,8 +313,10 @@ class FuzzyDeduplication(Deduplication):
         source_priority: Sequence[str] | None = None,
         merge_empty: bool = False,
         device: Device = "auto",
+        against: str | None = None,
     ) -> None:
         self.text_field = text_field
+        self.against = against
         self.threshold = threshold
         self.verify: Verify | None = verify
         self.word_ngrams = word_ngrams
@@ -338,6 +347,7 @@ class FuzzyDeduplication(Deduplication):
             source_priority=self.source_priority,
             merge_empty=self.merge_empty,
             device=self.device,
+            against=self.against,
             **places,
         )
 
@@ -365,6 +375,8 @@ class SemanticDeduplication(Deduplication):
             `score_field`, or by "priority" of sources.
         score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
+        against: A folder of other documents to compare with. They stay where they are, and documents that are
+            duplicates of them go.
 
     Example:
         >>> pipeline.add_stage(SemanticDeduplication(eps=0.05))
@@ -391,8 +403,10 @@ class SemanticDeduplication(Deduplication):
         survivor: Survivor | None = None,
         score_field: str | None = None,
         source_priority: Sequence[str] | None = None,
+        against: str | None = None,
     ) -> None:
         self.text_field = text_field
+        self.against = against
         self.eps = eps
         self.which_to_keep = which_to_keep
         self.n_clusters = n_clusters
@@ -426,6 +440,7 @@ class SemanticDeduplication(Deduplication):
             "survivor": self.survivor,
             "score_field": self.score_field,
             "source_priority": self.source_priority,
+            "against": self.against,
             **places,
         }
         if self.embedding_field is not None:

@@ -29,6 +29,7 @@ class SurvivorRule:
         score_field: The column for `best` and `newest`.
         source_priority: For `priority`, patterns of source paths (`*/wiki/*`), the preferred ones first; documents
             of other sources come last.
+        always: Prefer these documents to all others; the first of them in source order stays.
 
     Example:
         >>> SurvivorRule("best", score_field="quality").columns
@@ -38,6 +39,7 @@ class SurvivorRule:
     survivor: Survivor = "first"
     score_field: str | None = None
     source_priority: tuple[str, ...] = ()
+    always: bool = False
 
     def __post_init__(self) -> None:
         if self.survivor not in get_args(Survivor):
@@ -73,7 +75,7 @@ class SurvivorRule:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns it looks at, besides the text."""
-        return () if self.score_field is None else (self.score_field,)
+        return () if self.score_field is None or self.always else (self.score_field,)
 
     def check(self, batch: DocumentBatch) -> None:
         """Refuse a column of scores that holds no numbers, or a column of dates without a date.
@@ -97,6 +99,8 @@ class SurvivorRule:
 
     def ranks(self, batch: DocumentBatch, text: pa.Array) -> Floats:
         """A number for every document; the lowest of a group stays."""
+        if self.always:
+            return np.full(batch.num_items, -np.inf)
         if self.survivor == "longest":
             lengths = pc.fill_null(pc.utf8_length(text), 0).to_numpy(zero_copy_only=False)
             return -np.asarray(lengths, np.float64)

@@ -16,8 +16,15 @@ from gristmill.pipeline.output import check_apart, check_single, check_strangers
 from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
+from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, runs_of
-from gristmill.stages.deduplication.source import DocumentSource, check_unchanged
+from gristmill.stages.deduplication.source import (
+    DocumentSource,
+    DocumentStage,
+    check_disjoint,
+    check_unchanged,
+    first_key,
+)
 from gristmill.storage.partitions import Partition
 
 if TYPE_CHECKING:
@@ -25,6 +32,10 @@ if TYPE_CHECKING:
     from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
 
 Stage = ProcessingStage[Any, Any]
+
+
+AGAINST = "against"
+"""What the steps and partitions of documents are called that are compared with but stay where they are."""
 
 
 class Steps:
@@ -45,7 +56,14 @@ class Steps:
         self.fresh = fresh
         self.options = dict(options)
         self.partitions: list[Partition] = source.partitions()
-        self.partition_ids = [partition.id for partition in self.partitions]
+        self.against = workflow._against_source()
+        """The documents that are compared with but stay where they are."""
+        kept = [] if self.against is None else self.against.partitions()
+        self.first_partition = len(kept)
+        self.partition_ids = [
+            *(f"{AGAINST}:{partition.id}" for partition in kept),
+            *(partition.id for partition in self.partitions),
+        ]
         self.result = WorkflowRunResult(workflow.name)
         self.root = step_folder(workflow._steps_path, workflow.storage_options)
         """The folder that holds those of all steps."""
@@ -78,9 +96,13 @@ class Steps:
     def check_begun(self) -> None:
         """Refuse to go on with an input that is not what the first step has read, as far as it has read."""
         first = (self.workflow.first_step, *self.workflow.earlier_steps)
+        first += tuple(f"{AGAINST}_{step}" for step in first)
         names = {self.path(step).rpartition("/")[2] for step in first}
         complete = any(step not in names for step in self._begun() if step.startswith(self.workflow.step_prefix))
         check_unchanged(self.partitions, self.folder(self.workflow.first_step), complete=complete)
+        if self.against is not None:
+            kept = self.folder(f"{AGAINST}_{self.workflow.first_step}")
+            check_unchanged(self.against.partitions(), kept, complete=complete)
 
     def _begun(self) -> list[str]:
         files = self.root.walk(self.root.path)
@@ -90,6 +112,10 @@ class Steps:
         """Refuse an output that is mixed up with the input, before anything is written there."""
         output = self.workflow.folder
         check_apart(output, self.partitions, self.source.searched_folders())
+        if self.against is not None:
+            kept = self.against.partitions()
+            check_apart(output, kept, self.against.searched_folders())
+            check_disjoint(self.partitions, kept)
         if output.ending is not None and not self.workflow.perform_removal:
             raise OutputError(f"{output.path} is one file. A list of duplicates needs a folder.", path=output.path)
         if output.ending is not None:
@@ -98,6 +124,42 @@ class Steps:
     def check_input(self) -> None:
         """Refuse to go on with an input that is not what the first step has read."""
         check_unchanged(self.source.partitions(), self.folder(self.workflow.first_step), complete=True)
+
+    def run_on_documents(
+        self,
+        step: str,
+        stages: Sequence[Stage],
+        fields: Sequence[str],
+        *,
+        kind: type[SortedRunWriter] = SortedRunWriter,
+        **options: Any,
+    ) -> RunFiles:
+        """Run a step that reads documents, also on those to compare with; what both have left, these first.
+
+        The documents to compare with come first in source order and are always preferred.
+        """
+        if self.against is not None:
+            other = f"{AGAINST}_{step}"
+            given = [_placed(stage, 0, preferred=True) for stage in stages]
+            self.run(other, [self.against.reader(fields), *given, self.writer(other, kind)], **options)
+            first = self.folder(f"{AGAINST}_{self.workflow.first_step}")
+            check_unchanged(self.against.partitions(), first, complete=True)
+            stages = [_placed(stage, self.first_partition, preferred=False) for stage in stages]
+        self.run(step, [self.source.reader(fields), *stages, self.writer(step, kind)], **options)
+        self.check_input()
+        return self.all_runs(step)
+
+    def all_runs(self, step: str) -> RunFiles:
+        """What `run_on_documents` has left."""
+        names = [step] if self.against is None else [f"{AGAINST}_{step}", step]
+        found = [self.runs(name) for name in names]
+        return RunFiles(tuple(file for runs in found for file in runs.files), found[-1].storage_options)
+
+    def removing(self, stage: RangeReader) -> RangeReader:
+        """The stage that lists what goes, limited to the documents that may go."""
+        if self.first_partition:
+            stage.removable_from = first_key(self.first_partition)
+        return stage
 
     def clear_other_choice(self, folder: RunFolder, removals: RunFiles) -> None:
         """Clear an output for which another removal list was chosen from the same search.
@@ -142,3 +204,7 @@ class Steps:
     def runs(self, step: str, **options: Any) -> RunFiles:
         """What a finished step has left."""
         return runs_of(self.path(step), storage_options=self.workflow.storage_options, **options)
+
+
+def _placed(stage: Stage, first_partition: int, *, preferred: bool) -> Stage:
+    return stage.placed(first_partition, preferred=preferred) if isinstance(stage, DocumentStage) else stage

@@ -14,7 +14,7 @@ from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.key_ranges import RangeReader
 from gristmill.stages.deduplication.removal import REMOVALS
 from gristmill.stages.deduplication.sorted_runs import column
-from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
+from gristmill.stages.deduplication.source import DocumentStage, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.storage.arrow_functions import call_function
 from gristmill.tasks.columns import TableColumns
@@ -86,7 +86,7 @@ class ContentHashes(DocumentStage):
             {
                 "hash": hashes[:, 0],
                 "hash_2": hashes[:, 1],
-                "document": make_keys(task.partition, task.rows),
+                "document": self.keys_of(task),
                 "rank": self.rule.ranks(task, text),
                 "id": pa.nulls(task.num_items, pa.large_string()) if ids is None else ids,
             }

@@ -52,6 +52,8 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
         key: What is compared: "text", or "url" or "title" in a normal form. URLs are compared as `UrlNormalizer` writes
             them, without scheme and `www.`; titles without case, punctuation and repeated spaces.
         key_field: The column with the URL or title; by default `url` or `title`.
+        against: Other documents (as `input_path`) to compare with. They stay where they are, and input documents that
+            are duplicates of them go.
 
     Example:
         >>> workflow = ExactDeduplicationWorkflow(input_path="crawl/", output_path="unique/", perform_removal=True)
@@ -101,6 +103,7 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
     key: Key = "text"
     key_field: str | None = None
     record_path: str | None = None
+    against: str | Sequence[str] | None = None
 
     bytes_per_document = 64.0
 
@@ -130,11 +133,8 @@ class ExactDeduplicationWorkflow(DeduplicationWorkflow):
 
     def _find(self, steps: Steps) -> RunFiles:
         id_field = self.id_field or "id"
-        hashes = self._first_stage()
-        reader = steps.source.reader([self.text_field, self.compared_field, id_field, *self.rule.columns])
-        steps.run("signatures", [reader, hashes, steps.writer("signatures")])
-        steps.check_input()
-        found = steps.runs("signatures")
+        columns = [self.text_field, self.compared_field, id_field, *self.rule.columns]
+        found = steps.run_on_documents("signatures", [self._first_stage()], columns)
         source = KeyRanges(found, hash_cuts(range_count(found.size)))
-        steps.run("groups", [source, EqualHashes(), steps.writer("groups")], id_field=None)
+        steps.run("groups", [source, steps.removing(EqualHashes()), steps.writer("groups")], id_field=None)
         return steps.runs("groups")

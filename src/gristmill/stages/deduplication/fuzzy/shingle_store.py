@@ -12,7 +12,7 @@ from gristmill.kernels.text_column import text_column
 from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
-from gristmill.stages.deduplication.source import DocumentStage, Keys, first_key, make_keys, texts_of
+from gristmill.stages.deduplication.source import DocumentStage, Keys, first_key, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
@@ -72,13 +72,12 @@ class CandidateShingles(DocumentStage):
         return ["data"], ["document", "rank", "id", "shingles"]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        partition = task.partition
-        self._load(partition)
-        keys = make_keys(partition, task.rows)
+        self._load(task.partition + self.first_partition)
+        keys = self.keys_of(task)
         task = task.drop(~np.isin(keys, self._wanted), reason=NOT_A_CANDIDATE)
         if not task.num_items:
             return task
-        keys = make_keys(partition, task.rows)
+        keys = self.keys_of(task)
         text = texts_of(task, self.text_field)
         data, offsets, _ = text_column(text)
         # Documents that are candidates only by being equal to others need no comparison.

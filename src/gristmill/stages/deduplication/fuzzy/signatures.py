@@ -14,7 +14,7 @@ from gristmill.kernels.text_column import Bytes, Integers, text_column
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.fuzzy.banding import Banding
 from gristmill.stages.deduplication.sorted_runs import SortedRunWriter
-from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
+from gristmill.stages.deduplication.source import DocumentStage, texts_of
 from gristmill.tasks.columns import TableColumns
 from gristmill.tasks.document import DocumentBatch
 
@@ -83,7 +83,7 @@ class MinHashes(DocumentStage):
         contents[empty] = _EMPTY_CONTENT
         table = pa.table(
             {
-                "document": make_keys(task.partition, task.rows),
+                "document": self.keys_of(task),
                 "content": contents,
                 "bands": pa.FixedSizeListArray.from_arrays(pa.array(hashes.reshape(-1)), banding.bands),
             }

@@ -93,6 +93,8 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         lsh_num_output_partitions: Accepted; the number of buckets follows from the amount of data.
         lsh_rmm_pool_size: For GPUs; has no effect.
         lsh_spill_memory_limit: For GPUs; has no effect.
+        against: Other documents (as `input_path`) to compare with. They stay where they are, and input documents that
+            are duplicates of them go.
 
     Example:
         >>> workflow = FuzzyDeduplicationWorkflow(input_path="crawl/", output_path="unique/", perform_removal=True)
@@ -154,6 +156,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
     lsh_rmm_pool_size: int | str | None = None
     lsh_spill_memory_limit: int | str | None = None
     record_path: str | None = None
+    against: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,33 +212,29 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         hashes: Stage = self._first_stage()
         if self._on_gpu(steps.executor):
             hashes = hashes.with_(resources=Resources(cpus=1.0, gpus=_GPU_SHARE))
-        writer = steps.writer("signatures", BandWriter)
-        steps.run("signatures", [steps.source.reader([self.text_field]), hashes, writer], id_field=None)
-        steps.check_input()
-        bands = steps.runs("signatures")
+        bands = steps.run_on_documents("signatures", [hashes], [self.text_field], kind=BandWriter, id_field=None)
         source = KeyRanges(bands, hash_cuts(range_count(bands.size)))
         steps.run("candidates", [source, BandGroups(), steps.writer("candidates")], id_field=None)
         candidates = steps.runs("candidates")
         signatures = self.verify == "signature"
         # Other hash functions than those of the bands, which have chosen pairs that agree by chance.
         shingles = self._shingles(candidates, seed=self.seed + 1 if signatures else None)
-        reader = steps.source.reader([self.text_field, id_field, *self.rule.columns])
-        steps.run("shingles", [reader, shingles, steps.writer("shingles")])
-        steps.check_input()
-        documents = steps.runs("shingles")
+        columns = [self.text_field, id_field, *self.rule.columns]
+        documents = steps.run_on_documents("shingles", [shingles], columns)
         count = range_count(candidates.size, _PAIR_RANGE_BYTES)
         source = KeyRanges(candidates, document_cuts(candidates, count))
         pairs = UnverifiedPairs() if self.verify is None else VerifiedPairs(documents, signatures=signatures)
         steps.run("pairs", [source, pairs, steps.writer("pairs")], id_field=None)
         edges = steps.runs("pairs")
         clusters = Clusters(documents, threshold=self.threshold, chains=self.verify != "cluster", signatures=signatures)
-        steps.run("clusters", [KeyRanges(edges, hash_cuts(1)), clusters, steps.writer("clusters")], id_field=None)
+        chosen: list[Stage] = [KeyRanges(edges, hash_cuts(1)), steps.removing(clusters), steps.writer("clusters")]
+        steps.run("clusters", chosen, id_field=None)
         removals = steps.runs("clusters")
         if signatures:
             sampled = SampledPairs(removals, threshold=self.threshold, seed=self.seed)
             steps.run("sample", [KeyRanges(edges, hash_cuts(1)), sampled, steps.writer("sample")], id_field=None)
             again = self._shingles(steps.runs("sample"))
-            steps.run("sample_shingles", [reader, again, steps.writer("sample_shingles")])
+            steps.run_on_documents("sample_shingles", [again], columns)
         return removals
 
     def _shingles(self, candidates: RunFiles, *, seed: int | None = None) -> CandidateShingles:
@@ -255,7 +254,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         recall, near = compared.recall, compared.near
         alike = random_sample(removals.parts("similarity"), seed=self.seed)
         if self.verify == "signature":
-            sample, again = steps.runs("sample"), steps.runs("sample_shingles")
+            sample, again = steps.runs("sample"), steps.all_runs("sample_shingles")
             estimates, exact = checked(sample, again, removed=False)
             near = near_threshold(estimates, exact, self.threshold, self.banding)
             recall = recall_of_estimates(

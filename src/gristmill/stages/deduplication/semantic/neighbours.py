@@ -121,12 +121,16 @@ class ClusterNeighbours(RangeReader):
             )
 
     def _ranks(self, table: pa.Table) -> npt.NDArray[np.float64]:
+        given = column(table, "rank")
         if self.which_to_keep is None:
-            return column(table, "rank")
+            return given
         if self.which_to_keep == "random":
-            return _shuffled(column(table, "document"), self.seed)
-        central = column(table, "centrality")
-        return central if self.which_to_keep == "hard" else -central
+            ranks = _shuffled(column(table, "document"), self.seed)
+        else:
+            central = column(table, "centrality")
+            ranks = central if self.which_to_keep == "hard" else -central
+        # Documents that stay in any case come before all others.
+        return np.where(np.isneginf(given), given, ranks)
 
 
 def _shuffled(documents: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:

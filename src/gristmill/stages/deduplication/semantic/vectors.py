@@ -21,7 +21,7 @@ from gristmill.kernels.hashing import content_hashes
 from gristmill.kernels.vector_search import Vectors, rounded_vectors
 from gristmill.ledger.record.tables import make_identity
 from gristmill.stages.base import Spec
-from gristmill.stages.deduplication.source import DocumentStage, make_keys, texts_of
+from gristmill.stages.deduplication.source import DocumentStage, texts_of
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.tasks.columns import TableColumns, one_chunk
 from gristmill.tasks.document import DocumentBatch
@@ -212,7 +212,7 @@ class DocumentVectors(DocumentStage):
             {
                 "hash": hashes[:, 0],
                 "hash_2": hashes[:, 1],
-                "document": make_keys(task.partition, task.rows),
+                "document": self.keys_of(task),
                 "rank": self.rule.ranks(task, text),
                 "id": pa.nulls(task.num_items, pa.large_string()) if ids is None else ids,
                 "vector": vector_array(vectors),

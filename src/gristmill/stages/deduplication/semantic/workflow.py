@@ -87,6 +87,8 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         score_field: The column of numbers for survivor="best" (the highest stays), or of dates for "newest".
         source_priority: Patterns of source paths for survivor="priority", the preferred ones first.
         text_field: The column with the text, for survivor="longest", and to leave out empty texts.
+        against: Other documents (as `input_path`) to compare with. They stay where they are, and input documents that
+            are duplicates of them go.
 
     Example:
         >>> workflow = SemanticDeduplicationWorkflow("embedded/", "unique/", eps=0.01, perform_removal=True)
@@ -157,6 +159,7 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
     source_priority: Sequence[str] | None = None
     text_field: str = "text"
     record_path: str | None = None
+    against: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
@@ -225,10 +228,8 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
         return [WithText(self.text_field)] if found is not None and self.text_field in found.names else []
 
     def _find(self, steps: Steps) -> RunFiles | None:
-        reader = steps.source.reader(self._columns())
-        steps.run("vectors", [reader, *self._text_stages(steps), *self._first_stages(), steps.writer("vectors")])
-        steps.check_input()
-        vectors = steps.runs("vectors")
+        stages = [*self._text_stages(steps), *self._first_stages()]
+        vectors = steps.run_on_documents("vectors", stages, self._columns())
         settings = settle_max_eps(steps, self.settings, eps=self.eps, given=self.max_eps is not None)
         steps.result.add_metadata("max_eps", settings.max_eps)
         pairs = find_pairs(steps, vectors, settings)
@@ -236,7 +237,8 @@ class SemanticDeduplicationWorkflow(DeduplicationWorkflow):
             return None
         step = f"survivors-{self.eps!r}"
         source = find_ends(steps, pairs, eps=self.eps, range_bytes=self.chain_range_bytes)
-        steps.run(step, [source, SemanticSurvivors(vectors, eps=self.eps), steps.writer(step)], id_field=None)
+        survivors = steps.removing(SemanticSurvivors(vectors, eps=self.eps))
+        steps.run(step, [source, survivors, steps.writer(step)], id_field=None)
         return steps.runs(step)
 
     def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
