@@ -41,6 +41,7 @@ DOCUMENTS = 200
 GIVEN: dict[str, list[dict[str, Any]]] = {
     **{name: [settings] for name, settings in NEEDED.items()},
     "Decontamination": [{"benchmarks": str(SAMPLE_FILE), "fields": ["text"], "action": "cut"}],
+    "HtmlExtractor": [{"method": "fast", "html_field": "text"}],
     "LinearClassifier": [{"model_path": "shipped:text_kind", "score_field": "scores"}],
     "LineRemover": [{"patterns": ["the"]}],
     "ExactDeduplication": [{}, {"survivor": "longest"}, {"key": "title", "key_field": "text"}],

@@ -11,6 +11,7 @@ import pkgutil
 import sys
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from gristmill.kernels import (
     json_write,
     linear_text,
     loose_hashing,
+    markup_scan,
     minhash,
     ngram_search,
     ngrams,
@@ -422,6 +424,11 @@ def _urls(given: Given) -> None:
     url_parts.url_parts(given.data, *lines, np.ones(lines.shape[1], np.bool_), True)
 
 
+def _markup(given: Given) -> None:
+    for first, last in pairwise(given.offsets.tolist()):
+        markup_scan._scan(given.data[first:last], markup_scan._KEYS, markup_scan._CELL)
+
+
 PROBES: dict[str, Callable[[Given], Any]] = {
     "utf8": _utf8,
     "characters": lambda given: text_characters.character_counts(given.column, given.valid),
@@ -430,6 +437,7 @@ PROBES: dict[str, Callable[[Given], Any]] = {
     "words, tokens and n-grams": _words,
     "phrases": _phrases,
     "urls": _urls,
+    "markup": _markup,
     "searches": _searches,
     "cleaning": _clean,
     "quotation": lambda given: text_edit.quotation_spans(given.data, given.offsets),

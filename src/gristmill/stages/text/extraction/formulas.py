@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_SIGNS = {b"math": (b"<math", b"math/tex", b"mwe-math"), b'tex"': (b'class="tex"', b'class="latex"')}
-"""What a page with formulas has in it, by what they have in common: most pages are scanned only for that."""
+_SIGNS = (b"<math", b"math/tex", b"mwe-math", b'class="tex"', b'class="latex"')
 _SELECTOR = "math, script[type^='math/tex'], .katex-html, .MathJax_Preview, .MathJax, .mwe-math-fallback-image-inline, "
 _SELECTOR += ".mwe-math-fallback-image-display, img.tex, img.latex"
 _MAX_DEPTH = 60
@@ -16,8 +15,8 @@ _WORDS |= {"munder": "%s_{%s}", "mover": "%s^{%s}", "munderover": "%s_{%s}^{%s}"
 
 
 def may_have_formulas(raw: bytes) -> bool:
-    """Whether the bytes of a page show a sign of formulas."""
-    return any(common in raw and any(sign in raw for sign in signs) for common, signs in _SIGNS.items())
+    """Whether the bytes of a page show a sign of formulas; `scan_markup` tells which pages are worth the search."""
+    return any(sign in raw for sign in _SIGNS)
 
 
 def with_readable_formulas(page: str) -> str:

@@ -6,13 +6,13 @@ import re
 from functools import cached_property, partial
 from typing import Any
 
+from gristmill.kernels.markup_scan import scan_markup
 from gristmill.stages.text.extraction import auto, fast
 from gristmill.stages.text.extraction.charset import decode_page
 from gristmill.stages.text.extraction.facts import facts_of
 from gristmill.stages.text.extraction.formulas import may_have_formulas, with_readable_formulas
 from gristmill.stages.text.extraction.language import NAMES, language_code
 from gristmill.stages.text.extraction.markup import with_cells_apart
-from gristmill.stages.text.extraction.nesting import is_nested_deeper, tag_counts
 
 MAX_ELEMENTS = 100_000
 """Parsers need a time that grows with the square of what lies side by side; real pages have far fewer."""
@@ -55,13 +55,13 @@ class Page:
         if b"\x00" in raw:
             html = html.replace("\x00", "")
             raw = html.encode("utf-8", "ignore")
-        elements, open_at_once = tag_counts(raw)
-        if elements > MAX_ELEMENTS:
-            raise PageProblemError("too_many_elements", f"the page has {elements:,} tags; {MAX_ELEMENTS:,} are read")
-        if open_at_once > max_depth and is_nested_deeper(html, max_depth):
+        seen = scan_markup(raw)
+        if seen.tags > MAX_ELEMENTS:
+            raise PageProblemError("too_many_elements", f"the page has {seen.tags:,} tags; {MAX_ELEMENTS:,} are read")
+        if seen.depth > max_depth:
             raise PageProblemError("nested_too_deeply", f"more than {max_depth:,} elements of the page are nested")
-        self._has_formulas = may_have_formulas(raw)
-        self._has_cells = b"</td>" in raw or b"</TD>" in raw
+        self._has_formulas = seen.may_have_formulas and may_have_formulas(raw)
+        self._has_cells = seen.has_cells
         self.html = with_readable_formulas(html) if self._has_formulas else html
         self.url = url
         self._fix_encoding = fix_encoding
@@ -81,8 +81,10 @@ class Page:
             import ftfy
 
             found = ftfy.fix_text(found)
-        if not found.isascii():
-            found = found.encode("utf-8", "ignore").decode("utf-8")  # half of a surrogate pair, written as an entity
+        try:
+            found.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, written as an entity
+            found = found.encode("utf-8", "ignore").decode("utf-8")
         return found
 
     def facts(self, wanted: frozenset[str], text: str) -> dict[str, Any]:
