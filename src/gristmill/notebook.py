@@ -73,7 +73,11 @@ def of_report(report: Any) -> str:
     rows = [
         (stage.name, outcome, reason, number)
         for stage in report.stages
-        for outcome, found in (("dropped", stage.dropped), ("quarantined", stage.quarantined))
+        for outcome, found in (
+            ("dropped", stage.dropped),
+            ("quarantined", stage.quarantined),
+            ("not a document", stage.skipped),
+        )
         for reason, number in sorted(found.items(), key=lambda pair: -pair[1])
     ]
     told = [*report.alarms, f"Output: {report.output}" if report.output else ""]

@@ -81,7 +81,7 @@ def print_report(
         dropped = sum(stage.dropped.values())
         rows_in = stage.rows_in + stage.created
         # Every first stage creates rows; another one that does has split documents.
-        if show_all or dropped or stage.quarantined or stage.changed or (stage.created and place):
+        if show_all or dropped or stage.quarantined or stage.changed or stage.skipped or (stage.created and place):
             figures = (
                 f"{rows_in:,}",
                 f"{stage.rows_out:,}",
@@ -116,11 +116,12 @@ def print_report(
 
 
 def reasons(stage: StageReport) -> str:
-    """The reasons with their counts, the most frequent first; then what was changed or quarantined."""
+    """The reasons with their counts, the most frequent first; then what was changed, quarantined or skipped."""
     listed = []
-    for counts in (stage.dropped, stage.quarantined):
+    for counts in (stage.dropped, stage.quarantined, stage.skipped):
         names = sorted(sorted(counts), key=counts.__getitem__, reverse=True)  # equally frequent ones by name
         listed.append(", ".join(map("{} {:,}".format, names, map(counts.__getitem__, names))))
-    dropped, quarantined = listed
+    dropped, quarantined, skipped = listed
     changed = f"changed {stage.changed:,}" if stage.changed else ""
-    return ", ".join(filter(None, [dropped, changed, f"quarantined: {quarantined}" if quarantined else ""]))
+    told = [dropped, changed, f"quarantined: {quarantined}" if quarantined else ""]
+    return "; ".join(filter(None, [", ".join(filter(None, told)), f"not documents: {skipped}" if skipped else ""]))

@@ -92,6 +92,7 @@ def recorded_report(folder: RunFolder, run: Mapping[str, Any]) -> RunReport:
                 count.changed,
                 float(times.get("busy_seconds", 0)),
                 int(times.get("calls", 0)),
+                count.skipped,
             )
         )
     return RunReport(

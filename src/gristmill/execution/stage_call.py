@@ -66,6 +66,12 @@ class OverTimeLimitError(BaseException):
         self.limit_s = limit_s
 
 
+def default_limit(stage: Any, limit_s: float | None) -> float | None:
+    """How long a document may take in a stage without a `time_limit_s`: the executor's limit, or a shorter default."""
+    own: float | None = stage.default_time_limit_s
+    return limit_s if limit_s is None or own is None else min(limit_s, own)
+
+
 class LimitedCalls(DirectCalls):
     """As `DirectCalls`, and interrupts a stage that works on the same documents for too long.
 
@@ -79,14 +85,16 @@ class LimitedCalls(DirectCalls):
 
     limit_s: float | None = None
     running = False
+    _current_s: float | None = None
     known: Collection[str] = frozenset()
 
     def call(self, method: Callable[[Any], Any], argument: Any) -> Any:
         """Call it; a stage that wants to end the process has failed like any other."""
         stage: Any = getattr(method, "__self__", None)
         exempt = stage.needs_own_worker or stage.resources.gpus or not isinstance(argument, DocumentBatch | list)
-        if self.limit_s is not None and not exempt:
-            signal.setitimer(signal.ITIMER_REAL, self.limit_s * (1 if stage.name in self.known else 2), 1.0)
+        self._current_s = None if exempt else default_limit(stage, self.limit_s)
+        if self._current_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._current_s * (1 if stage.name in self.known else 2), 1.0)
             self.running = True
         try:
             given = method(argument)
@@ -102,8 +110,8 @@ class LimitedCalls(DirectCalls):
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """The handler of the signal; one that comes late finds nothing to interrupt."""
-        if self.running and self.limit_s is not None:
-            raise OverTimeLimitError(self.limit_s)
+        if self.running and self._current_s is not None:
+            raise OverTimeLimitError(self._current_s)
 
 
 def exited(error: SystemExit) -> RuntimeError:
@@ -371,6 +379,7 @@ class OneByOne(FusedStage):
         self.stage = stage
         self.name = stage.name
         self.time_limit_s = stage.time_limit_s
+        self.default_time_limit_s = stage.default_time_limit_s
         self.resources = stage.resources
         self.needs_own_worker = stage.needs_own_worker
         self.members = stage.members if isinstance(stage, FusedStage) else (stage,)

@@ -62,6 +62,8 @@ class StageReport:
     changed: int = 0
     busy_s: float = 0.0
     calls: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """What a reader found in its files that is not a document, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class RunReport:
                 lines.append(f"  {number:>8} dropped by {stage.name}: {reason}")
             for cause, number in stage.quarantined.items():
                 lines.append(f"  {number:>8} quarantined by {stage.name}: {cause}")
+            for kind, number in stage.skipped.items():
+                lines.append(f"  {number:>8} skipped by {stage.name}, not documents: {kind}")
         lines.extend([sentence(self.left_out)] if self.left_out else [])
         lines += [*self.alarms, f"output: {self.output}"] if self.output else self.alarms
         return "\n".join(lines)
@@ -295,7 +299,7 @@ class Run:
             stages.append(
                 StageReport(
                     name, count.rows_in, count.rows_out, count.created, dict(count.dropped), dict(count.quarantined),
-                    count.untracked, count.changed, spent.busy_s, spent.calls,
+                    count.untracked, count.changed, spent.busy_s, spent.calls, dict(count.skipped),
                 )
             )  # fmt: skip
         done_before = 0 if state is None else len(state.done)

@@ -37,8 +37,8 @@ _RUN = (
     "alarms", "notices",
 )  # fmt: skip
 _STAGE = (
-    "stage", "rows_in", "rows_out", "created", "dropped", "quarantined", "changed", "busy_seconds", "starved_seconds",
-    "blocked_seconds", "calls", "workers",
+    "stage", "rows_in", "rows_out", "created", "dropped", "quarantined", "skipped", "changed", "busy_seconds",
+    "starved_seconds", "blocked_seconds", "calls", "workers",
 )  # fmt: skip
 _MAX_LINES = 100
 _MAX_PROBLEMS = 10

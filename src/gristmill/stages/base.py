@@ -75,6 +75,8 @@ class ProcessingStage(ABC, Generic[X, Y]):
         runtime_env: Packages or variables its workers need (used by executors on Ray).
         time_limit_s: How long one document may take; a slower one is quarantined and its worker replaced. None: the
             default limit of the local executor.
+        default_time_limit_s: How long one document may take where `time_limit_s` is None and the executor has a longer
+            default limit. Enforced as that is: without a worker process, only Python code can be interrupted.
         runs_without_gpu: Lets a stage that asks for a GPU run on processors where there is none.
         needs_own_worker: Keeps the stage from sharing a worker with its neighbours (it holds a model, say).
         for_dropped: What to do, when a run records all scores, with documents that earlier stages dropped and that
@@ -111,6 +113,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     batch_size: int | None = 1
     runtime_env: Mapping[str, Any] | None = None
     time_limit_s: float | None = None
+    default_time_limit_s: float | None = None
     runs_without_gpu = False
     needs_own_worker = False
     for_dropped: Literal["run", "pass", "score", "stop"] = "stop"

@@ -181,7 +181,7 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         for bad in block.bad:
             self.note_bad(batch, bad)
         if block.skipped:
-            self._log_metrics({f"skipped_{kind}": count for kind, count in block.skipped.items()})
+            batch.note_skipped(self.name, block.skipped)
         return batch
 
     def note_bad(self, batch: DocumentBatch, bad: BadRecord) -> None:

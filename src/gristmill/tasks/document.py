@@ -7,7 +7,7 @@ matched with what went in by `gristmill.tracking`, which owns the other half of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,17 @@ import pyarrow as pa
 
 from gristmill import notebook
 from gristmill.errors import StageDefinitionError
-from gristmill.ledger.record.trail import DROPPED, Changes, Cuts, Decisions, Floats, QuarantinedRecord, Rows, Scores
+from gristmill.ledger.record.trail import (
+    DROPPED,
+    Changes,
+    Cuts,
+    Decisions,
+    Floats,
+    QuarantinedRecord,
+    Rows,
+    Scores,
+    StageCount,
+)
 from gristmill.storage.valid_text import require_valid_text
 from gristmill.tasks.arrow_io import table_of_polars
 from gristmill.tasks.base import Task
@@ -353,6 +363,10 @@ class DocumentBatch(Task[Any]):
     def note_quarantine(self, record: QuarantinedRecord) -> None:
         """Record that a document could not be processed; it must not be among the rows that are handed on."""
         self._tracking.trail.quarantine.append(record)
+
+    def note_skipped(self, stage: str, counts: Mapping[str, int]) -> None:
+        """Count what a reader found beside these documents that is not a document, by kind."""
+        self._tracking.trail.counts[stage].add(StageCount(skipped=dict(counts)))
 
     def with_columns(self, columns: Columns, tracking: RowTracking | None = None) -> DocumentBatch:
         """A copy with other columns; its rows are the same ones unless `tracking` says otherwise."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import ConservationError, StageResultError
-from gristmill.ledger.record.trail import CONVERTED, DROPPED, UNTRACKED, Decisions, Rows, Trail
+from gristmill.ledger.record.trail import CONVERTED, DROPPED, UNTRACKED, Decisions, Rows, StageCount, Trail
 from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.tasks.arrow_io import polars_memory, restore_json, shares_rows
 from gristmill.tasks.base import FailedTask, NoneTask, Task
@@ -157,6 +157,8 @@ def collect(entry: Entry, exits: Sequence[Exit]) -> Trail:
             entry.trail.cuts.extend(trail.cuts)
             entry.trail.scores.extend(trail.scores)
             entry.trail.quarantine.extend(trail.quarantine)
+            for stage, count in trail.counts.items():
+                entry.trail.counts[stage].add(StageCount(skipped=count.skipped))
     return entry.trail
 
 

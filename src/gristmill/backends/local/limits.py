@@ -21,6 +21,7 @@ from gristmill.backends.local.messages import WorkerStatus, read_status
 from gristmill.backends.plan import Segment
 from gristmill.errors import WorkerError
 from gristmill.execution.recovery import Hints
+from gristmill.execution.stage_call import default_limit
 from gristmill.figures import format_size
 from gristmill.observe.memory import private_bytes
 
@@ -61,7 +62,9 @@ class TimeLimits:
     def __init__(self, segment: Segment, default_s: float | None) -> None:
         self._own = [stage.time_limit_s for stage in segment.stages]
         exempt = default_s is None or bool(segment.resources.gpus)
-        self._default = [None if exempt or stage.needs_own_worker else default_s for stage in segment.stages]
+        self._default = [
+            None if exempt or stage.needs_own_worker else default_limit(stage, default_s) for stage in segment.stages
+        ]
         self._slow: dict[int, float] = {}
 
     def hints(self, found: Hints) -> Hints:

@@ -23,7 +23,7 @@ _READ_AT_ONCE = 1000
 
 _INTEGER_LIMIT = 2**63
 COUNTS = {"rows_in": int, "rows_out": int, "created": int, "untracked": int, "changed": int, "touched": int,
-          "dropped": {"*": int}, "quarantined": {"*": int}}  # fmt: skip
+          "dropped": {"*": int}, "quarantined": {"*": int}, "skipped": {"*": int}}  # fmt: skip
 _FILE = {"path": str, "size": int, "hash": str, "rows": (int, None)}
 _PART = {"path": str, "relative": str, "size": int, "stamp": str, "start": int, "end": int, "whole": bool}
 _NEEDED = {"whole", "path", "relative", "size", "start", "end", "stage", "name"}
@@ -137,6 +137,8 @@ class ManifestEntry:
             stage = {"stage": name, **count}
             # These depend on how rows were cut into batches; they belong to the record of a run, as times do.
             del stage["bytes_in"], stage["bytes_out"]
+            if not stage["skipped"]:  # as earlier versions wrote it
+                del stage["skipped"]
             values["stages"].append(stage)
         for key in ("batches", "damaged"):
             if values[key] is None:

@@ -38,7 +38,8 @@ class StageCount:
 
     `untracked` tells how many of the created rows could not be matched with a row that went in; as many of the
     dropped ones may be the same documents. `changed` counts texts that are different now, `touched` rows that got or
-    lost a column, or have another value in a column that holds no text.
+    lost a column, or have another value in a column that holds no text. `skipped` counts what a reader found in its
+    files that is not a document, by kind.
     """
 
     rows_in: int = 0
@@ -51,6 +52,7 @@ class StageCount:
     touched: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
 
     def conserves(self) -> bool:
         """Whether every row that went in or was created is accounted for."""
@@ -67,7 +69,11 @@ class StageCount:
         self.touched += other.touched
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
-        for mine, theirs in ((self.dropped, other.dropped), (self.quarantined, other.quarantined)):
+        for mine, theirs in (
+            (self.dropped, other.dropped),
+            (self.quarantined, other.quarantined),
+            (self.skipped, other.skipped),
+        ):
             for key, number in theirs.items():
                 mine[key] = mine.get(key, 0) + number
 

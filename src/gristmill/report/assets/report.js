@@ -253,7 +253,9 @@
       el("p", { class: "soft small" }, "The green band is as wide as there are documents; what leaves it to the right was dropped."),
       list,
       more("All stages as a table", table("Documents by stage", [t("Stage"), n("In"), n("Kept"), n("Dropped"), n("Quarantined"), n("Changed"), n("Busy")],
-        stages.map((s) => [name(s.stage), count(s.rows_in || s.created), count(s.rows_out), count(lost(s)), count(held(s)), count(s.changed || 0), duration(s.busy_seconds)]))));
+        stages.map((s) => [name(s.stage), count(s.rows_in || s.created), count(s.rows_out), count(lost(s)), count(held(s)), count(s.changed || 0), duration(s.busy_seconds)]))),
+      stages.filter((s) => Object.keys(s.skipped || {}).length).map((s) => el("p", { class: "soft small", "data-skipped": s.stage },
+        name(s.stage), " found what is not a document: ", Object.entries(s.skipped).sort((x, y) => y[1] - x[1]).map(([kind, number], at) => [at ? ", " : "", name(kind), ` ${count(number)}`]))));
   }
   function reasonList(reasons) {
     const line = ([reason, number]) => el("li", {}, name(reason), el("span", { class: "soft number" }, ` ${count(number)}`));

@@ -103,6 +103,22 @@ def test_what_the_default_limit_is_not_for() -> None:
         assert not was_killed(patient)
 
 
+@pytest.mark.parametrize(
+    ("default_s", "seconds", "over"), [(300.0, 61.0, True), (30.0, 31.0, True), (None, 61.0, False)]
+)
+def test_the_shorter_of_the_executors_and_the_stages_default_holds(
+    default_s: float | None, seconds: float, over: bool
+) -> None:
+    stage = Stage()
+    stage.default_time_limit_s = 60.0
+    busy = worker(0.0, rows=1)
+    limits = TimeLimits(segment(stage), default_s)
+    limits.enforce(busy)  # its first call may take twice as long
+    busy.process.busy(seconds, rows=1)  # type: ignore[attr-defined]
+    limits.enforce(busy)
+    assert was_killed(busy) == over
+
+
 def test_a_limit_of_its_own_holds_as_it_is() -> None:
     for seconds, over in ((1.5, False), (2.5, True)):
         own = worker(seconds)

@@ -53,7 +53,7 @@ def test_every_record_is_accounted_for(crawl, tmp_path):
     run(crawl, output)
     stages = stages_of(output)
     assert stages["warc_reader"]["quarantined"] == {"corrupt_archive": 1, "truncated_record": 1, "wrong_length": 1}
-    assert stages["warc_reader"]["custom"] == {"skipped_request": 184.0, "skipped_warcinfo": 5.0}
+    assert stages["warc_reader"]["skipped"] == {"request": 184, "warcinfo": 5}
     assert stages["warc_pages"]["dropped"] == {"media_type": 30, "revisit": 132}
     assert stages["warc_pages"]["rows_out"] == sum(pq.read_metadata(path).num_rows for path in output.iterdir())
     assert verify(str(output)).problems == []

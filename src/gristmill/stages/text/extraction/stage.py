@@ -46,7 +46,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
         max_page_bytes: Larger pages are quarantined (`page_too_large`).
         max_depth: Pages whose elements are nested more deeply are quarantined (`nested_too_deeply`).
         time_limit_s: How long a page may take before it is quarantined (`time limit`); needs a worker process. None:
-            the limit of the executor, 300 s on the local one.
+            60 s on the local executor, or its own limit where that is shorter, and no limit on Ray.
 
     Example:
         >>> page = b"<main><h1>Mills</h1><p>A mill grinds grain between two stones, as it did long ago.</p></main>"
@@ -59,6 +59,7 @@ class HtmlExtractor(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     name = "html_extractor"
     notes_changes = True
+    default_time_limit_s = 60.0
 
     def __init__(
         self,
