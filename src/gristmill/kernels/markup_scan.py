@@ -92,7 +92,7 @@ def _scan(data: Bytes, known: npt.NDArray[np.uint64], cell: int) -> tuple[int, i
                     state = hash_step(state, lower_byte(byte))
                     place += 1
                 state |= ONE
-                slot = np.int64(state >> np.uint64(52))
+                slot = int(state >> np.uint64(52))
                 while keys[slot] != ZERO and keys[slot] != state:
                     slot = (slot + 1) & (_SLOTS - 1)
                 if keys[slot] == ZERO and not closes:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain, count, pairwise, repeat
+from operator import attrgetter
 
 from gristmill.backends.base import Capacity
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment, Stage
@@ -24,6 +25,8 @@ from gristmill.tasks.base import EmptyTask
 
 _MAX_DEPTH = 50
 _MANY_PARTITIONS, _TINY_BYTES = 20, 100_000
+_LARGE_BYTES = 256 * 10**6
+_size = attrgetter("size")
 """So many partitions with less than so much each are worth a note: no batch crosses the border of a partition."""
 
 
@@ -360,6 +363,13 @@ def finish(
                 f"{len(partitions)} partitions of about {format_size(size)}: later stages get small batches. Put files "
                 "together with blocksize='128MB' or files_per_partition of the reader."
             )
+    large = max((part for partition in partitions for part in partition.ranges if part.whole), key=_size, default=None)
+    if large is not None and large.size >= _LARGE_BYTES and len(partitions) < capacity.cpus:
+        notes.append(
+            f"{large.relative} ({format_size(large.size)}) is one partition, so one worker reads it from start to end: "
+            "files of this format or compression are not split. To use more cores, provide it in several files, or "
+            "convert it to Parquet or uncompressed JSONL first."
+        )
     plan = ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
     for stage in stages:
         if isinstance(stage, ReaderStage):

@@ -252,6 +252,7 @@ def make_partitions(
     footers: Footers | None = None,
     whole: Container[str] = (),
     reading: str = "",
+    find_cuts: Callable[[InputFile, int], list[int]] | None = None,
 ) -> list[Partition]:
     """Partitions of `files`, the same for any order of them.
 
@@ -266,6 +267,7 @@ def make_partitions(
         footers: Where footers are read and kept, for a caller that needs them again.
         whole: Paths of files that cannot be split, whatever their size (JSON arrays).
         reading: How files of other formats are read.
+        find_cuts: Where to split a large file of another format, as `row_formats.cuts_of` tells.
 
     Raises:
         UsageError: Both sizes are given, or one is not positive.
@@ -308,7 +310,7 @@ def make_partitions(
                 pending_bytes += file.size
             else:
                 largest = file.size if file.path in whole else block_bytes or DEFAULT_BLOCKSIZE
-                groups += _blocks(file, format, largest, storage_options, footers)
+                groups += _blocks(file, format, largest, storage_options, footers, find_cuts)
         if pending:
             groups.append(_file_group(pending, format))
     if limit is not None:
@@ -351,14 +353,16 @@ def _file_group(files: Sequence[InputFile], kind: Format) -> tuple[str, tuple[Fi
 
 
 def _blocks(
-    file: InputFile, kind: Format, block_bytes: int, storage_options: StorageOptions, footers: Footers | None
+    file: InputFile,
+    kind: Format,
+    block_bytes: int,
+    storage_options: StorageOptions,
+    footers: Footers | None,
+    find_cuts: Callable[[InputFile, int], list[int]] | None,
 ) -> list[tuple[str, tuple[FileRange, ...]]]:
     cuts: list[int] = []
-    if kind == "mediawiki":
-        if file.size > block_bytes:
-            from gristmill.storage.bz2_streams import dump_cuts
-
-            cuts = dump_cuts(file.path, file.size, block_bytes=block_bytes, storage_options=storage_options)
+    if file.size > block_bytes and find_cuts is not None:
+        cuts = find_cuts(file, block_bytes)
     elif file.size > block_bytes and not file.path.lower().endswith(COMPRESSED_SUFFIXES):
         if kind == "jsonl":
             cuts = [*range(0, file.size, block_bytes), file.size]

@@ -19,13 +19,17 @@ from hypothesis import strategies as st
 from gristmill.storage import bz2_streams, mediawiki_dump
 from gristmill.storage.bz2_streams import index_path, stream_cuts
 from gristmill.storage.compression import DamagedArchiveError
-from gristmill.storage.files import list_files
+from gristmill.storage.files import InputFile, list_files
 from gristmill.storage.formats import format_of, recognise
 from gristmill.storage.mediawiki_dump import Page, Problem, Site, read_pages, site_of
 from gristmill.storage.partitions import FileRange, Partition, make_partitions
 from gristmill.storage.row_blocks import read_row_blocks
-from gristmill.storage.row_formats import reading_of
+from gristmill.storage.row_formats import cuts_of, reading_of
 from tests.wikipedia_dump import DUMP, HEAD, NAME, PAGES, TITLES, write_multistream
+
+
+def cuts(file: InputFile, block_bytes: int) -> list[int]:
+    return cuts_of(file.path, file.size, reading_of("mediawiki", {}), block_bytes=block_bytes)
 
 
 def partitions(path: Path, blocksize: int | None = None, **options: Any) -> list[Partition]:
@@ -34,6 +38,7 @@ def partitions(path: Path, blocksize: int | None = None, **options: Any) -> list
         format="mediawiki",
         blocksize=blocksize,
         reading=reading_of("mediawiki", options),
+        find_cuts=cuts,
     )
 
 
@@ -263,6 +268,7 @@ def test_dumps_in_a_store_are_split_too(tmp_path: Path) -> None:
             format="mediawiki",
             blocksize=3000,
             reading=reading_of("mediawiki", {}),
+            find_cuts=cuts,
         )
         assert {part.ranges[0].start for part in parts[1:]} < set(offsets)
         assert titles(parts) == TITLES[2:]

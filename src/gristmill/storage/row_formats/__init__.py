@@ -1,7 +1,8 @@
 """Formats besides JSONL and Parquet: how the bytes of a file become rows.
 
 Each format is a module with a function `read_rows(part, *, storage_options, **options)` that yields tables and, where
-something is broken, `Broken`; what it passes over on purpose, it counts (`Skipped`). All rows of a file have the same
+something is broken, `Broken`; what it passes over on purpose, it counts (`Skipped`). Where large files can be split,
+`find_cuts` tells the places (see `cuts_of`). All rows of a file have the same
 columns. How a file is read (its format and the options of its reader) travels with the range, so that a record can be
 found again by the ledger alone.
 """
@@ -12,6 +13,7 @@ import importlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -85,14 +87,33 @@ def rows_of(part: FileRange, *, storage_options: StorageOptions = None) -> Rows:
     Raises:
         InputError: There is no such format, or it has no such option.
     """
-    try:
-        options = json.loads(part.reading)
-        module = _MODULES[options.pop("format")]
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(f"{part.path} is to be read as {part.reading!r}, which is not a known format.") from error
-    reader = importlib.import_module(f"{__name__}.{module}")
+    reader, options = _reader_of(part.path, part.reading)
     try:
         rows: Rows = reader.read_rows(part, storage_options=storage_options, **options)
     except TypeError as error:
         raise InputError(f"{part.path} is to be read as {part.reading!r}: {error}.") from error
     return rows
+
+
+def cuts_of(
+    path: str, size: int, reading: str, *, block_bytes: int, storage_options: StorageOptions = None
+) -> list[int]:
+    """Where to split a large file into ranges that can be read by themselves: 0, …, `size`; nothing if it can't be.
+
+    Asks the format's `find_cuts`, which gets the options of its reader; formats without one are never split.
+    """
+    reader, options = _reader_of(path, reading)
+    find_cuts = getattr(reader, "find_cuts", None)
+    if find_cuts is None:
+        return []
+    found: list[int] = find_cuts(path, size, block_bytes=block_bytes, storage_options=storage_options, **options)
+    return found
+
+
+def _reader_of(path: str, reading: str) -> tuple[ModuleType, dict[str, Any]]:
+    try:
+        options = json.loads(reading)
+        module = _MODULES[options.pop("format")]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(f"{path} is to be read as {reading!r}, which is not a known format.") from error
+    return importlib.import_module(f"{__name__}.{module}"), options

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
+from gristmill.storage.bz2_streams import dump_cuts
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.mediawiki_dump import Page, Problem, Site, read_pages, site_of
 from gristmill.storage.partitions import FileRange
@@ -59,6 +61,11 @@ def read_rows(
             columns, chars = [[] for _ in schema], 0
     if columns[0]:
         yield pa.table(columns, schema=schema)
+
+
+def find_cuts(path: str, size: int, *, block_bytes: int, storage_options: StorageOptions = None, **_: Any) -> list[int]:
+    """Where to split a dump so that each piece begins with a stream or anywhere in plain XML: 0, …, `size`."""
+    return dump_cuts(path, size, block_bytes=block_bytes, storage_options=storage_options)
 
 
 def _values(page: Page, kind: PageKind, site: Site, tables: Tables) -> tuple[str, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.figures import format_size
-from gristmill.storage.compression import ByteSource, open_source
+from gristmill.storage.compression import ByteSource, open_raw, open_source
 from gristmill.storage.files import StorageOptions
+from gristmill.storage.formats import codec_of
 from gristmill.storage.partitions import FileRange
 from gristmill.storage.row_formats import Broken, Rows
 from gristmill.storage.row_formats.file_rows import MAX_FILE_BYTES, read_whole
@@ -32,11 +35,86 @@ def read_rows(
     encoding: str | None = None,
 ) -> Rows:
     """Rows with the text, the file's name, and an id made of the name and the number of the document in it."""
-    source = TextSource(open_source(part.path, storage_options=storage_options), encoding)
-    return documents_of(source, part.relative, document=document, text_field=text_field)
+    if part.whole:
+        source = TextSource(open_source(part.path, storage_options=storage_options), encoding)
+        return documents_of(source, part.relative, document=document, text_field=text_field)
+    lines = _LineRange(open_raw(part.path, storage_options=storage_options), part.start, part.end)
+    counted_as = f"{part.relative}#{part.start}+"
+    return documents_of(TextSource(lines), part.relative, document="line", text_field=text_field, counted_as=counted_as)
 
 
-def documents_of(source: ByteSource, name: str, *, document: str, text_field: str, most: int = MAX_FILE_BYTES) -> Rows:
+def find_cuts(
+    path: str,
+    size: int,
+    *,
+    block_bytes: int,
+    storage_options: StorageOptions = None,
+    document: str = "file",
+    encoding: str | None = None,
+    **_: Any,
+) -> list[int]:
+    """Where to split a file with a document per line: 0, …, `size`; nothing for files that are read whole.
+
+    A line belongs to the range in which it begins, so any byte will do. Only UTF-8 is split, where the byte of a line
+    end is never a part of another character.
+    """
+    known = codecs.lookup(encoding or "utf-8").name
+    if document != "line" or known not in ("utf-8", "ascii") or codec_of(path) != "none":
+        return []
+    with open_raw(path, storage_options=storage_options) as raw:
+        if raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return []
+    return [*range(0, size, block_bytes), size]
+
+
+class _LineRange:
+    """The lines of a file that begin in a range of its bytes."""
+
+    def __init__(self, raw: Any, start: int, end: int) -> None:
+        self._raw = raw
+        self._left = end - start  # of the range; below zero behind it
+        self._in_line = start > 0  # one that began before the range
+        self._ended = False
+        raw.seek(max(0, start - 1))
+        if start:
+            self._left += 1
+
+    def readinto(self, target: memoryview, /) -> int:
+        """Fill the front of `target`; 0 at the end."""
+        while not self._ended:
+            count = self._raw.readinto(target) or 0
+            piece = bytes(target[:count])
+            first = 0
+            if self._in_line:
+                first = piece.find(b"\n") + 1
+                self._in_line = bool(count) and not first
+                first = first or count
+            last = count
+            if self._left <= count:  # the line that holds the last byte of the range ends it
+                found = piece.find(b"\n", max(0, self._left - 1))
+                self._ended = found >= 0
+                last = found + 1 or count
+            self._left -= count
+            self._ended = self._ended or not count
+            if first < last:
+                target[: last - first] = piece[first:last]
+                return last - first
+        return 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._raw.close()
+
+
+def documents_of(
+    source: ByteSource,
+    name: str,
+    *,
+    document: str,
+    text_field: str,
+    most: int = MAX_FILE_BYTES,
+    counted_as: str | None = None,
+) -> Rows:
     """The documents of a file called `name`, whose content `source` gives; it is closed.
 
     Args:
@@ -45,6 +123,7 @@ def documents_of(source: ByteSource, name: str, *, document: str, text_field: st
         document: What a document is: `file`, `line` or `paragraph`.
         text_field: The column that gets the text.
         most: The most bytes that a document may have.
+        counted_as: What the number of a document follows in its id; by default the name and `#`.
     """
     if document == "file":
         content = read_whole(source, most=most)
@@ -57,7 +136,7 @@ def documents_of(source: ByteSource, name: str, *, document: str, text_field: st
                 yield found
                 continue
             texts = [text for text in map(bytes.strip, found) if text]
-            ids = [f"{name}#{number + at}" for at in range(len(texts))]
+            ids = [f"{counted_as or f'{name}#'}{number + at}" for at in range(len(texts))]
             number += len(texts)
             if texts:
                 yield text_table(texts, ids, name, text_field)

@@ -127,17 +127,19 @@ class _File:
 
 
 def read_records(
-    raw: Any, codec: Codec, *, max_block_bytes: int, wanted: frozenset[bytes] | None = None
+    raw: Any, codec: Codec, *, max_block_bytes: int, wanted: frozenset[bytes] | None = None, start: int = 0
 ) -> Iterator[Record | Broken]:
-    """All records of a file, and what of it is broken.
+    """The records of a file, and what of it is broken.
 
     Args:
         raw: The stored bytes.
         codec: How they are compressed.
         max_block_bytes: A larger block is not held.
         wanted: Types of records whose blocks are of interest; by default all. Others may come without.
+        start: Where to begin; a record begins there.
     """
     dictionary, at = _dictionary(raw) if codec == "zst" and raw.seekable() else (b"", 0)
+    at = max(at, start)
     fast = raw.seekable() and codec in ("none", "gz", "zst")
     while True:
         if fast:

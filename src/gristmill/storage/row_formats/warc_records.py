@@ -301,12 +301,17 @@ class CarefulReader:
         told = f"{damage.detail}; {format_size(size)} up to the {'end of the file' if ends else 'next record'} not read"
         return Broken(damage.cause, told, start, raw, size)
 
-    def _search(self, start: int) -> tuple[int, bool]:
-        """Where the next record begins at or behind `start`; else the end of the file, and True."""
+    def next_record(self, start: int, most: int) -> int | None:
+        """Where the next record begins at or behind `start`; None where there is none within `most` bytes."""
+        place, ended = self._search(start, most)
+        return None if ended else place
+
+    def _search(self, start: int, most: int | None = None) -> tuple[int, bool]:
+        """Where the next record begins at or behind `start`; else True, and the end of what was searched."""
         pattern = _NEXT_MEMBER.get(self._codec) or (_NEXT_ARC if self.is_arc else _NEXT_RECORD)
         self._raw.seek(start)
         held, at = b"", start
-        while piece := self._raw.read(_PIECE):
+        while (most is None or at - start < most) and (piece := self._raw.read(_PIECE)):
             held += piece
             for found in pattern.finditer(held):
                 if self._codec == "none" or self._opens(at + found.start()):

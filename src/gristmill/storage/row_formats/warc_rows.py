@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gristmill.errors import InputError
 from gristmill.storage.compression import SourceFileObject, open_raw, open_source
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import CODEC_KINDS, HEAD_BYTES, Codec, codec_of, recognise
@@ -21,7 +22,7 @@ from gristmill.storage.row_formats.http_messages import (
     parse_message,
 )
 from gristmill.storage.row_formats.warc_library import DICTIONARY_MAGIC, read_records
-from gristmill.storage.row_formats.warc_records import Record
+from gristmill.storage.row_formats.warc_records import CarefulReader, Record
 
 RECORD_TYPES = (
     "warcinfo", "response", "resource", "request", "metadata", "revisit", "conversion", "continuation",
@@ -32,6 +33,8 @@ MAX_BODY_BYTES = 64 << 20
 # Rows are handed on in tables of about so much.
 _TABLE_BYTES = 4 << 20
 _TABLE_ROWS = 4096
+_MOST_SEARCHED = 64 << 20
+"""A file without a record in so many bytes is not split there."""
 _COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("id", "url", "date", "record_type"), pa.string()),
     "status": pa.int32(),
@@ -50,11 +53,19 @@ def read_rows(
 ) -> Rows:
     """Rows with `html` (the bytes of a body) or, from WET files, with `text`.
 
-    Revisits and bodies of other media types are rows without a body, so that whoever drops them can say why.
+    Revisits and bodies of other media types are rows without a body, so that whoever drops them can say why. Of a
+    range, the records that begin in it.
+
+    Raises:
+        InputError: The file was split where no record begins.
     """
     pages = _Pages(part.relative, frozenset(map(str.encode, record_types)), media_types, max_body_bytes)
     with _open(part.path, storage_options) as (raw, codec):
-        for record in read_records(raw, codec, max_block_bytes=max_body_bytes, wanted=pages.taken):
+        start, end = (0, -1) if part.whole else (part.start, part.end)
+        for record in read_records(raw, codec, max_block_bytes=max_body_bytes, wanted=pages.taken, start=start):
+            if 0 <= end <= record.offset:
+                _check_cut(part.path, record.offset, end)
+                break
             broken = record if isinstance(record, Broken) else pages.add(record)
             if broken is not None:
                 yield from pages.table()
@@ -64,6 +75,34 @@ def read_rows(
     yield from pages.table()
     if pages.skipped:
         yield Skipped(pages.skipped)
+
+
+def find_cuts(path: str, size: int, *, block_bytes: int, storage_options: StorageOptions = None, **_: Any) -> list[int]:
+    """Where to split a file so that each piece has about `block_bytes` and begins with a record: 0, …, `size`.
+
+    Only files of many gzip members or zstd frames are split: a member that opens with a record is hardly ever found
+    inside another one, while the text of a page may well contain the beginning of a record.
+    """
+    cuts = [0]
+    with _open(path, storage_options) as (raw, codec):
+        if codec not in ("gz", "zst") or not raw.seekable() or raw.read(4) == DICTIONARY_MAGIC:
+            return []
+        reader = CarefulReader(raw, codec, 0, 0)
+        while size - cuts[-1] >= 3 * block_bytes // 2:
+            place = reader.next_record(cuts[-1] + block_bytes, _MOST_SEARCHED)
+            if place is None:
+                break
+            cuts.append(place)
+    return [*cuts, size]
+
+
+def _check_cut(path: str, offset: int, end: int) -> None:
+    if offset != end:
+        raise InputError(
+            f"{path} was split at byte {end:,}, but that is inside a record: a page in it contains compressed records "
+            "of another archive. Delete the output and read the file whole: WarcReader(..., files_per_partition=1).",
+            path=path,
+        )
 
 
 class _open:  # noqa: N801

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import filterfalse
 from operator import attrgetter
 from typing import Any
@@ -36,7 +37,7 @@ from gristmill.storage.jsonl_blocks import RecordBlock, read_blocks
 from gristmill.storage.parquet_blocks import Footers
 from gristmill.storage.partitions import DEFAULT_BLOCKSIZE, Block, Partition, make_partitions
 from gristmill.storage.row_blocks import read_row_blocks
-from gristmill.storage.row_formats import reading_of
+from gristmill.storage.row_formats import cuts_of, reading_of
 from gristmill.storage.schemas import merge_schemas
 from gristmill.storage.selection import Selection
 from gristmill.tasks.base import EmptyTask
@@ -172,6 +173,7 @@ class FilePartitioningStage(SourceStage):
             footers=self._footers,
             whole=kinds,
             reading=reading,
+            find_cuts=partial(self._cuts, reading) if reading else None,
         )
         if self.selection is not None:
             partitions, self._selected = self.selection.first_of(partitions, self._row_numbers)
@@ -200,6 +202,9 @@ class FilePartitioningStage(SourceStage):
         over = [LeftOut(file.path, file.relative, "limit") for file in found.files if file.path not in read]
         self.surveyed = SourceFiles(paths, list(extensions), len(read), [*found.left_out, *over], "files of any kind")
         return partitions
+
+    def _cuts(self, reading: str, file: InputFile, block_bytes: int) -> list[int]:
+        return cuts_of(file.path, file.size, reading, block_bytes=block_bytes, storage_options=self.storage_options)
 
     def _row_numbers(self, partition: Partition) -> Iterator[npt.NDArray[np.int64]]:
         """The rows of a partition as its reader will number them."""
