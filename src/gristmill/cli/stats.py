@@ -127,10 +127,10 @@ def named_column(column: str) -> Iterator[None]:
         yield
     except MissingColumnError as error:
         available = [str(name) for name in error.facts.get("available") or ()]
-        listed = ", ".join(available) or "none"
+        listed, beside = ", ".join(available) or "none", str(error.facts.get("beside") or "")
         raise MissingColumnError(
             f"The input has no column {column!r}; it has {listed}.{did_you_mean(column, available)} "
-            "Name the text column: --text-field NAME",
+            f"Name the text column: --text-field NAME{'.' + beside if beside else ''}",
             **error.facts,
         ) from None
 

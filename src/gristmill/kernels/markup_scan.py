@@ -10,7 +10,6 @@ import numpy.typing as npt
 from gristmill.kernels.byte_masks import byte_masks
 from gristmill.kernels.compiler import kernel
 from gristmill.kernels.machine import trailing_zeros
-from gristmill.kernels.text_column import Bytes
 from gristmill.kernels.url_lists import BASIS, hash_step
 from gristmill.kernels.url_parts import lower_byte
 from gristmill.kernels.utf8 import ONE, ZERO
@@ -23,6 +22,7 @@ _NEVER_OPEN = (
 """Elements without content, and those that the next one of their kind ends."""
 _SLOTS = 4096
 _MOST_NAMES = 2048
+_NO_TAG, _UNKNOWN = np.int64(-1), np.int64(-2)
 _STEP = 61
 """Of 64 bytes, words of four letters can begin at so many."""
 _LETTERS = byte_masks(b"<", b">", b"m", b"a", b"t", b"h", b"e", b"x", b'"')
@@ -59,12 +59,12 @@ def scan_markup(page: bytes) -> MarkupScan:
 
 
 @kernel
-def _scan(data: Bytes, known: npt.NDArray[np.uint64], cell: int) -> tuple[int, int, int, int]:
+def _scan(data, known, cell):
     keys = known.copy()
     counts = np.zeros(_SLOTS, np.int64)
     end = len(data)
     tags = depth = deepest = names = formulas = cells = 0
-    slot = -1  # of the tag that has begun and not ended
+    slot = _NO_TAG  # of the tag that has begun and not ended
     closes = False
     at = 0
     while at < end:
@@ -81,7 +81,7 @@ def _scan(data: Bytes, known: npt.NDArray[np.uint64], cell: int) -> tuple[int, i
                 place += 1
                 closes = place < end and data[place] == 47
                 place += closes
-                slot = -1
+                slot = _NO_TAG
                 if place >= end or not 97 <= data[place] | 32 <= 122:
                     continue
                 state = BASIS
@@ -92,7 +92,7 @@ def _scan(data: Bytes, known: npt.NDArray[np.uint64], cell: int) -> tuple[int, i
                     state = hash_step(state, lower_byte(byte))
                     place += 1
                 state |= ONE
-                slot = int(state >> np.uint64(52))
+                slot = np.int64(state >> np.uint64(52))
                 while keys[slot] != ZERO and keys[slot] != state:
                     slot = (slot + 1) & (_SLOTS - 1)
                 if keys[slot] == ZERO and not closes:
@@ -100,10 +100,10 @@ def _scan(data: Bytes, known: npt.NDArray[np.uint64], cell: int) -> tuple[int, i
                         names += 1
                         keys[slot] = state
                     else:
-                        slot = -2
+                        slot = _UNKNOWN
                 continue
-            if slot != -1 and data[place - 1] != 47:
-                if slot == -2 or (not closes and known[slot] == ZERO):
+            if slot != _NO_TAG and data[place - 1] != 47:
+                if slot == _UNKNOWN or (not closes and known[slot] == ZERO):
                     depth += 1
                     deepest = max(deepest, depth)
                     if slot >= 0:
@@ -113,7 +113,7 @@ def _scan(data: Bytes, known: npt.NDArray[np.uint64], cell: int) -> tuple[int, i
                 elif closes and counts[slot] > 0:
                     counts[slot] -= 1
                     depth -= 1
-            slot = -1
+            slot = _NO_TAG
         at += _STEP
     return tags, deepest, formulas, cells
 

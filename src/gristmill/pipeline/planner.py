@@ -206,10 +206,11 @@ def check_columns(stages: Sequence[Stage], found: SourceColumns | None) -> list[
                     f"Stage {stage.name!r} needs the column {name!r}, but there are only "
                     f"{', '.join(map(repr, known)) or 'none'} (from {found.looked_at}).{did_you_mean(name, known)} "
                     f"Name the right one {name_it}, or add a stage before it that gives {name!r}"
-                    f"{', such as HtmlExtractor' if is_text and 'html' in known else ''}.",
+                    f"{', such as HtmlExtractor' if is_text and 'html' in known else ''}.{found.beside}",
                     stage=stage.name,
                     column=name,
                     available=list(known),
+                    beside=found.beside,
                 )
         for name in reads:
             if name in not_text:

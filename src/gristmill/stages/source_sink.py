@@ -45,13 +45,15 @@ class SourceColumns:
     """The columns a source will give, as far as can be told without reading it.
 
     `complete` is False when other columns may turn up later (JSONL records need not have the same keys). `not_text`
-    says what columns hold in which not a single text was seen.
+    says what columns hold in which not a single text was seen. `beside` is a sentence about files of other formats that
+    are not read, for a user who misses a column.
     """
 
     names: tuple[str, ...]
     complete: bool
     looked_at: str
     not_text: Mapping[str, str] = field(default_factory=dict)
+    beside: str = ""
 
 
 class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
