@@ -1,6 +1,6 @@
 """What does reading web archives cost, beside the library that reads them and the one that extracts text?
 
-    python benchmarks/bench_warc.py [--rounds 7]
+    python benchmarks/bench_warc.py [--rounds 7] [--stream-gb 10] [--only text] [--datatrove-path FOLDER]
 
 On the real pages of ../shared/data/extraction and on a WET file made of them, in one process and in turns; the
 shortest processor time of several rounds counts.
@@ -8,6 +8,10 @@ shortest processor time of several rounds counts.
 - Libraries: FastWARC and warcio, every record with its headers and body.
 - WET: rows with all their columns, beside FastWARC alone (each text and its URL as Python objects).
 - WARC: rows, beside FastWARC alone and beside fast extraction (resiliparse), so that the share of all else is known.
+- Text: WARC to JSONL with `HtmlExtractor` (`warc_to_text.py`). For each method, which share of the time of a whole run
+  is spent outside the extraction library; how busy two cores are; and, on the same file in turns, datatrove's reader
+  and default extractor. That needs packages beside datatrove's own (faust-cchardet, python-magic, pylibmagic) in a
+  folder: `pip install --no-deps --target FOLDER …`.
 - Stream: how much memory a stream of 10 GB takes (`--stream-gb`).
 """
 
@@ -40,6 +44,10 @@ with warnings.catch_warnings():
 import warcio.archiveiterator
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.warc_to_text import measure_text  # noqa: E402
+
 DATA = ROOT.parent / "shared" / "data"
 _WET_COPIES = 10
 _CONVERSION = 128
@@ -50,6 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--stream-gb", type=float, default=10)
+    parser.add_argument("--only", choices=["text"], help="Measure this part and keep the other results.")
+    parser.add_argument("--copies", type=int, default=4, help="How often the real pages are in the file for text.")
+    parser.add_argument("--datatrove-path", default=os.environ.get("DATATROVE_PATH"))
     options = parser.parse_args()
     pages = sorted((DATA / "extraction").glob("*.warc.gz"))
     result: dict[str, Any] = {
@@ -59,6 +70,13 @@ def main() -> None:
             "python": platform.python_version(),
         }
     }
+    if options.only:
+        machine = result["machine"]
+        result = {**json.loads(RESULT.read_text()), "text": None}
+        result["text"] = {"machine": machine, **measure_text(pages, options.copies, options.datatrove_path)}
+        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+        print(json.dumps(result["text"], indent=2))
+        return
     with tempfile.TemporaryDirectory() as folder:
         wet = make_wet(Path(folder) / "pages.warc.wet.gz", pages)
         result["libraries"] = in_turns(
@@ -81,6 +99,7 @@ def main() -> None:
         )
         warc["reading_of_rows_and_extraction"] = round(warc["gristmill"] / (warc["gristmill"] + warc["extraction"]), 4)
         result["warc"] = warc
+    result["text"] = measure_text(pages, options.copies, options.datatrove_path)
     if options.stream_gb:
         result["stream"] = stream_memory(options.stream_gb)
     RESULT.write_text(json.dumps(result, indent=2) + "\n")

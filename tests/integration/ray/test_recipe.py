@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from gristmill.backends.base import BaseExecutor
 from gristmill.backends.local import LocalExecutor
 from gristmill.cli.main import cli
 from gristmill.pipeline import Pipeline
-from gristmill.stages.text.io import CsvWriter, JsonlReader
+from gristmill.stages.text.extraction import HtmlExtractor
+from gristmill.stages.text.io import CsvWriter, JsonlReader, JsonlWriter, WarcReader
 from tests.contract.executor_suite import contents
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -47,6 +50,31 @@ def test_files_of_another_format(ray_cluster: str, source: Path, tmp_path: Path)
     here = _run(tables, tmp_path / "here", "local")
     assert _run(tables, tmp_path / "there", "ray_data") == here
     assert sum(name.endswith(".jsonl") for name in here) == 4
+
+
+def test_web_archives_are_extracted_as_on_one_machine(ray_cluster: str, tmp_path: Path, shared_data: Path) -> None:
+    from gristmill.backends.ray_data import RayDataExecutor
+
+    crawl = tmp_path / "crawl"
+    crawl.mkdir()
+    real = shared_data / "warc_real"
+    for name in ("dolma/sample-0000.warc.gz", "pywb/dupes.warc.gz", "whirlwind/whirlwind.warc.wet.gz"):
+        shutil.copyfile(real / name, crawl / name.rpartition("/")[2])
+    with (crawl / "sample-0000.warc.gz").open("r+b") as file:  # a damaged record
+        file.seek(60_000)
+        file.write(bytes(100))
+
+    def run(output: Path, executor: BaseExecutor) -> dict[str, bytes]:
+        reader = WarcReader(str(crawl / "*.warc.gz"), blocksize="64KB")  # the large file in several ranges
+        stages = [reader, HtmlExtractor("fast", metadata=["title"]), JsonlWriter(str(output))]
+        report = Pipeline("pages", stages=stages).run(executor, progress=False, error_budget=None).report
+        assert report.stages[0].skipped["request"] > 0
+        assert report.quarantined
+        return contents(output)
+
+    here = run(tmp_path / "here", LocalExecutor({"num_cpus": 0}))
+    assert sum(name.endswith(".jsonl") for name in here) > 2
+    assert run(tmp_path / "there", RayDataExecutor()) == here
 
 
 def _run(source: Path, output: Path, executor: str) -> dict[str, bytes]:
