@@ -92,7 +92,9 @@ class LimitedCalls(DirectCalls):
         """Call it; a stage that wants to end the process has failed like any other."""
         stage: Any = getattr(method, "__self__", None)
         exempt = stage.needs_own_worker or stage.resources.gpus or not isinstance(argument, DocumentBatch | list)
-        self._current_s = None if exempt else default_limit(stage, self.limit_s)
+        self._current_s = None if exempt else self.limit_s
+        if stage.default_time_limit_s is not None:
+            self._current_s = default_limit(stage, self._current_s)
         if self._current_s is not None:
             signal.setitimer(signal.ITIMER_REAL, self._current_s * (1 if stage.name in self.known else 2), 1.0)
             self.running = True

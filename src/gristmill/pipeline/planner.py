@@ -26,7 +26,7 @@ from gristmill.tasks.base import EmptyTask
 _MAX_DEPTH = 50
 _MANY_PARTITIONS, _TINY_BYTES = 20, 100_000
 _LARGE_BYTES = 256 * 10**6
-_size = attrgetter("size")
+_ranges = attrgetter("ranges")
 """So many partitions with less than so much each are worth a note: no batch crosses the border of a partition."""
 
 
@@ -364,13 +364,15 @@ def finish(
                 f"{len(partitions)} partitions of about {format_size(size)}: later stages get small batches. Put files "
                 "together with blocksize='128MB' or files_per_partition of the reader."
             )
-    large = max((part for partition in partitions for part in partition.ranges if part.whole), key=_size, default=None)
-    if large is not None and large.size >= _LARGE_BYTES and len(partitions) < capacity.cpus:
-        notes.append(
-            f"{large.relative} ({format_size(large.size)}) is one partition, so one worker reads it from start to end: "
-            "files of this format or compression are not split. To use more cores, provide it in several files, or "
-            "convert it to Parquet or uncompressed JSONL first."
-        )
+    if len(partitions) < capacity.cpus:
+        for part in chain.from_iterable(map(_ranges, partitions)):
+            if part.whole and part.size >= _LARGE_BYTES:
+                notes.append(
+                    f"{part.relative} ({format_size(part.size)}) is one partition, so one worker reads it from start "
+                    "to end: files of this format or compression are not split. To use more cores, provide it in "
+                    "several files, or convert it to Parquet or uncompressed JSONL first."
+                )
+                break
     plan = ExecutionPlan(name, segments, replace(settings, stage_names=names), names, tuple(notes))
     for stage in stages:
         if isinstance(stage, ReaderStage):

@@ -309,8 +309,8 @@ class FilePartitioningStage(SourceStage):
         else:
             looked_for = wanted if self.fields is None else self.fields
             found = _jsonl_columns(partitions, looked_for, storage_options=self.storage_options)
-        if found is not None:
-            found = replace(found, beside=self._beside())
+        if found is not None and self.surveyed is not None and self.surveyed.left_out:
+            found = replace(found, beside=self._beside(self.surveyed))
         if self.fields is None or found is None:
             return found
         for name in self.fields:
@@ -326,22 +326,21 @@ class FilePartitioningStage(SourceStage):
                 )
         return SourceColumns(self.fields, complete=True, looked_at="the fields of the reader", not_text=found.not_text)
 
-    def _beside(self) -> str:
+    def _beside(self, surveyed: SourceFiles) -> str:
         """A sentence about data of other formats that lies beside what is read; empty if there is none."""
-        left_out = () if self.surveyed is None else self.surveyed.left_out
         others: dict[Format, str] = {}
-        for item in left_out:
+        for item in surveyed.left_out:
             kind = format_of(item.relative)
             if kind not in (None, self.format) and not FORMATS[kind].companion:
                 others.setdefault(kind, item.relative)
-        if self.surveyed is None or not others:
+        if not others:
             return ""
         choices = " or ".join(
             f"--input-filetype {kind} ({FORMATS[kind].reader}) for {FORMATS[kind].label} files such as {name}"
             for kind, name in others.items()
         )
-        was = "was" if self.surveyed.read == 1 else "were"
-        read = f"{self.surveyed.read:,} {FORMATS[self.format].label} {'file' if was == 'was' else 'files'}"
+        was = "was" if surveyed.read == 1 else "were"
+        read = f"{surveyed.read:,} {FORMATS[self.format].label} {'file' if was == 'was' else 'files'}"
         return f" Only {read} {was} considered; to read others, use {choices}."
 
     def prepare(self, reader: ProcessingStage[Any, Any], partitions: Sequence[Partition]) -> None:
