@@ -25,7 +25,7 @@ RAY_TESTS := $(wildcard tests/integration/ray)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format docs bench house wheel test-core test-quick test-room test-integration services test-hostile test-cluster clean
+.PHONY: help setup demo test check format docs bench bench-peers house wheel test-core test-quick test-room test-integration services test-hostile test-cluster clean
 
 help:
 	@echo "make demo     curate the shipped sample and show what was kept, what was dropped and why"
@@ -38,6 +38,7 @@ help:
 	@echo "make house    size and plainness of the source against its goals"
 	@echo "make docs     build the documentation into site/"
 	@echo "make bench    run the benchmarks and write benchmarks/results/"
+	@echo "make bench-peers  the same work here, in NeMo Curator and in datatrove; about 15 minutes, 2.6 GB of environments"
 	@echo "make wheel    build dist/gristmill-….whl with kernels compiled for this Python and this kind of processor"
 	@echo "make clean    remove both environments and everything built"
 
@@ -141,6 +142,25 @@ bench: $(TEST_STAMP)
 	@for program in $(sort $(wildcard benchmarks/bench_*.py)); do \
 		echo "$$program"; $(BIN)/python "$$program" || exit 1; done
 
+# Both in environments of their own, below $(PEERS): their requirements exclude each other. torch comes first, as the build
+# for CPUs where one is offered; pip before 23.3 knows the extra only as text-cpu.
+PEERS ?= .venv-peers
+PEERS_STAMP := $(PEERS)/.installed
+PEERS_OPTIONS ?=
+
+$(PEERS_STAMP):
+	$(call make_venv,$(PEERS)/datatrove)
+	$(call make_venv,$(PEERS)/nemo-curator)
+	@echo "Installing datatrove and NeMo Curator below $(PEERS)"
+	@$(PEERS)/datatrove/bin/python $(PIP_INSTALL) 'datatrove[io,processing]==0.10.1' spacy
+	@$(PEERS)/nemo-curator/bin/python $(PIP_INSTALL) 'torch==2.13.0'
+	@$(PEERS)/nemo-curator/bin/python $(PIP_INSTALL) 'torch==2.13.0' 'nemo-curator[text-cpu]==1.4.0'
+	@touch $@
+
+bench-peers: $(TEST_STAMP) $(PEERS_STAMP)
+	$(BIN)/python benchmarks/compare_peers.py --nemo-curator $(PEERS)/nemo-curator/bin/python \
+		--datatrove $(PEERS)/datatrove/bin/python $(PEERS_OPTIONS)
+
 # For another Python: make clean, then make wheel PYTHON=python3.12.
 wheel: $(CORE_STAMP)
 	$(BIN)/python -m tools.build_kernels
@@ -148,4 +168,4 @@ wheel: $(CORE_STAMP)
 	@rm -r src/gristmill/kernels/compiled  # a checkout compiles for itself
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/gristmill/kernels/compiled
+	rm -rf $(VENV) $(CORE_VENV) $(PEERS) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/gristmill/kernels/compiled
