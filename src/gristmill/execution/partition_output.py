@@ -99,7 +99,7 @@ def write_piece(sink: SinkStage, settings: RunSettings, batch: DocumentBatch) ->
     """Write one batch as a piece of its partition."""
     lineage = lineage_of(batch)
     number = "-".join(map(str, lineage.order)) or "0"
-    part = sink.open_part(f"{settings.staging}/{lineage.partition_id}/{number}{sink.extension}")
+    part = sink.open_piece(f"{settings.staging}/{lineage.partition_id}/{number}{sink.extension}")
     try:
         part.append(sink.encode(batch), rows=batch.num_items)
         (written,) = part.close()

@@ -30,6 +30,7 @@ from gristmill.ledger.record.plan_record import (
 )
 from gristmill.ledger.record.resume import Resume, adopt_plan, decide, preview
 from gristmill.ledger.record.run_record import AlarmLimits, RunRecorder, read_run
+from gristmill.ledger.record.summary import remove_summary, write_summary
 from gristmill.observe.events import Event, TaskFinished
 from gristmill.stages.source_sink import READER_PARTS, SinkStage
 from gristmill.storage.atomic import output_error
@@ -110,6 +111,12 @@ class OutputState:
             task.task_id = entry.partition
             found.append((entry.index, entry.partition, task))
         return list(map(itemgetter(2), sorted(found, key=itemgetter(0, 1))))
+
+    def summarize(self) -> None:
+        """Write what the writer says about the output as a whole, now that every partition is committed."""
+        summary = None if self.plan.sink is None else self.plan.sink.summary(self.folder)
+        if summary is not None:
+            write_summary(self.folder, summary)
 
     def check_whole(self, partitions: int) -> None:
         """Make sure that all that was committed is still there, and that no other pipeline has written here meanwhile.
@@ -207,6 +214,7 @@ def open_output(
             remove_partition(folder, name)
         for kind in ("plan", "run"):
             folder.remove(folder.record_path(kind))
+        remove_summary(folder)
         begun = False
     folder.sweep()
     notes = plan.notes
@@ -216,6 +224,8 @@ def open_output(
             notes = (*notes, UNCOMPARED_CODE)
         digest = adopt_plan(manifest, plan.description)
         resume = decide(manifest, partitions, digest, salvage=plan.settings.salvage)
+        if len(resume.done) < len(partitions):
+            remove_summary(folder)
     else:
         digest = write_plan(folder, plan.description)
     account: dict[str, Any] | None = None

@@ -213,6 +213,7 @@ class Pipeline:
                     run.work.finish()
                     if run.state is not None:
                         run.state.check_whole(run.started.partitions)
+                        run.state.summarize()
                 finally:
                     if session is not None:
                         folder = None if run.state is None else run.state.folder

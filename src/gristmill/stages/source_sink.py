@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.errors import NotSupportedError, UsageError, did_you_mean
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.summary import OutputSummary
 from gristmill.ledger.record.trail import QuarantinedRecord
 from gristmill.stages.base import ProcessingStage, Spec
 from gristmill.storage.atomic import WrittenFile
@@ -230,9 +232,24 @@ class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
     def open_part(self, path: str) -> PartFile:
         """A new file at `path` that takes payloads in order."""
 
+    def open_piece(self, path: str) -> PartFile:
+        """A new file at `path` for the payload of one batch, for `concatenate`; by default a small part."""
+        return self.open_part(path)
+
     @abstractmethod
     def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         """Join files that were written piece by piece into the one that `open_part` would have written."""
+
+    def notes(self) -> list[str]:
+        """What users should know about the output before the run starts, one sentence each. Asked by the driver."""
+        return []
+
+    def summary(self, folder: RunFolder) -> OutputSummary | None:
+        """What belongs to the output as a whole, once every partition is committed; None for nothing.
+
+        Asked by the driver at the end of every run. Equal partitions must give equal bytes.
+        """
+        return None
 
 
 Mode = Literal["ignore", "overwrite", "error"]
@@ -304,10 +321,13 @@ class BaseWriter(SinkStage):
 
     def process(self, task: DocumentBatch) -> FileGroupTask:
         """Write one batch as a file of its own; in a pipeline the runner writes partitions instead."""
+        return self._write_alone(task, self.open_part)
+
+    def _write_alone(self, task: DocumentBatch, open_part: Callable[[str], PartFile]) -> FileGroupTask:
         sources = task._metadata.get("source_files", [])
         key = "\n".join([*sorted(map(str, sources)), task.task_id])
         name = hashlib.sha256(key.encode()).hexdigest()[:12]
-        part = self.open_part(f"{self.path.rstrip('/')}/{name}{self.extension}")
+        part = open_part(f"{self.path.rstrip('/')}/{name}{self.extension}")
         try:
             part.append(self.encode(task), rows=task.num_items)
             files = part.close()

@@ -94,12 +94,14 @@ class WrittenFile:
         size: Stored bytes.
         rows: Records in it.
         hash: ``xxh3:`` and 32 hexadecimal digits over the stored bytes.
+        record: The kind of record it is, for a file that belongs to the record of its partition and not to the output.
     """
 
     path: str
     size: int
     rows: int
     hash: str
+    record: str = ""
 
 
 class AtomicFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from gristmill.ledger.record.plan_record import plan_digest, read_plan
 from gristmill.ledger.record.quarantine import parse_quarantine
 from gristmill.ledger.record.run_record import checksum, file_hashes, read_run, with_checksum
 from gristmill.ledger.record.shape import open_table, table_errors
+from gristmill.ledger.record.summary import summary_problems
 from gristmill.ledger.record.trail import QUARANTINED
 from gristmill.ledger.record.workflow_record import belongs_to_workflow, check_workflow, is_list_only, verify_list
 from gristmill.storage.atomic import TEMPORARY_PREFIX, json_bytes
@@ -143,7 +144,9 @@ def verify(
     report.problems += _check_page(folder, listing)
     report.problems += _check_contamination(folder)
     report.notes += _input_notes(folder, entries)
-    report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing)
+    found, described = summary_problems(folder, listing)
+    report.problems += found
+    report.problems += _check_strays(folder, {**entries, **manifest.pending}, listing, described)
     check_workflow(folder, report, listing, verify)
     check_dataset(folder, report, entries)
     return report
@@ -208,7 +211,8 @@ def _check_file(
     if "xxh3:" + digest.hexdigest() != file.hash:
         problems.append(f"{who} is not what was written: its hash differs.")
     if kind == "data":
-        problems += _check_rows(folder, file, who, lines + (last != b"\n"))
+        if "documents" not in entry.records:  # else the files hold sequences of tokens, and that record the documents
+            problems += _check_rows(folder, file, who, lines + (last != b"\n"))
         return problems, None
     return problems, b"".join(pieces)
 
@@ -290,10 +294,37 @@ def _check_records(entry: ManifestEntry, sound: Mapping[str, bytes | None]) -> l
                 f"{who}: the index of {kind} has {entry.records[kind].size} bytes, but {entry.row_numbers} rows need "
                 f"{8 * entry.row_numbers}."
             )
+    if sound.get("documents") is not None:
+        problems += _check_documents(entry, sound["documents"])
     if entry.row_numbers < entry.rows_read:
         problems.append(f"{who}: {entry.rows_read} rows were read, but only {entry.row_numbers} are numbered.")
     if table is not None:
         problems += _check_ids(entry, table, sound.get("ids"))
+    return problems
+
+
+def _check_documents(entry: ManifestEntry, content: bytes | None) -> list[str]:
+    """Every written document has its place in a shard, and no token belongs to two documents."""
+    who = f"Partition {entry.partition}"
+    try:
+        with table_errors(f"{who}: the places of its documents"):
+            table = open_table(pa.BufferReader(content)).read()
+            row, start, shard, offset, tokens = (
+                table.column(name).to_numpy() for name in ("row", "start", "shard", "offset", "tokens")
+            )
+    except VerificationError as error:
+        return [str(error)]
+    problems = []
+    documents = int((start == 0).sum())
+    if documents != entry.rows_written:
+        problems.append(f"{who}: {entry.rows_written} documents were written, but {documents} have a place in a shard.")
+    if len(row) and int(row.max()) >= entry.row_numbers:
+        problems.append(f"{who}: row {int(row.max())} has a place in a shard, but only {entry.row_numbers} rows exist.")
+    order = np.lexsort((offset, shard))
+    order = order[tokens[order] > 0]
+    same = shard[order][1:] == shard[order][:-1]
+    if bool((same & (offset[order][1:] < (offset + tokens)[order][:-1])).any()):
+        problems.append(f"{who}: two documents claim the same tokens of a shard.")
     return problems
 
 
@@ -465,8 +496,11 @@ def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
     return [f"{folder.shown(name)} was changed after it was made; make it again with 'gristmill report'."]
 
 
-def _check_strays(folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int]) -> list[str]:
+def _check_strays(
+    folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int], described: Set[str]
+) -> list[str]:
     expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()} | {"README.md"}  # the card of the data set
+    expected |= described
     kept = f"{RECORD_FOLDER}/input/"  # standard input
     for entry in entries.values():
         expected.add(folder.relative(folder.record_path("manifest", entry.partition)))

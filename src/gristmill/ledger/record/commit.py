@@ -46,7 +46,7 @@ def commit_partition(
         folder: The output.
         partition: What was read.
         staged_files: The finished data files, anywhere in the same store (or local, for another store); their names
-            begin with the partition's id, and are kept.
+            begin with the partition's id, and are kept. Those with a `record` go into the record of the partition.
         trail: Everything recorded about the partition, merged.
         plan_digest: The digest of the plan that ran.
         stage_order: The stages that documents pass, from the reader to the writer.
@@ -64,6 +64,8 @@ def commit_partition(
         step = EarlierStep(read_from, partition.id)
         step.number_rows(trail)
     counts = {stage: trail.counts.get(stage, StageCount()) for stage in stage_order}
+    of_record = [file for file in staged_files if file.record]
+    staged_files = [file for file in staged_files if not file.record]
     rows_dropped = check_conservation(partition.id, trail, counts, staged_files)
     rows_read = row_numbers = source_rows(counts)
     for identity in trail.identities:
@@ -71,6 +73,8 @@ def commit_partition(
     if trail.quarantine:  # in a sample the last row can be one of these
         row_numbers = max(row_numbers, 1 + max(map(attrgetter("row"), trail.quarantine)))
     contents = _record_contents(trail, stage_order, row_numbers)
+    for file in of_record:
+        contents[file.record] = (folder.read(file.path), file.rows)
     if keeps_rows:
         written = sorted(trail.written, key=attrgetter("order"))
         rows = np.concatenate([np.zeros(0, np.int64), *(block.rows for block in written)])

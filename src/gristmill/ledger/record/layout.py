@@ -49,6 +49,7 @@ RECORD_FILES = {
     "stdin": "stdin.jsonl",
     "labels": "labels.jsonl",
     "profile": "profile.json",
+    "summary": "summary.json",
     "profile_page": "profile.html",
 }
 """Files in the record folder that belong to a run as a whole."""
@@ -60,6 +61,7 @@ PARTITION_FILES = {
     "ids": "index/{}.ids",
     "urls": "index/{}.urls",
     "quarantine": "quarantine/{}.jsonl",
+    "documents": "documents/{}.parquet",
 }
 """Files that the record of a partition may consist of, besides its manifest entry."""
 STEPS_FOLDER = "steps"

@@ -326,7 +326,7 @@ class RunRecorder:
 def file_hashes(folder: RunFolder) -> dict[str, str]:
     """The hashes of the files of a run that neither belong to a partition nor are this record."""
     found = {}
-    for kind in ("plan", "recipe", "left_out"):
+    for kind in ("plan", "recipe", "left_out", "summary"):
         with contextlib.suppress(FileNotFoundError):
             data = folder.read(folder.record_path(kind))
             found[RECORD_FILES[kind]] = "xxh3:" + xxhash.xxh3_128_hexdigest(data)

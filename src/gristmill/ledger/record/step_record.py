@@ -107,6 +107,8 @@ class EarlierStep:
         quarantine = self._quarantine(contents, list(counts))
         joined |= {"quarantine": quarantine} if quarantine is not None else {}
         joined |= {"rows": contents["rows"]} if "rows" in contents else {}
+        if "documents" in contents:
+            joined["documents"] = self._documents(contents["documents"])
         return entry, joined
 
     def _read(self, kind: str) -> bytes:
@@ -139,6 +141,14 @@ class EarlierStep:
             return table.set_column(place, "score", table.column(place).combine_chunks().dictionary_encode())
         rows = table.column("row").fill_null(-1).to_numpy()
         return table.take(pa.array(np.argsort(rows, kind="stable")))
+
+    def _documents(self, content: tuple[bytes, int | None]) -> tuple[bytes, int | None]:
+        """Where the documents of a partition went, by the row numbers of the input."""
+        table = _table_of(content[0])
+        numbers = np.append(self.rows(), -1)
+        place = table.schema.get_field_index("row")
+        own = table.set_column(place, table.schema.field(place), pa.array(numbers[table.column(place).to_numpy()]))
+        return parquet_bytes(own), content[1]
 
     def _quarantine(self, contents: Contents, order: list[str]) -> tuple[bytes, int] | None:
         entries = []

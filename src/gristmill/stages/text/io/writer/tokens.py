@@ -1,0 +1,412 @@
+"""Writes documents as tokens, in the formats that trainers read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import UsageError, did_you_mean
+from gristmill.ledger.record.layout import RunFolder
+from gristmill.ledger.record.manifest import Manifest
+from gristmill.ledger.record.shape import open_table
+from gristmill.ledger.record.summary import OutputSummary
+from gristmill.stages.base import Spec
+from gristmill.stages.source_sink import BaseWriter, Mode, PartFile
+from gristmill.stages.text.models.sources import (
+    CONFIG_FILES,
+    Secret,
+    check_identifier,
+    check_model,
+    fetch_model,
+    hide,
+    show,
+)
+from gristmill.stages.text.models.text_encoder import TextEncoder, encoder_digest, load_encoder
+from gristmill.stages.text.models.tokens import list_column
+from gristmill.storage.atomic import WrittenFile
+from gristmill.storage.compression import open_raw
+from gristmill.storage.table_sinks import ArrowSink
+from gristmill.storage.token_formats.packing import PACKS, Pack
+from gristmill.storage.token_formats.part import DTYPES, EXTENSIONS, ID, ROW, SOURCE, TokenFormat
+from gristmill.storage.token_formats.part import TokenLayout, TokenPart
+from gristmill.storage.token_formats.places import facts_of
+from gristmill.storage.token_formats.streams import INDEX_NAME, litdata_index, mds_index
+from gristmill.storage.token_formats.tables import INPUT_IDS
+from gristmill.tasks.document import DocumentBatch
+from gristmill.tasks.file_group import FileGroupTask
+
+if TYPE_CHECKING:
+    from gristmill.backends.base import NodeInfo, WorkerMetadata
+
+_TABLES = ("parquet", "arrow")
+_STREAMS = ("mds", "litdata")
+_STREAM_TOKENS = 1 << 25
+"""Shards of streaming formats are fetched whole, so they have a size by default."""
+
+
+class TokenWriter(BaseWriter):
+    """Tokenizes documents and writes the tokens as training data.
+
+    Every partition becomes one shard, or several with `shard_tokens`. No token is ever cut off: a document that is
+    longer than a shard gets a shard of its own, and packing only moves tokens around. The record of the run has the
+    place of every document (`gristmill tokens inspect` shows it), and `summary.json` there the totals.
+
+    A document without text (empty or null) has no tokens but the end token. Without one it keeps an entry of length 0
+    in Megatron, NumPy, Parquet and Arrow files, and is no sample of its own in packed sequences, MDS and LitData.
+
+    Args:
+        path: The folder to write to.
+        tokenizer: A folder with a `tokenizer.json` or SentencePiece model (or anything that transformers loads), the
+            file itself, `package:NAME`, or a hub id.
+        format: `megatron` (.bin and .idx), `numpy` (.npy and .bounds.npy), `parquet` or `arrow` (token lists in
+            `input_ids`), `mds` (MosaicML Streaming) or `litdata` (for its `TokensLoader`).
+        text_field: The column with the text.
+        append_eod: Append the end token to every document.
+        eod_token: The end token or its id; by default the one that the tokenizer states.
+        add_special_tokens: Add the tokens that the tokenizer puts around a text, such as a start token.
+        token_dtype: The type of a token, `uint16`, `uint32`, `int32` or `int64`; `auto` takes the smallest that holds
+            the vocabulary and that readers of the format know (Parquet and Arrow: `int32`).
+        sequence_length: Pack documents into sequences of this length.
+        pack: How to pack: `concatenate` (sequences run across documents), `documents` (no sequence mixes documents)
+            or `best_fit` (whole documents share sequences, cut only if longer than one). Default: `concatenate`.
+        pad_token: The token that fills sequences, or its id; by default that of the tokenizer, else the end token.
+        shard_tokens: The most tokens of a shard; by default no limit, and 33,554,432 for `mds` and `litdata`.
+        id_field: The column with the documents' ids, for the list of places.
+        fields: Columns to keep beside the tokens (Parquet and Arrow without packing only).
+        mode: How to treat existing files, as for other writers.
+        compression: Of Parquet (default `zstd`) and Arrow files.
+        cache_dir: Where downloads of the hub are kept.
+        hf_token: An access token for gated models; it is never shown.
+        transformers_init_kwargs: Options for transformers' `from_pretrained`, which then loads the tokenizer.
+        storage_options: Options of the file system, for URLs.
+
+    Raises:
+        UsageError: Options contradict each other.
+
+    Example:
+        >>> pipeline.add_stage(TokenWriter("tokens/", "my-tokenizer/", format="mds", sequence_length=2048))
+    """
+
+    name = "token_writer"
+    fork_safe = True
+    text_parameter = "text_field"
+
+    def __init__(
+        self,
+        path: str,
+        tokenizer: str,
+        format: TokenFormat = "megatron",
+        *,
+        text_field: str = "text",
+        append_eod: bool = True,
+        eod_token: str | int | None = None,
+        add_special_tokens: bool = False,
+        token_dtype: str = "auto",
+        sequence_length: int | None = None,
+        pack: Pack | None = None,
+        pad_token: str | int | None = None,
+        shard_tokens: int | None = None,
+        id_field: str | None = "id",
+        fields: Sequence[str] | None = None,
+        mode: Mode = "ignore",
+        compression: str | None = None,
+        cache_dir: str | None = None,
+        hf_token: str | None = None,
+        transformers_init_kwargs: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(path, None, fields, mode, compression=compression, storage_options=storage_options)
+        self._check_choice("format", format, get_args(TokenFormat))
+        if token_dtype != "auto":
+            self._check_choice("token_dtype", token_dtype, DTYPES[format])
+        if pack is not None:
+            self._check_choice("pack", pack, PACKS)
+        for option, value in (("sequence_length", sequence_length), ("shard_tokens", shard_tokens)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"{self._called(option, value)}: give a whole number, at least 1.")
+        if pack is not None and sequence_length is None:
+            raise UsageError(f"{self._called('pack', pack)} needs sequence_length, the length to pack to.")
+        if shard_tokens is not None and sequence_length is not None and shard_tokens < sequence_length:
+            raise UsageError(
+                f"{self._called('shard_tokens', shard_tokens)}: a shard must hold at least one sequence of "
+                f"sequence_length={sequence_length} tokens."
+            )
+        if fields is not None and (format not in _TABLES or sequence_length is not None):
+            raise UsageError(
+                f"{self._called('fields', list(self.fields or ()))}: only Parquet and Arrow without packing keep other "
+                "columns beside the tokens. The record of the run has the id and the source of every document."
+            )
+        if compression is not None and format not in _TABLES:
+            raise UsageError(f"{self._called('compression', compression)}: only Parquet and Arrow are compressed.")
+        if INPUT_IDS in (self.fields or ()):
+            raise UsageError(f"{self._called('fields', list(self.fields or ()))}: {INPUT_IDS} holds the tokens.")
+        self.tokenizer = check_identifier(tokenizer)
+        self.format = format
+        self.text_field = text_field
+        self.append_eod = append_eod
+        self.eod_token = eod_token
+        self.add_special_tokens = add_special_tokens
+        self.token_dtype = token_dtype
+        self.sequence_length = sequence_length
+        self.pack: Pack | None = "concatenate" if sequence_length is not None and pack is None else pack
+        self.pad_token = pad_token
+        self.shard_tokens = _STREAM_TOKENS if shard_tokens is None and format in _STREAMS else shard_tokens
+        self.id_field = id_field
+        self.compression = "zstd" if compression is None and format == "parquet" else compression
+        self.cache_dir = cache_dir
+        self._hf_token: Secret | bool | None = hide(hf_token)
+        self.transformers_init_kwargs = dict(transformers_init_kwargs or {})
+
+    def _called(self, option: str, value: Any) -> str:
+        return f"{type(self).__name__}({option}={value!r})"
+
+    def _check_choice(self, option: str, value: Any, known: Sequence[str]) -> None:
+        if value not in known:
+            raise UsageError(
+                f"{self._called(option, value)}: choose one of {', '.join(known)}.{did_you_mean(str(value), known)}"
+            )
+
+    @property
+    def hf_token(self) -> str | bool | None:
+        """The access token, for the library that downloads."""
+        return show(self._hf_token)
+
+    @property
+    def extension(self) -> str:
+        return EXTENSIONS[self.format]
+
+    def inputs(self) -> Spec:
+        """The text, and the columns to keep."""
+        return ["data"], [self.text_field, *(self.fields or ())]
+
+    def content_digest(self) -> str | None:
+        """That of the tokenizer's files, if they are here."""
+        return encoder_digest(self.tokenizer, cache_dir=self.cache_dir)
+
+    # --- the tokenizer ---
+
+    def check_environment(self) -> None:
+        """Refuse a tokenizer that is missing, or that has no end token or too many tokens for what was asked."""
+        if os.path.isfile(os.path.expanduser(self.tokenizer)) or self._folder() is not None:
+            _ = self.layout
+
+    def _folder(self) -> Any:
+        return check_model(self.tokenizer, cache_dir=self.cache_dir, token=self._hf_token, files=["*tok*"])
+
+    def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
+        """Download the tokenizer's files, once per node."""
+        if not os.path.isfile(os.path.expanduser(self.tokenizer)):
+            fetch_model(self.tokenizer, cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        """Load the tokenizer from local files, once per worker."""
+        if worker_metadata is not None:
+            # A worker uses the processors that its stage asked for; the user's own setting goes first.
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if self.resources.cpus > 1 else "false")
+        _ = self.layout
+
+    def teardown(self) -> None:
+        """Forget the tokenizer."""
+        for name in ("encoder", "eod_id", "layout"):
+            self.__dict__.pop(name, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("encoder", "eod_id", "layout")}
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """The tokenizer."""
+        return load_encoder(self.tokenizer, cache_dir=self.cache_dir, init_options=self.transformers_init_kwargs)
+
+    @cached_property
+    def eod_id(self) -> int | None:
+        """The id of the end token, None if none is appended.
+
+        Raises:
+            UsageError: The tokenizer has none.
+        """
+        if not self.append_eod:
+            return None
+        found = self.encoder.token_id("eos_token", self.eod_token)
+        if found is None:
+            raise UsageError(
+                f"append_eod: the tokenizer {self.tokenizer} does not say which token ends a document. "
+                f"{self.encoder.told_special_tokens()} Pass one as eod_token, or append_eod=False."
+            )
+        return found
+
+    @cached_property
+    def layout(self) -> TokenLayout:
+        """How documents become files, with the type of a token that the vocabulary needs.
+
+        Raises:
+            UsageError: The type that was asked for is too small, or there is no token to pad with.
+        """
+        size = self.encoder.vocabulary_size
+        end = self.eod_id
+        choices = DTYPES[self.format] if self.token_dtype == "auto" else (self.token_dtype,)
+        fitting = [name for name in choices if size - 1 <= np.iinfo(name).max]
+        if not fitting:
+            raise UsageError(
+                f"{self._called('token_dtype', self.token_dtype)} holds ids up to {np.iinfo(choices[-1]).max:,}, but "
+                f"the vocabulary of {self.tokenizer} has {size:,} tokens. Use token_dtype='auto', or one of "
+                f"{', '.join(name for name in DTYPES[self.format] if size - 1 <= np.iinfo(name).max)}."
+            )
+        pad = 0
+        if self.pack is not None:
+            found = self.encoder.token_id("pad_token", self.pad_token)
+            found = end if found is None else found
+            if found is None:
+                raise UsageError(
+                    f"sequence_length={self.sequence_length}: the last sequences need padding, and the tokenizer "
+                    f"{self.tokenizer} states no padding token. {self.encoder.told_special_tokens()} Pass one as "
+                    "pad_token."
+                )
+            pad = found
+        return TokenLayout(
+            format=self.format,
+            dtype=fitting[0],
+            pack=self.pack,
+            sequence_length=self.sequence_length,
+            pad_id=pad,
+            shard_tokens=self.shard_tokens,
+            compression=self.compression,
+        )
+
+    # --- the work ---
+
+    def encode(self, batch: DocumentBatch) -> pa.Table:
+        """The tokens of a batch, with where each document comes from."""
+        ids, lengths = self.encoder.encode(
+            batch.text(self.text_field), special=self.add_special_tokens, end=self.eod_id
+        )
+        self._log_metrics({"tokens": float(len(ids))})
+        columns: dict[str, Any] = {
+            INPUT_IDS: list_column(ids.astype(self.layout.dtype), lengths),
+            ROW: pa.array(batch.rows.astype(np.int64)),
+        }
+        if self.id_field is not None and batch.columns.has(self.id_field):
+            columns[ID] = batch.text(self.id_field)
+        else:
+            columns[ID] = pa.nulls(batch.num_items, pa.large_string())
+        files, places = batch.sources()
+        columns[SOURCE] = pa.array(files, pa.large_string()).take(pa.array(places))
+        table = pa.table(columns)
+        if self.fields:
+            names = [name for name in self.fields if batch.columns.has(name)]
+            kept = batch.columns.table(names).replace_schema_metadata(None)
+            for name in names:
+                table = table.append_column(name, kept.column(name))
+        return table
+
+    def open_part(self, path: str) -> PartFile:
+        return TokenPart(path, self.layout, storage_options=self.storage_options)
+
+    def open_piece(self, path: str) -> PartFile:
+        return _Piece(path.removesuffix(self.extension) + ".arrow", self.storage_options)
+
+    def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
+        part = self.open_part(path)
+        try:
+            for piece in pieces:
+                with open_raw(piece.path, storage_options=self.storage_options) as source:
+                    opened = pa.ipc.open_file(pa.PythonFile(source, mode="r"))
+                    part.append(opened.read_all())
+            return part.close()
+        except BaseException:
+            part.abort()
+            raise
+
+    def process(self, task: DocumentBatch) -> FileGroupTask:
+        """Write one batch as files of its own; in a pipeline the runner writes partitions instead."""
+        options = self.storage_options  # the list of places belongs into the record of a run, and there is none
+        return self._write_alone(
+            task, lambda path: TokenPart(path, self.layout, with_places=False, storage_options=options)
+        )
+
+    # --- the output as a whole ---
+
+    def notes(self) -> list[str]:
+        """What the options mean for documents that are empty, or longer than a shard or a sequence."""
+        told = []
+        if self.append_eod:
+            told.append("Documents without text are written as an end token alone.")
+        elif self.pack is None and self.format not in _STREAMS:
+            told.append("Documents without text are written as documents without tokens.")
+        else:
+            told.append("Documents without text have no tokens, so they are in no sequence.")
+        if self.pack is not None:
+            how = {
+                "concatenate": "sequences run across documents, and the last one of each partition is padded",
+                "documents": "longer documents are cut into several sequences, and shorter ones are padded",
+                "best_fit": "longer documents are cut, others share sequences whole, and what is left is padded",
+            }[self.pack]
+            told.append(f"Packing to {self.sequence_length:,} tokens ({self.pack}): {how}.")
+        elif self.shard_tokens is not None:
+            told.append(f"A document of more than {self.shard_tokens:,} tokens gets a shard of its own, uncut.")
+        return told
+
+    def summary(self, folder: RunFolder) -> OutputSummary:
+        """Totals over all partitions, and the index of a streaming data set."""
+        totals = dict.fromkeys(("documents", "empty_documents", "tokens", "padding", "shards"), 0)
+        shards: list[dict[str, Any]] = []
+        dtype = self.layout.dtype
+        for entry in sorted(Manifest(folder).scan(), key=lambda entry: entry.index):
+            if "documents" not in entry.records:
+                continue
+            with folder.open(folder.join(entry.records["documents"].path)) as file:
+                facts = facts_of(open_table(file).schema_arrow)
+            for key in ("documents", "empty_documents", "tokens", "padding"):
+                totals[key] += facts[key]
+            totals["shards"] += len(facts["shards"])
+            if self.format in _STREAMS:
+                shards += [
+                    {"file": file.path, "bytes": file.size, "hash": file.hash, **shard}
+                    for file, shard in zip(entry.files, facts["shards"], strict=True)
+                    if shard["samples"]
+                ]
+        facts = {
+            **totals,
+            "format": self.format,
+            "dtype": dtype,
+            "tokenizer": self.tokenizer,
+            "tokenizer_digest": self.content_digest(),
+            "vocabulary_size": self.encoder.vocabulary_size,
+            "eod_id": self.eod_id,
+            "pack": self.pack,
+            "sequence_length": self.sequence_length,
+            "pad_id": self.layout.pad_id if self.pack is not None else None,
+            "waste": round(totals["padding"] / totals["tokens"], 6) if totals["tokens"] else 0.0,
+        }
+        files = {}
+        if self.format == "mds":
+            files[INDEX_NAME] = mds_index(shards, dtype, self.sequence_length)
+        elif self.format == "litdata":
+            files[INDEX_NAME] = litdata_index(shards, dtype)
+        return OutputSummary(facts, files)
+
+
+class _Piece:
+    """The payload of one batch as an Arrow file."""
+
+    def __init__(self, path: str, storage_options: Any) -> None:
+        self._path = path
+        self._storage_options = storage_options
+        self._sink: ArrowSink | None = None
+
+    def append(self, payload: pa.Table, /, *, rows: int | None = None) -> None:
+        self._sink = ArrowSink(self._path, payload.schema, None, storage_options=self._storage_options)
+        self._sink.append(payload)
+
+    def close(self) -> list[WrittenFile]:
+        assert self._sink is not None
+        return [self._sink.close()]
+
+    def abort(self) -> None:
+        if self._sink is not None:
+            self._sink.abort()

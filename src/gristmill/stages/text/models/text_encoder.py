@@ -1,0 +1,346 @@
+"""A tokenizer as training data needs it: texts in, flat token ids out, with the end token and the size of its vocabulary.
+
+A `tokenizer.json` is used by the package tokenizers alone and a SentencePiece model by sentencepiece, so that workers
+stay small. Only folders that have neither are loaded by transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError, optional_module
+from gristmill.stages.text.models.sources import model_folder, tokenizer_digest
+
+Ids = npt.NDArray[np.uint32]
+Integers = npt.NDArray[np.int64]
+
+_GROUP_TEXTS = 512
+_GROUP_CHARS = 1 << 20
+"""Texts are encoded in groups: enough for all threads, few enough that their encodings stay small."""
+
+_PIECE_MODELS = ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model")
+_END_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<EOS>", "[EOS]", "<|eos|>")
+"""End tokens by their usual names, for a tokenizer that does not say which one is its own."""
+_MOST_NAMED = 12
+
+
+def flat_ids(rows: Iterable[list[int]], *, end: int | None = None) -> tuple[Ids, Integers]:
+    """Lists of token ids as one array, and their lengths.
+
+    Args:
+        rows: The ids of each text.
+        end: A token to append to each.
+
+    Example:
+        >>> ids, lengths = flat_ids([[5, 6], []], end=0)
+        >>> ids.tolist(), lengths.tolist()
+        ([5, 6, 0, 0], [3, 1])
+    """
+    flat = array("I")  # takes over a list of numbers in two thirds of the time that NumPy needs
+    lengths = []
+    for row in rows:
+        flat.fromlist(row)
+        if end is not None:
+            flat.append(end)
+        lengths.append(len(row) + (end is not None))
+    return np.frombuffer(flat, np.uint32) if flat else np.zeros(0, np.uint32), np.array(lengths, np.int64)
+
+
+class _Backend(Protocol):
+    """What a tokenizer of some library can do."""
+
+    size: int
+    """One more than the largest id."""
+
+    def encode(self, texts: list[str], *, special: bool) -> Iterable[list[int]]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def id_of(self, token: str) -> int | None: ...
+
+    def special_tokens(self) -> list[str]: ...
+
+    def ids_it_states(self) -> Mapping[str, int]: ...
+
+
+class _Compiled:
+    """A tokenizer of the package tokenizers."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        # A file may ask for truncation or padding, which would cut documents.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def encode(self, texts: list[str], *, special: bool) -> Iterable[list[int]]:
+        return (found.ids for found in self._tokenizer.encode_batch_fast(texts, add_special_tokens=special))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def id_of(self, token: str) -> int | None:
+        found = self._tokenizer.token_to_id(token)
+        return None if found is None else int(found)
+
+    def special_tokens(self) -> list[str]:
+        added = self._tokenizer.get_added_tokens_decoder()
+        return [token.content for _, token in sorted(added.items()) if token.special]
+
+    def ids_it_states(self) -> Mapping[str, int]:
+        return {}
+
+
+class _Pieces:
+    """A SentencePiece model."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+        self.size = int(processor.get_piece_size())
+
+    def encode(self, texts: list[str], *, special: bool) -> Iterable[list[int]]:
+        found: list[list[int]] = self._processor.encode(
+            texts, out_type=int, add_bos=special and self._processor.bos_id() >= 0, num_threads=1
+        )
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._processor.decode([int(one) for one in ids]))
+
+    def id_of(self, token: str) -> int | None:
+        found = int(self._processor.piece_to_id(token))
+        return found if self._processor.id_to_piece(found) == token else None
+
+    def special_tokens(self) -> list[str]:
+        return [self._processor.id_to_piece(one) for one in range(self.size) if self._processor.is_control(one)]
+
+    def ids_it_states(self) -> Mapping[str, int]:
+        stated = {"eos_token": self._processor.eos_id(), "pad_token": self._processor.pad_id()}
+        return {name: int(one) for name, one in stated.items() if one >= 0}
+
+
+class _Transformers:
+    """A tokenizer of transformers that is written in Python."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.size = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
+
+    def encode(self, texts: list[str], *, special: bool) -> Iterable[list[int]]:
+        found = self._tokenizer(
+            texts, add_special_tokens=special, padding=False, truncation=False, return_attention_mask=False, verbose=False
+        )
+        rows: list[list[int]] = found["input_ids"]
+        return rows
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def id_of(self, token: str) -> int | None:
+        found = self._tokenizer.get_vocab().get(token)
+        return None if found is None else int(found)
+
+    def special_tokens(self) -> list[str]:
+        return list(self._tokenizer.all_special_tokens)
+
+    def ids_it_states(self) -> Mapping[str, int]:
+        stated = {"eos_token": self._tokenizer.eos_token_id, "pad_token": self._tokenizer.pad_token_id}
+        return {name: int(one) for name, one in stated.items() if one is not None}
+
+
+class TextEncoder:
+    """A tokenizer that turns texts into flat arrays of ids.
+
+    Attributes:
+        identifier: How it was named.
+        vocabulary_size: One more than its largest id.
+    """
+
+    def __init__(self, identifier: str, backend: _Backend, stated: Mapping[str, str | int]) -> None:
+        self.identifier = identifier
+        self.vocabulary_size = backend.size
+        self._backend = backend
+        self._stated = {**backend.ids_it_states(), **stated}
+
+    def encode(self, text: pa.Array, *, special: bool = False, end: int | None = None) -> tuple[Ids, Integers]:
+        """The tokens of texts, one after the other, and how many each has; a null text is an empty one.
+
+        Args:
+            text: A column of texts.
+            special: Add the tokens that the tokenizer puts around a text.
+            end: A token to append to each text.
+        """
+        ids, lengths = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)]
+        for group in _groups(text):
+            found = flat_ids(self._backend.encode(group, special=special), end=end)
+            ids.append(found[0])
+            lengths.append(found[1])
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def count(self, text: pa.Array, *, special: bool = False) -> Integers:
+        """How many tokens each text has; 0 for null."""
+        counts = [0]
+        for group in _groups(text):
+            counts += [len(row) for row in self._backend.encode(group, special=special)]
+        return np.array(counts[1:], np.int64)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some tokens, special ones included."""
+        return self._backend.decode(ids)
+
+    def token_id(self, name: str, given: str | int | None) -> int | None:
+        """The id of a special token.
+
+        Args:
+            name: `eos_token` or `pad_token`.
+            given: The token or its id, where the user says so; else the one that the tokenizer states.
+
+        Raises:
+            UsageError: The tokenizer does not have the token.
+        """
+        if isinstance(given, int):
+            if not 0 <= given < self.vocabulary_size:
+                raise UsageError(
+                    f"The tokenizer {self.identifier} has no token {given}: its ids go from 0 to "
+                    f"{self.vocabulary_size - 1}."
+                )
+            return given
+        wanted = given if given is not None else self._stated.get(name)
+        if wanted is None and name == "eos_token":
+            known = [one for one in _END_NAMES if self._backend.id_of(one) is not None]
+            wanted = known[0] if len(known) == 1 else None
+        if wanted is None or isinstance(wanted, int):
+            return wanted
+        found = self._backend.id_of(wanted)
+        if found is None:
+            raise UsageError(f"The tokenizer {self.identifier} has no token {wanted!r}. {self.told_special_tokens()}")
+        return found
+
+    def told_special_tokens(self) -> str:
+        """A sentence that names its special tokens."""
+        found = self._backend.special_tokens()
+        if not found:
+            return "It has no special tokens."
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        return f"Its special tokens are {', '.join(found[:_MOST_NAMED])}{more}."
+
+
+def _groups(text: pa.Array) -> Iterable[list[str]]:
+    """The texts in groups of limited size."""
+    sizes = np.diff(text.offsets.to_numpy()) if hasattr(text, "offsets") else None
+    start = 0
+    while start < len(text):
+        end = min(start + _GROUP_TEXTS, len(text))
+        if sizes is not None:
+            end = min(end, start + 1 + int(np.searchsorted(np.cumsum(sizes[start:end]), _GROUP_CHARS)))
+        yield [value or "" for value in text.slice(start, end - start).to_pylist()]
+        start = end
+
+
+def encoder_place(identifier: str, *, cache_dir: str | None = None) -> Path:
+    """The file or folder that a tokenizer is read from; nothing is downloaded.
+
+    Raises:
+        ModelNotFoundError: It is not on this machine.
+    """
+    path = Path(identifier).expanduser()
+    return path.resolve() if path.is_file() else model_folder(identifier, cache_dir=cache_dir)
+
+
+def encoder_digest(identifier: str, *, cache_dir: str | None = None) -> str | None:
+    """A digest of the files that decide the tokens, or None where they are not here yet."""
+    try:
+        place = encoder_place(identifier, cache_dir=cache_dir)
+    except ModelNotFoundError:
+        return None
+    return hashlib.sha256(place.read_bytes()).hexdigest()[:32] if place.is_file() else tokenizer_digest(place)
+
+
+def load_encoder(
+    identifier: str, *, cache_dir: str | None = None, init_options: Mapping[str, Any] | None = None
+) -> TextEncoder:
+    """The tokenizer with this name, from local files.
+
+    Args:
+        identifier: A `tokenizer.json`, a SentencePiece `.model`, a folder with either (or with anything that
+            transformers loads), `package:NAME`, or the id of a model in the hub's cache.
+        cache_dir: Where downloads of the hub are kept.
+        init_options: Options for transformers' `from_pretrained`, which then loads the tokenizer.
+
+    Raises:
+        ModelNotFoundError: It is not on this machine.
+        ModelLoadError: It cannot be read.
+    """
+    place = encoder_place(identifier, cache_dir=cache_dir)
+    folder = place.parent if place.is_file() else place
+    file = place if place.is_file() else next(
+        (folder / name for name in ("tokenizer.json", *_PIECE_MODELS) if (folder / name).is_file()), None
+    )
+    stated: dict[str, str | int] = {}
+    if file is None or init_options:
+        backend: _Backend = _with_transformers(folder, init_options or {})
+    else:
+        backend = _from_file(file, identifier)
+        if file.name in ("tokenizer.json", *_PIECE_MODELS):  # another file has no settings beside it
+            stated = _stated_tokens(folder)
+    return TextEncoder(identifier, backend, stated)
+
+
+def _from_file(file: Path, identifier: str) -> _Backend:
+    try:
+        if file.suffix == ".json":
+            return _Compiled(optional_module("tokenizers", "This tokenizer").Tokenizer.from_file(str(file)))
+        return _Pieces(optional_module("sentencepiece", "This tokenizer").SentencePieceProcessor(model_file=str(file)))
+    except (MemoryError, KeyboardInterrupt, ImportError):
+        raise
+    except Exception as error:  # both libraries raise bare exceptions for files that are not theirs
+        raise ModelLoadError(
+            f"{file} cannot be read as a {'tokenizer.json' if file.suffix == '.json' else 'SentencePiece model'}: "
+            f"{error}. Pass a tokenizer.json, a SentencePiece .model file, or a folder with one of them.",
+            identifier=identifier,
+        ) from error
+
+
+def _with_transformers(folder: Path, options: Mapping[str, Any]) -> _Backend:
+    from gristmill.stages.text.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(folder, **options)
+    compiled = getattr(tokenizer, "backend_tokenizer", None)
+    if compiled is None:
+        return _Transformers(tokenizer)
+    from tokenizers import Tokenizer
+
+    own = _Compiled(Tokenizer.from_str(compiled.to_str()))
+    stated = {"eos_token": tokenizer.eos_token_id, "pad_token": tokenizer.pad_token_id}
+    found = {name: int(one) for name, one in stated.items() if one is not None}
+    own.ids_it_states = lambda: found  # type: ignore[method-assign]
+    return own
+
+
+def _stated_tokens(folder: Path) -> dict[str, str | int]:
+    """The end and padding tokens that the settings of a folder name, by text or by id."""
+    stated: dict[str, str | int] = {}
+    for name in ("generation_config.json", "config.json", "special_tokens_map.json", "tokenizer_config.json"):
+        try:
+            found = json.loads((folder / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise ModelLoadError(f"{folder / name} cannot be read: {error}.", identifier=str(folder)) from error
+        for token in ("eos_token", "pad_token"):
+            value = found.get(token) if isinstance(found, dict) else None
+            value = value.get("content") if isinstance(value, dict) else value
+            if value is None and isinstance(found, dict):
+                value = found.get(f"{token}_id")
+            if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+                stated[token] = value
+    return stated
