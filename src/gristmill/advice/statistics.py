@@ -288,10 +288,11 @@ class Collector:
 
     Args:
         listeners: Told about every partition that has ended.
+        into: What they are merged into; by default a new sketch.
     """
 
-    def __init__(self, listeners: Iterable[Listener]) -> None:
-        self.sketch = Sketch()
+    def __init__(self, listeners: Iterable[Listener], into: Any = None) -> None:
+        self.sketch = Sketch() if into is None else into
         self.results: dict[int, list[Any]] = {}
         self._listeners = EventStream(list(listeners))
 

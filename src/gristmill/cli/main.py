@@ -56,6 +56,7 @@ COMMANDS = {
     "split": "split:command",
     "stages": "catalog:stages",
     "stats": "stats:command",
+    "tokens": "tokens:command",
     "verify": "verify:command",
     "view": "view:command",
     "why": "why:command",

@@ -65,6 +65,9 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.io.reader.dumps": (STAGE, "MailReader StackExchangeReader"),
     f"{_TEXT}.io.reader.pdf": (STAGE, "PdfExtractor PdfReader"),
     f"{_TEXT}.io.writer": (STAGE, "JsonlWriter ParquetWriter"),
+    f"{_TEXT}.io.writer.tokens": (STAGE, "TokenWriter"),
+    f"{_TEXT}.io.writer.megatron_tokenizer": (STAGE, "MegatronTokenizerWriter"),
+    f"{_TEXT}.models.token_counter": (STAGE, "TokenCounter"),
     f"{_TEXT}.io.writer.tables": (STAGE, "ArrowWriter CsvWriter"),
     f"{_TEXT}.filters.heuristic.string": (
         FILTER,

@@ -73,8 +73,8 @@ def commit_partition(
     if trail.quarantine:  # in a sample the last row can be one of these
         row_numbers = max(row_numbers, 1 + max(map(attrgetter("row"), trail.quarantine)))
     contents = _record_contents(trail, stage_order, row_numbers)
-    for file in of_record:
-        contents[file.record] = (folder.read(file.path), file.rows)
+    for extra in of_record:
+        contents[extra.record] = (folder.read(extra.path), extra.rows)
     if keeps_rows:
         written = sorted(trail.written, key=attrgetter("order"))
         rows = np.concatenate([np.zeros(0, np.int64), *(block.rows for block in written)])

@@ -1,4 +1,4 @@
-"""What a writer says about its output as a whole, once every partition is committed: totals, and files such as an index.
+"""What a writer says about its output as a whole, once every partition is committed: totals, and maybe an index.
 
 The summary lies in the record as `summary.json`. Files that describe the whole output, such as the `index.json` of a
 streaming data set, lie in the output itself; the summary has their sizes and hashes.

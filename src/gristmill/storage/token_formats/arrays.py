@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,7 @@ class NumpyShard:
         self._spool.discard()
 
 
-def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:  # type: ignore[type-arg]
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """The start of an `.npy` file."""
     target = io.BytesIO()
     facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

@@ -24,11 +24,11 @@ from gristmill.storage.token_formats.shard import Integers, Spool, Tokens
 INDEX_NAME = "index.json"
 MDS_COLUMN = "tokens"
 _LARGEST = 2**32 - 1
-_LITDATA_CODES = {"uint16": 20, "int32": 16, "int64": 18}
+LITDATA_CODES = {"uint16": 20, "int32": 16, "int64": 18}
 """LitData's numbers for PyTorch's types."""
 _LITDATA_LEAF = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
 """A sample that is one tensor, as LitData describes it."""
-LITDATA_DTYPES = tuple(_LITDATA_CODES)
+LITDATA_DTYPES = tuple(LITDATA_CODES)
 
 
 class StreamShard:
@@ -58,11 +58,13 @@ class StreamShard:
         tokens, lengths = np.ascontiguousarray(ids, self._dtype), lengths[lengths > 0]
         sizes = lengths * self._dtype.itemsize
         if self._with_shape:
-            data = memoryview(tokens).cast("B")
+            data = memoryview(tokens.view(np.uint8))
             ends = np.cumsum(sizes)
             parts: list[Any] = []
             heads = np.empty(len(lengths), np.int64)
-            for place, (length, size, end) in enumerate(zip(lengths.tolist(), sizes.tolist(), ends.tolist(), strict=True)):
+            for place, (length, size, end) in enumerate(
+                zip(lengths.tolist(), sizes.tolist(), ends.tolist(), strict=True)
+            ):
                 head = _shape(length)
                 parts += (np.uint32(len(head) + size).tobytes(), head, data[end - size : end])
                 heads[place] = 4 + len(head)
@@ -126,7 +128,7 @@ def mds_index(shards: Sequence[Mapping[str, Any]], dtype: str, sequence_length: 
 
 
 def litdata_index(shards: Sequence[Mapping[str, Any]], dtype: str) -> bytes:
-    """The `index.json` of LitData chunks, of each its `file`, `bytes`, `samples` and `tokens`, for its `TokensLoader`."""
+    """The `index.json` of LitData chunks for its `TokensLoader`; each has `file`, `bytes`, `samples` and `tokens`."""
     chunks = [
         {
             "chunk_bytes": shard["bytes"],
@@ -140,7 +142,7 @@ def litdata_index(shards: Sequence[Mapping[str, Any]], dtype: str) -> bytes:
         "chunk_bytes": max((shard["bytes"] for shard in shards), default=0),
         "chunk_size": None,
         "compression": None,
-        "data_format": [f"no_header_tensor:{_LITDATA_CODES[dtype]}"],
+        "data_format": [f"no_header_tensor:{LITDATA_CODES[dtype]}"],
         "data_spec": _LITDATA_LEAF,
         "encryption": None,
         "item_loader": "TokensLoader",

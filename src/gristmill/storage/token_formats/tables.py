@@ -43,8 +43,9 @@ class TableShard:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(ids, self._dtype)))
         table = pa.table({INPUT_IDS: lists})
-        for name in extra.column_names if extra is not None else ():
-            table = table.append_column(extra.schema.field(name), extra.column(name))
+        if extra is not None:
+            for name in extra.column_names:
+                table = table.append_column(extra.schema.field(name), extra.column(name))
         start = 0
         while start < len(lengths):
             # The rows up to the one with which the group is full.

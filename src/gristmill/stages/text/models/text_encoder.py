@@ -1,4 +1,4 @@
-"""A tokenizer as training data needs it: texts in, flat token ids out, with the end token and the size of its vocabulary.
+"""A tokenizer as training data needs it: texts in, flat token ids out, with its end token and vocabulary size.
 
 A `tokenizer.json` is used by the package tokenizers alone and a SentencePiece model by sentencepiece, so that workers
 stay small. Only folders that have neither are loaded by transformers.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError, optional_module
-from gristmill.stages.text.models.sources import model_folder, tokenizer_digest
+from gristmill.stages.text.models.sources import (
+    CONFIG_FILES,
+    Secret,
+    check_identifier,
+    check_model,
+    fetch_model,
+    hide,
+    model_folder,
+    tokenizer_digest,
+)
 
 Ids = npt.NDArray[np.uint32]
 Integers = npt.NDArray[np.int64]
@@ -137,7 +147,12 @@ class _Transformers:
 
     def encode(self, texts: list[str], *, special: bool) -> Iterable[list[int]]:
         found = self._tokenizer(
-            texts, add_special_tokens=special, padding=False, truncation=False, return_attention_mask=False, verbose=False
+            texts,
+            add_special_tokens=special,
+            padding=False,
+            truncation=False,
+            return_attention_mask=False,
+            verbose=False,
         )
         rows: list[list[int]] = found["input_ids"]
         return rows
@@ -256,13 +271,76 @@ def encoder_place(identifier: str, *, cache_dir: str | None = None) -> Path:
     return path.resolve() if path.is_file() else model_folder(identifier, cache_dir=cache_dir)
 
 
-def encoder_digest(identifier: str, *, cache_dir: str | None = None) -> str | None:
-    """A digest of the files that decide the tokens, or None where they are not here yet."""
-    try:
-        place = encoder_place(identifier, cache_dir=cache_dir)
-    except ModelNotFoundError:
-        return None
-    return hashlib.sha256(place.read_bytes()).hexdigest()[:32] if place.is_file() else tokenizer_digest(place)
+class EncoderSource:
+    """Where a stage gets its tokenizer from: looked for in the driver, fetched once per node, loaded in every worker.
+
+    Args:
+        identifier: As `load_encoder` takes it.
+        cache_dir: Where downloads of the hub are kept.
+        hf_token: An access token for gated models; it is never shown.
+        init_options: Options for transformers' `from_pretrained`, which then loads the tokenizer.
+    """
+
+    def __init__(
+        self,
+        identifier: str,
+        *,
+        cache_dir: str | None = None,
+        hf_token: str | None = None,
+        init_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.identifier = check_identifier(identifier)
+        self.cache_dir = cache_dir
+        self.init_options = dict(init_options or {})
+        self._token: Secret | bool | None = hide(hf_token)
+        self._loaded: TextEncoder | None = None
+
+    @property
+    def _is_file(self) -> bool:
+        return Path(self.identifier).expanduser().is_file()
+
+    def is_here(self) -> bool:
+        """Whether its files are on this machine; False for a tokenizer that the hub would give.
+
+        Raises:
+            ModelNotFoundError: It is neither here nor on the hub, as far as that can be reached.
+        """
+        if self._is_file:
+            return True
+        return check_model(self.identifier, cache_dir=self.cache_dir, token=self._token, files=["*tok*"]) is not None
+
+    def fetch(self) -> None:
+        """Download its files, if they are not here."""
+        if not self._is_file:
+            fetch_model(self.identifier, cache_dir=self.cache_dir, token=self._token, files=CONFIG_FILES)
+
+    def digest(self) -> str | None:
+        """A digest of the files that decide the tokens, or None where they are not here yet."""
+        try:
+            place = encoder_place(self.identifier, cache_dir=self.cache_dir)
+        except ModelNotFoundError:
+            return None
+        return hashlib.sha256(place.read_bytes()).hexdigest()[:32] if place.is_file() else tokenizer_digest(place)
+
+    def load(self, *, threads: bool | None = None) -> TextEncoder:
+        """The tokenizer, loaded on the first call.
+
+        Args:
+            threads: Whether it may use several threads; None leaves it to the library. The user's own setting
+                (TOKENIZERS_PARALLELISM) goes first.
+        """
+        if threads is not None:
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
+        if self._loaded is None:
+            self._loaded = load_encoder(self.identifier, cache_dir=self.cache_dir, init_options=self.init_options)
+        return self._loaded
+
+    def forget(self) -> None:
+        """Let go of the tokenizer."""
+        self._loaded = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
 
 
 def load_encoder(
@@ -282,8 +360,10 @@ def load_encoder(
     """
     place = encoder_place(identifier, cache_dir=cache_dir)
     folder = place.parent if place.is_file() else place
-    file = place if place.is_file() else next(
-        (folder / name for name in ("tokenizer.json", *_PIECE_MODELS) if (folder / name).is_file()), None
+    file = (
+        place
+        if place.is_file()
+        else next((folder / name for name in ("tokenizer.json", *_PIECE_MODELS) if (folder / name).is_file()), None)
     )
     stated: dict[str, str | int] = {}
     if file is None or init_options:

@@ -40,6 +40,7 @@ from gristmill.stages.text.models.sources import (
     show,
     tokenizer_digest,
 )
+from gristmill.stages.text.models.text_encoder import flat_ids
 from gristmill.stages.text.models.tokens import (
     ATTENTION_MASK_FIELD,
     INPUT_ID_FIELD,
@@ -332,8 +333,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return batch.take(np.argsort(lengths, kind="stable"))
 
     def _encode(self, text: pa.Array) -> tuple[npt.NDArray[np.int32], Integers]:
-        flat: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
-        lengths: list[int] = []
+        flat, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
         for start in range(0, len(text), _CHUNK):
             texts = [value or "" for value in text.slice(start, _CHUNK).to_pylist()]
             if self._backend is not None:
@@ -341,10 +341,10 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             else:
                 limit = {} if self._limit is None else {"truncation": True, "max_length": self._limit}
                 rows = self.tokenizer(texts, add_special_tokens=True, padding=False, **limit)["input_ids"]
-            for row in rows:
-                flat.append(np.array(row, np.int32))
-                lengths.append(len(row))
-        return np.concatenate(flat), np.array(lengths, np.int64)
+            ids, sizes = flat_ids(rows)
+            flat.append(ids.view(np.int32))
+            lengths.append(sizes)
+        return np.concatenate(flat), np.concatenate(lengths)
 
     def _encoded(self, texts: list[str]) -> list[list[int]]:
         """The tokens of some texts; of a long one no more is read than the limit needs, where that cannot show."""

@@ -28,7 +28,7 @@ class MegatronTokenizerWriter(TokenWriter):
         name: Of the stage.
         mode: How to treat existing files, as for other writers.
         append_mode_implemented: False; `mode="ignore"` adds partitions that are not there yet.
-        model_identifier: The tokenizer: a folder, a `tokenizer.json` or SentencePiece model, `package:NAME` or a hub id.
+        model_identifier: The tokenizer: a folder, a `tokenizer.json` or SentencePiece file, `package:NAME` or a hub id.
         cache_dir: Where downloads of the hub are kept.
         hf_token: An access token for gated models; it is never shown.
         text_field: The column with the text.
@@ -78,8 +78,8 @@ class MegatronTokenizerWriter(TokenWriter):
         options = settings.pop("storage_options", None)
         if settings:
             raise UsageError(
-                f"MegatronTokenizerWriter(write_kwargs={dict(write_kwargs or {})!r}): unknown {next(iter(settings))!r}; "
-                "known is storage_options."
+                f"MegatronTokenizerWriter(write_kwargs={dict(write_kwargs or {})!r}): unknown {next(iter(settings))!r};"
+                " known is storage_options."
             )
         super().__init__(
             path,

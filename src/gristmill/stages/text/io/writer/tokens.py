@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -17,23 +15,22 @@ from gristmill.ledger.record.shape import open_table
 from gristmill.ledger.record.summary import OutputSummary
 from gristmill.stages.base import Spec
 from gristmill.stages.source_sink import BaseWriter, Mode, PartFile
-from gristmill.stages.text.models.sources import (
-    CONFIG_FILES,
-    Secret,
-    check_identifier,
-    check_model,
-    fetch_model,
-    hide,
-    show,
-)
-from gristmill.stages.text.models.text_encoder import TextEncoder, encoder_digest, load_encoder
+from gristmill.stages.text.models.text_encoder import EncoderSource, TextEncoder
 from gristmill.stages.text.models.tokens import list_column
 from gristmill.storage.atomic import WrittenFile
 from gristmill.storage.compression import open_raw
 from gristmill.storage.table_sinks import ArrowSink
 from gristmill.storage.token_formats.packing import PACKS, Pack
-from gristmill.storage.token_formats.part import DTYPES, EXTENSIONS, ID, ROW, SOURCE, TokenFormat
-from gristmill.storage.token_formats.part import TokenLayout, TokenPart
+from gristmill.storage.token_formats.part import (
+    DTYPES,
+    EXTENSIONS,
+    ID,
+    ROW,
+    SOURCE,
+    TokenFormat,
+    TokenLayout,
+    TokenPart,
+)
 from gristmill.storage.token_formats.places import facts_of
 from gristmill.storage.token_formats.streams import INDEX_NAME, litdata_index, mds_index
 from gristmill.storage.token_formats.tables import INPUT_IDS
@@ -145,7 +142,11 @@ class TokenWriter(BaseWriter):
             raise UsageError(f"{self._called('compression', compression)}: only Parquet and Arrow are compressed.")
         if INPUT_IDS in (self.fields or ()):
             raise UsageError(f"{self._called('fields', list(self.fields or ()))}: {INPUT_IDS} holds the tokens.")
-        self.tokenizer = check_identifier(tokenizer)
+        self._source = EncoderSource(
+            tokenizer, cache_dir=cache_dir, hf_token=hf_token, init_options=transformers_init_kwargs
+        )
+        self._layout: TokenLayout | None = None
+        self.tokenizer = self._source.identifier
         self.format = format
         self.text_field = text_field
         self.append_eod = append_eod
@@ -159,7 +160,6 @@ class TokenWriter(BaseWriter):
         self.id_field = id_field
         self.compression = "zstd" if compression is None and format == "parquet" else compression
         self.cache_dir = cache_dir
-        self._hf_token: Secret | bool | None = hide(hf_token)
         self.transformers_init_kwargs = dict(transformers_init_kwargs or {})
 
     def _called(self, option: str, value: Any) -> str:
@@ -172,11 +172,6 @@ class TokenWriter(BaseWriter):
             )
 
     @property
-    def hf_token(self) -> str | bool | None:
-        """The access token, for the library that downloads."""
-        return show(self._hf_token)
-
-    @property
     def extension(self) -> str:
         return EXTENSIONS[self.format]
 
@@ -186,44 +181,36 @@ class TokenWriter(BaseWriter):
 
     def content_digest(self) -> str | None:
         """That of the tokenizer's files, if they are here."""
-        return encoder_digest(self.tokenizer, cache_dir=self.cache_dir)
+        return self._source.digest()
 
     # --- the tokenizer ---
 
     def check_environment(self) -> None:
         """Refuse a tokenizer that is missing, or that has no end token or too many tokens for what was asked."""
-        if os.path.isfile(os.path.expanduser(self.tokenizer)) or self._folder() is not None:
+        if self._source.is_here():
             _ = self.layout
-
-    def _folder(self) -> Any:
-        return check_model(self.tokenizer, cache_dir=self.cache_dir, token=self._hf_token, files=["*tok*"])
 
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
         """Download the tokenizer's files, once per node."""
-        if not os.path.isfile(os.path.expanduser(self.tokenizer)):
-            fetch_model(self.tokenizer, cache_dir=self.cache_dir, token=self._hf_token, files=CONFIG_FILES)
+        self._source.fetch()
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the tokenizer from local files, once per worker."""
-        if worker_metadata is not None:
-            # A worker uses the processors that its stage asked for; the user's own setting goes first.
-            os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if self.resources.cpus > 1 else "false")
+        # A worker uses the processors that its stage asked for.
+        self._source.load(threads=None if worker_metadata is None else self.resources.cpus > 1)
         _ = self.layout
 
     def teardown(self) -> None:
         """Forget the tokenizer."""
-        for name in ("encoder", "eod_id", "layout"):
-            self.__dict__.pop(name, None)
+        self._source.forget()
+        self._layout = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("encoder", "eod_id", "layout")}
-
-    @cached_property
+    @property
     def encoder(self) -> TextEncoder:
         """The tokenizer."""
-        return load_encoder(self.tokenizer, cache_dir=self.cache_dir, init_options=self.transformers_init_kwargs)
+        return self._source.load()
 
-    @cached_property
+    @property
     def eod_id(self) -> int | None:
         """The id of the end token, None if none is appended.
 
@@ -240,13 +227,18 @@ class TokenWriter(BaseWriter):
             )
         return found
 
-    @cached_property
+    @property
     def layout(self) -> TokenLayout:
         """How documents become files, with the type of a token that the vocabulary needs.
 
         Raises:
             UsageError: The type that was asked for is too small, or there is no token to pad with.
         """
+        if self._layout is None:
+            self._layout = self._made_layout()
+        return self._layout
+
+    def _made_layout(self) -> TokenLayout:
         size = self.encoder.vocabulary_size
         end = self.eod_id
         choices = DTYPES[self.format] if self.token_dtype == "auto" else (self.token_dtype,)
