@@ -53,7 +53,7 @@ class NumpyShard:
             limits = np.stack([starts, ends], axis=1).astype("<i8")[ends > starts]
         with AtomicFile(self._bounds_path, storage_options=self._storage_options) as file:
             file.write(npy_header(limits.dtype, limits.shape))
-            file.write(np.ascontiguousarray(limits))
+            file.write(limits.tobytes())
         header = npy_header(self._dtype, shape)
         tokens = self._spool.publish(header, rows=rows, storage_options=self._storage_options)
         return [tokens, file.publish()]

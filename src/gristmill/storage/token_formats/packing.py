@@ -201,7 +201,8 @@ class Separate(_Fixed):
         self._ids, self._waiting = np.zeros(0, self._dtype), _nothing(self._dtype).spans
         pieces = self._pieces(whole)
         used = pieces.tokens > 0
-        places: Integers = (np.cumsum(used) - used).astype(np.int64) * self._length
+        places: Integers = np.cumsum(used, dtype=np.int64)
+        places = (places - used) * self._length
         return self._spread(ids, pieces, places, int(used.sum()))
 
     def finish(self) -> Sequences:

@@ -150,6 +150,15 @@ class TokenPart:
         self._tokens += len(made.ids)
         self._padding += made.padding
         limit = self._layout.shard_tokens
+        # A run without tokens goes with the token before it, however batches are cut: those in front into the shard
+        # that is open, if there is one.
+        if self._shard is not None or not len(made.lengths):
+            leading = np.flatnonzero((made.spans.tokens == 0) & (made.spans.offset == 0))
+            if len(leading):
+                self._note(self._shard or self._open(), made.spans.take(leading), 0, 0, leading=True)
+            leading_left = False
+        else:
+            leading_left = True
         ends = np.cumsum(made.lengths)
         first, before = 0, 0  # the sequences and the tokens that are written already
         while first < len(made.lengths):
@@ -164,22 +173,22 @@ class TokenPart:
                 until = int(ends[last - 1])
                 part = None if extra is None else extra.slice(first, last - first)
                 shard.file.append(made.ids[before:until], made.lengths[first:last], part)
-                whole = last == len(made.lengths)
-                self._note(shard, made.spans, before, until, whole=whole)
+                self._note(shard, made.spans, before, until, leading=leading_left and not before)
                 shard.samples += int((made.lengths[first:last] > 0).sum())
                 shard.tokens += until - before
                 first, before = last, until
-            if first < len(made.lengths):
+            if first < len(made.lengths) and shard.tokens:
                 self._close_shard()
-        if not len(made.lengths) and len(made.spans):  # documents without tokens only
-            self._note(self._shard or self._open(), made.spans, 0, 0, whole=True)
 
-    def _note(self, shard: _OpenShard, spans: Spans, begin: int, end: int, *, whole: bool) -> None:
-        """Note which runs of documents went into a shard with the tokens `begin` to `end`; the last gets the rest."""
+    def _note(self, shard: _OpenShard, spans: Spans, begin: int, end: int, *, leading: bool) -> None:
+        """Note which runs of documents went into a shard with the tokens `begin` to `end`.
+
+        Those without tokens between the last token before and the last one of these are among them, and with `leading`
+        those in front of all tokens.
+        """
         start, stop = spans.offset, spans.offset + spans.tokens
-        inside = (start < end) & (stop > begin)
-        # A run without tokens is where it stands; behind the last token it goes with that one.
-        empty = (spans.tokens == 0) & (start >= begin) & ((start < end) | whole)
+        inside = (start < end) & (stop > begin) & (spans.tokens > 0)
+        empty = (spans.tokens == 0) & (start <= end) & ((start > begin) | leading)
         chosen = inside | empty
         low, high = np.maximum(start[chosen], begin), np.minimum(stop[chosen], end)
         high = np.maximum(low, high)

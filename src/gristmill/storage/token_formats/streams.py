@@ -58,7 +58,7 @@ class StreamShard:
         tokens, lengths = np.ascontiguousarray(ids, self._dtype), lengths[lengths > 0]
         sizes = lengths * self._dtype.itemsize
         if self._with_shape:
-            data = memoryview(tokens.view(np.uint8))
+            data = tokens.tobytes()
             ends = np.cumsum(sizes)
             parts: list[Any] = []
             heads = np.empty(len(lengths), np.int64)
