@@ -32,6 +32,7 @@ from gristmill.kernels import (
     ngram_search,
     ngrams,
     ngrams_joined,
+    packing,
     passage_cut,
     pii_scan,
     shingles,
@@ -372,6 +373,8 @@ def _groups(given: Given) -> None:
     union_find.leaders(chosen, 0, guarded(bounds[: count or 1]), others, guarded(given.rng.random(30)))
     lengths = guarded(np.diff(given.offsets))
     union_find.limited_groups(guarded(np.arange(count - 1) // 3), lengths, 2, 50)
+    pieces = guarded(1 + given.rng.integers(0, 20, 60), writeable=True)
+    packing.best_fit(pieces, guarded(np.argsort(-pieces, kind="stable"), writeable=True), 20)
 
 
 def _vectors(given: Given) -> None:

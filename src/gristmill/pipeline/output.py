@@ -112,9 +112,9 @@ class OutputState:
             found.append((entry.index, entry.partition, task))
         return list(map(itemgetter(2), sorted(found, key=itemgetter(0, 1))))
 
-    def summarize(self) -> None:
+    def summarize(self, sink: SinkStage) -> None:
         """Write what the writer says about the output as a whole, now that every partition is committed."""
-        summary = None if self.plan.sink is None else self.plan.sink.summary(self.folder)
+        summary = sink.summary(self.folder)
         if summary is not None:
             write_summary(self.folder, summary)
 

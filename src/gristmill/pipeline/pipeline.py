@@ -213,7 +213,9 @@ class Pipeline:
                     run.work.finish()
                     if run.state is not None:
                         run.state.check_whole(run.started.partitions)
-                        run.state.summarize()
+                        sink = run.work.plan.sink
+                        if sink is not None and sink.has_summary:
+                            run.state.summarize(sink)
                 finally:
                     if session is not None:
                         folder = None if run.state is None else run.state.folder

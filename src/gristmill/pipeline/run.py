@@ -227,7 +227,12 @@ def prepare(
         pipeline.name, sketch, executor.capacity(), settings, partitions, share_workers=not executor.one_stage_at_a_time
     )
     note = missing_scores_note(description["stages"]) if options.scores == "all" else None
-    notes = (*plan.notes, *unseen, *([note] if note else []), *([] if sink is None else sink.notes()))
+    notes = (
+        *plan.notes,
+        *unseen,
+        *([note] if note else []),
+        *(sink.notes() if sink is not None and sink.has_summary else ()),
+    )
     files = None if sketch.source is None else sketch.source.surveyed
     return Prepared(sketch, folder, partitions, root, replace(plan, notes=notes, description=description), files)
 

@@ -212,9 +212,14 @@ class PartFile(Protocol):
 
 
 class SinkStage(ProcessingStage[DocumentBatch, FileGroupTask]):
-    """A stage that writes. It says how a batch becomes bytes; the runner decides when a partition is committed."""
+    """A stage that writes. It says how a batch becomes bytes; the runner decides when a partition is committed.
+
+    Attributes:
+        has_summary: Whether it has something to say about the output as a whole: `notes` and `summary`.
+    """
 
     is_sink_stage = True
+    has_summary = False
     path: str
     mode: str
     storage_options: dict[str, Any] | None

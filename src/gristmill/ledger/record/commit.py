@@ -64,8 +64,11 @@ def commit_partition(
         step = EarlierStep(read_from, partition.id)
         step.number_rows(trail)
     counts = {stage: trail.counts.get(stage, StageCount()) for stage in stage_order}
-    of_record = [file for file in staged_files if file.record]
-    staged_files = [file for file in staged_files if not file.record]
+    data_files: list[WrittenFile] = []
+    of_record: list[WrittenFile] = []
+    for one in staged_files:
+        (of_record if one.record else data_files).append(one)
+    staged_files = data_files
     rows_dropped = check_conservation(partition.id, trail, counts, staged_files)
     rows_read = row_numbers = source_rows(counts)
     for identity in trail.identities:

@@ -91,6 +91,7 @@ class TokenWriter(BaseWriter):
 
     name = "token_writer"
     fork_safe = True
+    has_summary = True
     text_parameter = "text_field"
 
     def __init__(
