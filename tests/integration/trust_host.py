@@ -182,6 +182,7 @@ def _drive(request: dict[str, Any]) -> dict[str, Any]:
         workers=request.get("workers", 0),
         format=request.get("format", "jsonl"),
         segments=request.get("segments", 1),
+        tokens=request.get("tokens"),
     )
     counts = {stage.name: [stage.rows_in, stage.rows_out] for stage in report.stages}
     return {"operations": trap.seen, "counts": counts, "done_before": report.partitions_done_before}

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gristmill.pipeline.run import RunReport
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter
+from gristmill.stages.text.io.writer import TokenWriter
 from gristmill.stages.text.modifiers import Modify
 from gristmill.tasks import DocumentBatch
 
@@ -89,9 +91,19 @@ def make_input(folder: Path, *, files: int, rows: int = 30) -> Path:
     return folder
 
 
-def job(source: str, output: str, *, workers: int, format: str = "jsonl", segments: int = 1) -> RunReport:
-    """Run it."""
+def job(
+    source: str,
+    output: str,
+    *,
+    workers: int,
+    format: str = "jsonl",
+    segments: int = 1,
+    tokens: dict[str, Any] | None = None,
+) -> RunReport:
+    """Run it; `tokens` are the options of a `TokenWriter`."""
     writer: Any = JsonlWriter if format == "jsonl" else ParquetWriter
+    if tokens is not None:
+        writer = partial(TokenWriter, **tokens)
     middle: list[Any] = [ScoreFilter(WordCountFilter(min_words=3)), Modify(trimmed, input_fields="text"), Picky()]
     if segments > 1:
         middle.append(Apart())
