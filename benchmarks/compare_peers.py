@@ -256,8 +256,12 @@ def faults(sides: Sides, side: str, source: Path) -> dict[str, Any]:
     shutil.rmtree(broken)
 
     run, log, output = sides.begin(side, work, source)
-    time.sleep(0.6 * calm.wall_s)
-    worker = run.worker()
+    time.sleep(0.4 * calm.wall_s)
+    on_ray = side == "nemo-curator"
+    worker = run.worker(on_ray=on_ray)
+    while worker is None and run.process.poll() is None:
+        time.sleep(0.05)
+        worker = run.worker(on_ray=on_ray)
     if worker is not None:
         worker.kill()
     end = run.wait(log, limit_s=min(sides.limit_s, 60 + 4 * calm.wall_s))

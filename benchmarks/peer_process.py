@@ -95,13 +95,15 @@ class Run:
                 continue
         return found
 
-    def worker(self) -> psutil.Process | None:
-        """The process that has worked most, apart from the one that was started and Ray's own daemons."""
+    def worker(self, *, on_ray: bool) -> psutil.Process | None:
+        """The process that has worked most, apart from the one that was started; on Ray, of those that run a task."""
         best: tuple[float, psutil.Process] | None = None
         for process in self.processes():
             try:
                 title = " ".join(process.cmdline())
-                if process.pid == self.process.pid or any(name in title for name in _DAEMONS):
+                if process.pid == self.process.pid or "resource_tracker" in title:
+                    continue
+                if on_ray and (not title.startswith("ray::") or title.startswith("ray::IDLE")):
                     continue
                 times = process.cpu_times()
                 spent = times.user + times.system
@@ -135,18 +137,6 @@ class Run:
                 except (psutil.Error, OSError):
                     continue
             self._peak = max(self._peak, total)
-
-
-_DAEMONS = (
-    "raylet",
-    "gcs_server",
-    "monitor.py",
-    "log_monitor",
-    "dashboard",
-    "runtime_env",
-    "resource_tracker",
-    "ray start",
-)
 
 
 def _children_seconds() -> float:

@@ -96,6 +96,8 @@ def _fault(fault: str, side: dict[str, Any] | None) -> str:
         named = "names the file" if found["output_names_the_file"] else "does not name the file"
         return f"{'runs' if found['exit_code'] in (0, 3) else 'fails'}, {lost}, {named}"
     twice = f", {found['documents_twice']:,} twice" if found["documents_twice"] else ""
+    if fault == "killed_worker" and not found["killed"]:
+        return "has no workers at this size"
     if fault == "killed_worker":
         return f"{'finishes' if found['finished'] else 'fails or hangs'}, {lost}{twice}"
     done = f"{found['second_run_s']:g} s" if found["second_run_finished"] else "fails"
