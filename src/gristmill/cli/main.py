@@ -43,6 +43,7 @@ COMMANDS = {
     "diff": "diff:command",
     "doctor": "doctor:command",
     "mix": "mix:command",
+    "index": "index:command",
     "monitor": "monitor:command",
     "plan": "plan:command",
     "quarantine": "quarantine:command",

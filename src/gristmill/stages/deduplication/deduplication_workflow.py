@@ -30,7 +30,7 @@ from gristmill.stages.deduplication.step_files import PipelineDocuments
 from gristmill.stages.deduplication.survivor_rule import SurvivorRule
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
-from gristmill.storage.partitions import make_partitions
+from gristmill.storage.partitions import Partition, make_partitions
 
 _LOOKED_AT = 3
 """In how many partitions scores are looked at before a run."""
@@ -255,6 +255,7 @@ class DeduplicationWorkflow(WorkflowBase):
         steps.check_input()
         if removals is not None:
             self._write(steps, removals)
+        self._ended(steps)
         result = steps.result
         result.extend_metadata(self._facts(steps, removals))
         result.add_metadata("total_time", time.monotonic() - begun)
@@ -389,6 +390,13 @@ class DeduplicationWorkflow(WorkflowBase):
             None if self.input_file_extensions is None else tuple(self.input_file_extensions),
             dict(self.read_kwargs) if self.read_kwargs else None,
         )
+
+    def _known_partitions(self, partitions: Sequence[Partition]) -> list[str]:
+        """What the partitions of documents are called that were compared before, and come before these."""
+        return []
+
+    def _ended(self, steps: Steps) -> None:
+        """Called when the output of a run is complete, before its record is written."""
 
     def _against_source(self) -> DocumentSource | None:
         """The documents to compare with, cut as the input is."""

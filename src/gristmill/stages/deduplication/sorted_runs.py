@@ -75,6 +75,11 @@ class RunFiles:
         return read_range(self.files, low, high, storage_options=self.storage_options)
 
 
+def joined(*runs: RunFiles) -> RunFiles:
+    """The files of several steps, one after the other."""
+    return RunFiles(tuple(file for one in runs for file in one.files), runs[-1].storage_options)
+
+
 def runs_of(path: str, *, storage_options: StorageOptions = None, ending: str = EXTENSION) -> RunFiles:
     """The committed files below a step's folder whose names end with `ending`."""
     folder = step_folder(path, storage_options)

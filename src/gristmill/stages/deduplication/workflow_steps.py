@@ -17,7 +17,7 @@ from gristmill.pipeline.pipeline import Pipeline
 from gristmill.pipeline.workflow import WorkflowRunResult
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.deduplication.key_ranges import RangeReader
-from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, runs_of
+from gristmill.stages.deduplication.sorted_runs import RunFiles, SortedRunWriter, joined, runs_of
 from gristmill.stages.deduplication.source import (
     DocumentSource,
     DocumentStage,
@@ -59,11 +59,9 @@ class Steps:
         self.against = workflow._against_source()
         """The documents that are compared with but stay where they are."""
         kept = [] if self.against is None else self.against.partitions()
-        self.first_partition = len(kept)
-        self.partition_ids = [
-            *(f"{AGAINST}:{partition.id}" for partition in kept),
-            *(partition.id for partition in self.partitions),
-        ]
+        before = [f"{AGAINST}:{partition.id}" for partition in kept] or workflow._known_partitions(self.partitions)
+        self.first_partition = len(before)
+        self.partition_ids = [*before, *(partition.id for partition in self.partitions)]
         self.result = WorkflowRunResult(workflow.name)
         self.root = step_folder(workflow._steps_path, workflow.storage_options)
         """The folder that holds those of all steps."""
@@ -144,6 +142,7 @@ class Steps:
             self.run(other, [self.against.reader(fields), *given, self.writer(other, kind)], **options)
             first = self.folder(f"{AGAINST}_{self.workflow.first_step}")
             check_unchanged(self.against.partitions(), first, complete=True)
+        if self.first_partition:
             stages = [_placed(stage, self.first_partition, preferred=False) for stage in stages]
         self.run(step, [self.source.reader(fields), *stages, self.writer(step, kind)], **options)
         self.check_input()
@@ -152,13 +151,17 @@ class Steps:
     def all_runs(self, step: str) -> RunFiles:
         """What `run_on_documents` has left."""
         names = [step] if self.against is None else [f"{AGAINST}_{step}", step]
-        found = [self.runs(name) for name in names]
-        return RunFiles(tuple(file for runs in found for file in runs.files), found[-1].storage_options)
+        return joined(*(self.runs(name) for name in names))
+
+    @property
+    def first_key(self) -> int:
+        """The key from which on documents are those of the input."""
+        return first_key(self.first_partition)
 
     def removing(self, stage: RangeReader) -> RangeReader:
         """The stage that lists what goes, limited to the documents that may go."""
         if self.first_partition:
-            stage.removable_from = first_key(self.first_partition)
+            stage.removable_from = self.first_key
         return stage
 
     def clear_other_choice(self, folder: RunFolder, removals: RunFiles) -> None:

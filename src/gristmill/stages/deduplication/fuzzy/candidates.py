@@ -11,7 +11,7 @@ import pyarrow as pa
 from gristmill.kernels.sorting import stable_order
 from gristmill.kernels.union_find import group_pairs
 from gristmill.stages.deduplication.key_ranges import RangeReader
-from gristmill.stages.deduplication.sorted_runs import column
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
 WIDE = 24
 """Groups of so many different contents are compared pair by pair; larger ones in proportion to their size."""
@@ -28,8 +28,49 @@ class BandGroups(RangeReader):
 
     def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
         table = self.runs.read(low, high)
-        if table.num_rows < 2:
+        if table.num_rows > 1:
+            yield _both_ways(*_distinct(*_pairs_in(table)))
+
+
+class NewBandGroups(RangeReader):
+    """Gives the pairs of a range of band hashes in which at least one document is new.
+
+    Args:
+        known: The bands of documents that were compared before; they come first in source order.
+        first_new: The key from which on documents are new.
+    """
+
+    name = "new_band_groups"
+    fork_safe = True
+
+    def __init__(self, known: RunFiles, *, first_new: int) -> None:
+        super().__init__()
+        self._known = known
+        self.known = known.digest
+        self.first_new = first_new
+
+    def rows_from(self, low: int, high: int) -> Iterator[pa.Table]:
+        new = self.runs.read(low, high)
+        if not new.num_rows:
             return
+        wanted = np.unique(column(new, "hash"))
+        tables = []
+        for file in self._known.files:
+            table = open_run(file.path, storage_options=self._known.storage_options)
+            keys = column(table, "hash")
+            firsts, lasts = np.searchsorted(keys, wanted, "left"), np.searchsorted(keys, wanted, "right")
+            counts = lasts - firsts
+            places = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+            tables.append(table.take(pa.array(places)))
+        firsts_, seconds, equal = _pairs_in(pa.concat_tables([*tables, new]))
+        # Pairs of documents that were compared before are known.
+        fresh = (firsts_ >= np.uint64(self.first_new)) | (seconds >= np.uint64(self.first_new))
+        yield _both_ways(*_distinct(firsts_[fresh], seconds[fresh], equal[fresh]))
+
+
+def _pairs_in(table: pa.Table) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """The pairs of documents that share a band hash, in any order and maybe several times."""
+    if table.num_rows:
         hashes = column(table, "hash")
         order = stable_order(hashes)
         hashes = hashes[order]
@@ -40,8 +81,8 @@ class BandGroups(RangeReader):
         order, hashes = order[shared], hashes[shared]
         contents, documents = column(table, "content")[order], column(table, "document")[order]
         within = _by_content(hashes, contents)
-        firsts, seconds, equal = group_pairs(hashes[within], contents[within], documents[within], WIDE)
-        yield _both_ways(*_distinct(firsts, seconds, equal))
+        return group_pairs(hashes[within], contents[within], documents[within], WIDE)
+    return np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, bool)
 
 
 def _by_content(hashes: npt.NDArray[np.uint64], contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

@@ -34,6 +34,7 @@ class CandidateShingles(DocumentStage):
         rule: Which document of a group stays.
         word_ngrams: How many words make a shingle.
         char_ngrams: How many characters make a shingle, instead of words.
+        everything: Keep the shingles of all documents, also of those that are no candidates.
         signature_seed: Keep only a signature of the set, with hash functions of this seed; None keeps the set.
     """
 
@@ -41,6 +42,7 @@ class CandidateShingles(DocumentStage):
     name = "candidate_shingles"
     fork_safe = True
     text_parameter = "text_field"
+    everything = False
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class CandidateShingles(DocumentStage):
         word_ngrams: int,
         char_ngrams: int | None,
         signature_seed: int | None = None,
+        everything: bool = False,
     ) -> None:
         self._candidates = candidates
         self.candidates = candidates.digest
@@ -61,6 +64,8 @@ class CandidateShingles(DocumentStage):
         self.word_ngrams = word_ngrams
         self.char_ngrams = char_ngrams
         self.signature_seed = signature_seed
+        if everything:
+            self.everything = True
         self._partition = -1
         self._wanted: Keys = np.empty(0, np.uint64)
         self._compared: Keys = np.empty(0, np.uint64)
@@ -74,14 +79,14 @@ class CandidateShingles(DocumentStage):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         self._load(task.partition + self.first_partition)
         keys = self.keys_of(task)
-        task = task.drop(~np.isin(keys, self._wanted), reason=NOT_A_CANDIDATE)
+        task = task.drop(~(np.isin(keys, self._wanted) | self.everything), reason=NOT_A_CANDIDATE)
         if not task.num_items:
             return task
         keys = self.keys_of(task)
         text = texts_of(task, self.text_field)
         data, offsets, _ = text_column(text)
         # Documents that are candidates only by being equal to others need no comparison.
-        rows = np.flatnonzero(np.isin(keys, self._compared))
+        rows = np.flatnonzero(np.isin(keys, self._compared) | self.everything)
         values, bounds = shingle_sets(
             data,
             offsets,

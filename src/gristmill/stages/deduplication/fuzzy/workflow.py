@@ -21,21 +21,28 @@ from gristmill.stages.deduplication.fuzzy.banding import (
     random_sample,
     recall_of_estimates,
 )
-from gristmill.stages.deduplication.fuzzy.candidates import BandGroups
+from gristmill.stages.deduplication.fuzzy.candidates import BandGroups, NewBandGroups
 from gristmill.stages.deduplication.fuzzy.checked_sample import SampledPairs, checked
 from gristmill.stages.deduplication.fuzzy.clusters import Clusters, UnverifiedPairs, VerifiedPairs
+from gristmill.stages.deduplication.fuzzy.index import FuzzyIndex, fingerprint_of, is_index
 from gristmill.stages.deduplication.fuzzy.shingle_store import CandidateShingles
 from gristmill.stages.deduplication.fuzzy.signatures import BandWriter, MinHashes
-from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
-from gristmill.stages.deduplication.sorted_runs import RunFiles
+from gristmill.stages.deduplication.key_ranges import KeyRanges, RangeReader, document_cuts, hash_cuts, range_count
+from gristmill.stages.deduplication.removal import document_names
+from gristmill.stages.deduplication.sorted_runs import RunFiles, column, joined, open_run
+from gristmill.stages.deduplication.source import DocumentSource, Keys
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
 from gristmill.stages.resources import Resources
+from gristmill.storage.partitions import Partition
 
 Verify = Literal["pairs", "cluster", "signature"]
 Device = Literal["auto", "cpu", "cuda"]
 _GPU_SHARE = 0.25
 """What a worker that makes signatures needs of a GPU; it makes shingles on a processor meanwhile."""
 _PAIR_RANGE_BYTES = 4 << 20
+_MOST_RETRACTED = 1000
+INDEX_STEPS = {"bands": "signatures", "shingles": "shingles", "pairs": "pairs"}
+"""What an index keeps of a run, and the steps that leave it."""
 DEFAULT_THRESHOLD = 0.8
 
 
@@ -160,6 +167,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._index: FuzzyIndex | None = None
         if not 0 < self.threshold <= 1:
             raise UsageError(f"threshold={self.threshold!r}: a Jaccard similarity lies above 0 and at most at 1.")
         if self.verify not in ("pairs", "cluster", "signature", None):
@@ -214,22 +222,32 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
             hashes = hashes.with_(resources=Resources(cpus=1.0, gpus=_GPU_SHARE))
         bands = steps.run_on_documents("signatures", [hashes], [self.text_field], kind=BandWriter, id_field=None)
         source = KeyRanges(bands, hash_cuts(range_count(bands.size)))
-        steps.run("candidates", [source, BandGroups(), steps.writer("candidates")], id_field=None)
+        index = self._index
+        groups = BandGroups() if index is None else NewBandGroups(index.runs("bands"), first_new=steps.first_key)
+        steps.run("candidates", [source, groups, steps.writer("candidates")], id_field=None)
         candidates = steps.runs("candidates")
         signatures = self.verify == "signature"
         # Other hash functions than those of the bands, which have chosen pairs that agree by chance.
         shingles = self._shingles(candidates, seed=self.seed + 1 if signatures else None)
         columns = [self.text_field, id_field, *self.rule.columns]
         documents = steps.run_on_documents("shingles", [shingles], columns)
+        if index is not None:
+            documents = joined(index.runs("shingles"), documents)
         count = range_count(candidates.size, _PAIR_RANGE_BYTES)
         source = KeyRanges(candidates, document_cuts(candidates, count))
         pairs = UnverifiedPairs() if self.verify is None else VerifiedPairs(documents, signatures=signatures)
         steps.run("pairs", [source, pairs, steps.writer("pairs")], id_field=None)
-        edges = steps.runs("pairs")
+        edges = steps.runs("pairs") if index is None else joined(index.runs("pairs"), steps.runs("pairs"))
         clusters = Clusters(documents, threshold=self.threshold, chains=self.verify != "cluster", signatures=signatures)
-        chosen: list[Stage] = [KeyRanges(edges, hash_cuts(1)), steps.removing(clusters), steps.writer("clusters")]
-        steps.run("clusters", chosen, id_field=None)
+        listing = clusters if index is not None else steps.removing(clusters)
+        steps.run("clusters", [KeyRanges(edges, hash_cuts(1)), listing, steps.writer("clusters")], id_field=None)
         removals = steps.runs("clusters")
+        if index is not None:  # the index keeps the whole list, the output goes by its own part
+            source = KeyRanges(removals, hash_cuts(1))
+            steps.run(
+                "own_removals", [source, steps.removing(RangeReader()), steps.writer("own_removals")], id_field=None
+            )
+            removals = steps.runs("own_removals")
         if signatures:
             sampled = SampledPairs(removals, threshold=self.threshold, seed=self.seed)
             steps.run("sample", [KeyRanges(edges, hash_cuts(1)), sampled, steps.writer("sample")], id_field=None)
@@ -246,6 +264,66 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
             word_ngrams=self.word_ngrams,
             char_ngrams=self.char_ngrams,
             signature_seed=seed,
+            everything=self._index is not None,
+        )
+
+    # --- the index ---
+
+    def _against_source(self) -> DocumentSource | None:
+        return None if is_index(self.against) else super()._against_source()
+
+    def index_settings(self) -> dict[str, Any]:
+        """What an index has to agree with: by what documents are compared."""
+        return {
+            "kind": "fuzzy",
+            "threshold": self.threshold,
+            "num_bands": self.banding.bands,
+            "minhashes_per_band": self.banding.rows,
+            "word_ngrams": self.word_ngrams,
+            "char_ngrams": self.char_ngrams,
+            "seed": self.seed,
+            "verify": self.verify,
+            "merge_empty": self.merge_empty,
+        }
+
+    def _known_partitions(self, partitions: Sequence[Partition]) -> list[str]:
+        self._index = None
+        if not is_index(self.against):
+            return []
+        if self.rule.survivor != "first" or self.verify not in ("pairs", "cluster"):
+            raise UsageError(
+                f"--keep {self.rule.survivor} with --verify {self.verify}: against an index the first document in "
+                "source order stays, and candidates are verified by pairs or cluster, so that documents which were "
+                "kept before stay."
+            )
+        index = FuzzyIndex.load(str(self.against)).before(fingerprint_of(partitions), self.output_path)
+        mine = self.index_settings()
+        differing = {name: value for name, value in index.settings.items() if mine.get(name) != value}
+        if differing:
+            wanted = ", ".join(f"{name}={value!r} (here {mine.get(name)!r})" for name, value in differing.items())
+            raise UsageError(f"The index {self.against} was made with {wanted}. Give the same, or make another index.")
+        self._index = index
+        return index.partitions
+
+    def _ended(self, steps: Steps) -> None:
+        if self._index is None:
+            return
+        parts = {name: steps.runs(step) for name, step in INDEX_STEPS.items()}
+        whole, before = steps.runs("clusters"), self._index.removed
+        gone = np.concatenate([np.empty(0, np.uint64), *whole.parts("document")])
+        known = np.concatenate([np.empty(0, np.uint64), *before.parts("document")])
+        retracted = np.setdiff1d(gone[gone < np.uint64(steps.first_key)], known)
+        ids = whole_ids(whole, retracted)
+        names = document_names(retracted, ids, steps.partition_ids)
+        steps.result.extend_metadata({"num_retracted": len(names), "retracted": names[:_MOST_RETRACTED]})
+        paths = self.input_path if isinstance(self.input_path, str) else " ".join(map(str, self.input_path or ()))
+        self._index.add(
+            paths.rstrip("/").rpartition("/")[2] or "source",
+            fingerprint=fingerprint_of(steps.partitions),
+            output=self.output_path,
+            partitions=[partition.id for partition in steps.partitions],
+            parts=parts,
+            removed=whole,
         )
 
     def _facts(self, steps: Steps, removals: RunFiles | None) -> dict[str, Any]:
@@ -288,3 +366,14 @@ def _banding(threshold: float, bands: int | None, rows: int | None) -> Banding:
             "threshold."
         )
     return Banding(bands, rows)
+
+
+def whole_ids(removals: RunFiles, documents: Keys) -> list[str | None]:
+    """The ids of removed documents, by their keys."""
+    found: dict[int, str | None] = {}
+    for file in removals.files:
+        table = open_run(file.path, storage_options=removals.storage_options)
+        places = np.flatnonzero(np.isin(column(table, "document"), documents))
+        ids = table.column("id").take(places).to_pylist()
+        found.update(zip(column(table, "document")[places].tolist(), ids, strict=True))
+    return [found[key] for key in documents.tolist()]
