@@ -218,13 +218,13 @@ class _Pages:
         )
         columns["file_name"] = pa.repeat(pa.scalar(self._file_name, pa.string()), count)
         if not any(self._is_text):
-            columns["html"] = pa.array(self._bodies, pa.large_binary())
+            columns["html"] = _body_column(self._bodies, pa.large_binary())
         elif all(self._is_text):
-            columns["text"] = _text_column(self._bodies)
+            columns["text"] = _body_column(self._bodies, pa.large_string())
         else:
             both = list(zip(self._bodies, self._is_text, strict=True))
-            columns["html"] = pa.array([None if is_text else body for body, is_text in both], pa.large_binary())
-            columns["text"] = _text_column([body if is_text else None for body, is_text in both])
+            columns["html"] = _body_column([None if is_text else body for body, is_text in both], pa.large_binary())
+            columns["text"] = _body_column([body if is_text else None for body, is_text in both], pa.large_string())
         self._clear()
         yield pa.table(columns)
 
@@ -248,12 +248,10 @@ def _text(value: bytes | None) -> str | None:
         return value.decode("latin-1")
 
 
-def _text_column(texts: list[bytes | None]) -> pa.Array:
-    """Bytes as a column of text as they are; whether they are UTF-8 is checked with the block."""
-    offsets = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum([0 if text is None else len(text) for text in texts], out=offsets[1:])
-    content = pa.py_buffer(b"".join(filter(None, texts)))
-    if None not in texts:
-        return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), content)
-    known = pa.array([text is not None for text in texts]).buffers()[1]
-    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), content, known)
+def _body_column(bodies: list[bytes | None], kind: pa.DataType) -> pa.Array:
+    """Bytes as a column, copied once; whether those of a text column are UTF-8 is checked with the block."""
+    offsets = np.zeros(len(bodies) + 1, np.int64)
+    np.cumsum([0 if body is None else len(body) for body in bodies], out=offsets[1:])
+    known = pa.array([body is not None for body in bodies]).buffers()[1] if None in bodies else None
+    content = pa.py_buffer(b"".join(filter(None, bodies)))
+    return pa.Array.from_buffers(kind, len(bodies), [known, pa.py_buffer(offsets), content])

@@ -110,8 +110,8 @@ class WarcPages(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The batch without revisits and without pages of other media types."""
         if batch.num_items:
             revisits = np.asarray(pc.equal(one_chunk(batch.column(_TYPE)), "revisit"))
-            bodies = [one_chunk(batch.column(name)) for name in _BODIES if name in batch.get_columns()]
-            others = ~np.any([pc.is_valid(body) for body in bodies], axis=0) & ~revisits
+            bodies = [batch.column(name) for name in _BODIES if name in batch.get_columns()]
+            others = ~np.any([np.asarray(pc.is_valid(body)) for body in bodies], axis=0) & ~revisits
             if "revisit" in (self.record_types or ()):
                 revisits[:] = False
             decisions = [
