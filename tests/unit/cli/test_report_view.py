@@ -55,6 +55,13 @@ def test_table_and_totals() -> None:
     ]
 
 
+def test_what_a_reader_found_besides_documents() -> None:
+    reader = StageReport("read", rows_out=10, created=11, quarantined={"cut": 1}, skipped={"warcinfo": 1, "request": 9})
+    assert reasons(reader) == "quarantined: cut 1; not documents: request 9, warcinfo 1"
+    lines = shown(report(stages=(StageReport("read", rows_out=6, created=6, skipped={"request": 9}),)))
+    assert lines[1].split(maxsplit=5) == ["read", "6", "6", "–", "–", "not documents: request 9"]
+
+
 def test_stages_that_dropped_nothing_are_one_line() -> None:
     idle = [StageReport(f"idle{number}", rows_in=6, rows_out=6) for number in range(20)]
     # One that only creates rows, by splitting documents, has done something; the reader has not.

@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.backends.local.executor import LocalExecutor
-from gristmill.errors import UsageError
+from gristmill.cli.report_view import reasons
+from gristmill.errors import MissingColumnError, UsageError
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.ask.lookup import source_record
 from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.text.download.common_crawl.warc_iterator import CommonCrawlWarcIterator
+from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io.documents import DocumentReader
 from gristmill.stages.text.io.reader.warc import WarcReader
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
@@ -57,6 +59,26 @@ def test_every_record_is_accounted_for(crawl, tmp_path):
     assert stages["warc_pages"]["dropped"] == {"media_type": 30, "revisit": 132}
     assert stages["warc_pages"]["rows_out"] == sum(pq.read_metadata(path).num_rows for path in output.iterdir())
     assert verify(str(output)).problems == []
+
+
+def test_a_missing_column_names_the_archives_beside_the_records(tmp_path):
+    (tmp_path / "gold.jsonl").write_text('{"body": "a"}\n')
+    (tmp_path / "b.warc.gz").write_bytes(b"".join(stored([record(0)], "gz")))
+    words = ScoreFilter(WordCountFilter(min_words=1))
+    pipeline = Pipeline("texts", stages=[DocumentReader(str(tmp_path)), words])
+    with pytest.raises(MissingColumnError, match=r"1 JSONL file was considered.*--input-filetype warc \(WarcReader\)"):
+        pipeline.explain()
+
+
+def test_skipped_records_are_counted_once_over_a_resumed_run(crawl, tmp_path):
+    output = tmp_path / "out"
+    hidden = crawl / "_iana.warc.gz"
+    (crawl / "iana.warc.gz").rename(hidden)
+    first = run(crawl, output).report.stages[0].skipped
+    hidden.rename(crawl / "iana.warc.gz")
+    assert run(crawl, output).report.stages[0].skipped == {"request": 184, "warcinfo": 5}
+    assert 0 < first["request"] < 184
+    assert "not documents: request 184, warcinfo 5" in reasons(run(crawl, output).report.stages[0])
 
 
 def test_documents_are_found_again(crawl, tmp_path):
