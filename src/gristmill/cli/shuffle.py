@@ -69,7 +69,7 @@ def _splits(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) 
 @token_options
 @click.option("--id-field", metavar="COLUMN", help="Column that holds ids [default: id, where there is one].")
 @click.option("--license-field", metavar="COLUMN", help="Column that holds licences [default: license, if there].")
-@click.option("--blocksize", "input_blocksize", metavar="SIZE", help="Partitions of about this size [default: 64MiB].")
+@click.option("--blocksize", "input_blocksize", metavar="SIZE", help="Partitions of about this size [default: 128MiB].")
 @click.option(
     "--input-filetype", type=click.Choice(["jsonl", "parquet"]), help="What to read [default: what is there]."
 )

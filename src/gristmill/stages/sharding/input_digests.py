@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import xxhash
 from gristmill.storage.files import is_local, local_path
 from gristmill.storage.partitions import Partition
 
-_READ_BYTES = 1 << 20
+_PART_BYTES = 8 << 20
 
 
 class InputDigests:
@@ -67,13 +68,13 @@ class InputDigests:
 
     def _hash(self, path: str) -> str:
         digest = xxhash.xxh3_128()
-        buffer = memoryview(bytearray(_READ_BYTES))
-        with open(path, "rb", buffering=0) as file:
-            # Other readers of the same file are ahead or behind: what the system has read is not read again.
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            while not self._over.is_set():
-                got = file.readinto(buffer)
-                if not got:
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            # Mapped, not read: the pages are those that workers read anyway.
+            for start in range(0, size, _PART_BYTES):
+                if self._over.is_set():
                     break
-                digest.update(buffer[:got])
+                length = min(_PART_BYTES, size - start)
+                with mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start) as part:
+                    digest.update(part)
         return "xxh3:" + digest.hexdigest()

@@ -84,6 +84,7 @@ class ScatterWriter(SortedRunWriter):
         super().__init__(path, storage_options=storage_options, run_bytes=run_bytes)
         self.placement = placement
         self.as_records = as_records
+        self._room = Room()
 
     def inputs(self) -> Spec:
         return ["data"], [name for name in (self.placement.token_field,) if name is not None]
@@ -105,7 +106,7 @@ class ScatterWriter(SortedRunWriter):
         return Scattered(pa.table(facts), records, table)
 
     def open_part(self, path: str) -> PartFile:
-        return ScatterPart(path, self.storage_options, self._run_bytes)
+        return ScatterPart(path, self.storage_options, self._run_bytes, self._room)
 
     def concatenate(self, pieces: Sequence[WrittenFile], path: str) -> list[WrittenFile]:
         part = self.open_part(path)
@@ -114,13 +115,31 @@ class ScatterWriter(SortedRunWriter):
         return part.close()
 
 
+class Room:
+    """Memory for the documents of one run after the other; taking it ends the use of what was in it before."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def take(self, size: int) -> npt.NDArray[np.uint8]:
+        """So many bytes, uninitialised."""
+        if len(self._bytes) < size:
+            self._bytes = np.empty(0, np.uint8)  # first: not both at once
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes[:size]
+
+    def __reduce__(self) -> tuple[type[Room], tuple[()]]:
+        return Room, ()
+
+
 class ScatterPart:
     """The sorted runs of one partition while they are gathered."""
 
-    def __init__(self, path: str, storage_options: StorageOptions, run_bytes: int) -> None:
+    def __init__(self, path: str, storage_options: StorageOptions, run_bytes: int, room: Room) -> None:
         self._path = path
         self._storage_options = storage_options
         self._run_bytes = run_bytes
+        self._room = room
         self._held: list[Scattered] = []
         self._bytes = 0
         self._done: list[WrittenFile] = []
@@ -151,7 +170,7 @@ class ScatterPart:
         if held[0].records is not None:
             spans = [span_addresses(one.records) for one in held if one.records is not None]
             starts, ends = (np.concatenate(part)[order] for part in zip(*spans, strict=True))
-            table = facts.append_column(RECORD, _gathered(starts, ends))
+            table = facts.append_column(RECORD, _gathered(starts, ends, self._room))
         else:
             # Not all batches need have all columns.
             whole = pa.concat_tables([one.columns for one in held], promote_options="permissive").combine_chunks()
@@ -213,12 +232,12 @@ def _records(lines: Any) -> JsonRecords:
     return lines.records if isinstance(lines, RecordLines) else records_of_lines(lines)
 
 
-def _gathered(starts: Integers, ends: Integers) -> pa.Array:
+def _gathered(starts: Integers, ends: Integers, room: Room) -> pa.Array:
     from gristmill.kernels.json_write import gather
 
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(ends - starts, out=offsets[1:])
-    out = np.empty(int(offsets[-1]), np.uint8)
+    out = room.take(int(offsets[-1]))
     gather(0, starts, ends, -1, out)
     return pa.Array.from_buffers(pa.large_binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(out)])
 

@@ -17,13 +17,14 @@ from gristmill.stages.sharding.keys import LENGTH_CLASSES, RANDOM_BITS, RANDOM_M
 from gristmill.stages.sharding.scatter import RECORD, document_columns
 from gristmill.stages.source_sink import ReaderStage, SourceColumns, SourceStage
 from gristmill.storage.arrow_functions import call_function
+from gristmill.storage.block_memory import room_for
 from gristmill.storage.files import local_path
 from gristmill.storage.partitions import FileRange, Partition
 from gristmill.tasks.columns import RecordColumns, TableColumns
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
 
-PIECE_BYTES = 32 << 20
+PIECE_BYTES = 24 << 20
 """How much of a shard is put in order at once."""
 _MAPPED = 500
 """How many run files a reader keeps mapped: each takes one of the files that a process may have open."""
@@ -304,7 +305,7 @@ class KeySlices:
             ends.append(bounds[1:])
         first, last = np.concatenate(starts)[self.order], np.concatenate(ends)[self.order]
         lengths = last - first
-        out = np.empty(int(lengths.sum()) + len(lengths), np.uint8)
+        out = room_for(int(lengths.sum()) + len(lengths))
         gather(0, first, last, ord("\n"), out)
         stops = np.cumsum(lengths + 1) - 1
         return JsonRecords(out, stops - lengths, stops)

@@ -40,7 +40,7 @@ class ShuffleWorkflow(ShardingWorkflow):
         id_field: The column with the documents' ids, by default `id` where there is one.
         license_field: The column with licences, by default `license` where there is one.
         output_filetype: "jsonl" or "parquet"; by default as the input.
-        input_blocksize: As `blocksize` of the readers; 64 MiB by default.
+        input_blocksize: As `blocksize` of the readers; 128 MiB by default.
         read_kwargs: As in the readers.
         write_kwargs: As in the writers.
         record_path: Where the record of the run is kept, instead of beside the output in `OUTPUT.gristmill`.

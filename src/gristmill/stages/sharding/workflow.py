@@ -64,7 +64,7 @@ Stage = ProcessingStage[Any, Any]
 DEFAULT_SHARD_SIZE = 256 << 20
 TOKEN_COLUMN = "gristmill_token_count"
 """The column for token counts that are made on the way; it is not written."""
-_BLOCKSIZE = "64MiB"
+_BLOCKSIZE = "128MiB"
 _LICENSES = 1000
 """How many different licences of a source are listed."""
 _LENGTHS = ("length",)
