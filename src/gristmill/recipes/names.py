@@ -124,6 +124,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         STAGE,
         "Decontamination ExactDeduplication FuzzyDeduplication LineDeduplication SemanticDeduplication",
     ),
+    "gristmill.stages.sharding": (STAGE, "ReservoirSampler StratifiedSampler"),
 }
 """Module → what its classes are, and their names."""
 

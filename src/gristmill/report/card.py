@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -11,9 +11,11 @@ import yaml
 from gristmill.errors import NotSupportedError, OutputExistsError
 from gristmill.figures import format_size, plural, printable
 from gristmill.figures import share as as_share
+from gristmill.ledger.record.dataset_record import read_dataset_record
 from gristmill.ledger.record.layout import RunFolder
 from gristmill.ledger.record.manifest import FileEntry, Manifest
 from gristmill.ledger.record.run_record import read_run
+from gristmill.report.croissant import licenses_of
 from gristmill.storage.files import StorageOptions
 from gristmill.storage.formats import FORMATS, format_of
 
@@ -25,6 +27,8 @@ _SIZES = (
 )  # fmt: skip
 """What the hub calls the sizes of data sets."""
 _READABLE = ("jsonl", "parquet", "csv", "arrow")
+_LICENSES = 10
+"""How many licences of a source are named."""
 
 
 def write_card(
@@ -73,18 +77,27 @@ def write_card(
     recipe = folder.record_path("recipe")
     text = folder.read(recipe).decode("utf-8", "replace") if folder.exists(recipe) else ""
     title = name or folder.path.rstrip("/").rpartition("/")[2]
-    folder.write(place, make_card(run, files, title=title, split=split, recipe=text).encode())
+    record = read_dataset_record(folder) or {}
+    folder.write(place, make_card(run, files, title=title, split=split, recipe=text, record=record).encode())
     return place
 
 
-def make_card(run: dict[str, Any], files: Sequence[FileEntry], *, title: str, split: str, recipe: str = "") -> str:
+def make_card(
+    run: dict[str, Any],
+    files: Sequence[FileEntry],
+    *,
+    title: str,
+    split: str,
+    recipe: str = "",
+    record: Mapping[str, Any] | None = None,
+) -> str:
     """The text of a card: a header for programs, and what was kept and dropped for people."""
     rows = sum(file.rows or 0 for file in files)
     size = sum(file.size for file in files)
     kind = format_of(files[0].path) or "jsonl"
     low = files[0].path.lower()
     ending = low[max(low.rfind(ending) for ending in FORMATS[kind].extensions) :]
-    header = {
+    header: dict[str, Any] = {
         "pretty_name": title,
         "size_categories": [next((label for limit, label in _SIZES if rows < limit), "n>10B")],
         "configs": [{"config_name": "default", "data_files": [{"split": split, "path": f"*{ending}"}]}],
@@ -94,6 +107,16 @@ def make_card(run: dict[str, Any], files: Sequence[FileEntry], *, title: str, sp
             "dataset_size": size,
         },
     }
+    record = record or {}
+    if record.get("splits"):  # what a shuffle or a mixture has split
+        header["configs"][0]["data_files"] = [{"split": one, "path": f"{one}-*{ending}"} for one in record["splits"]]
+        header["dataset_info"]["splits"] = [
+            {"name": one, "num_bytes": facts["bytes"], "num_examples": facts["documents"]}
+            for one, facts in record["splits"].items()
+        ]
+    licenses = sorted({one for source in record.get("sources", []) for one in licenses_of(source)})
+    if licenses:
+        header["license"] = "other" if len(licenses) > 1 else licenses[0].lower()
     read, dropped, held = (run.get(key) or 0 for key in ("rows_read", "rows_dropped", "rows_quarantined"))
     held_files = f"{plural(rows, 'document')} in {plural(len(files), 'file')} ({format_size(size)})"
     made_by = f"made by Gristmill {_plain(run.get('version', ''))} with the pipeline {_plain(run.get('pipeline', ''))}"
@@ -115,10 +138,30 @@ def make_card(run: dict[str, Any], files: Sequence[FileEntry], *, title: str, sp
             why = reason if outcome == "dropped" else f"quarantined: {reason}"
             lines.append(f"| {_plain(stage)} | {_plain(why)} | {count:,} | {as_share(count / came if came else 0)} |")
         lines.append("")
+    lines += _sources(record)
     if recipe:
         fence = "`" * max(3, 1 + max((len(run) for run in _ticks(recipe)), default=0))
         lines += ["## Recipe", "", f"{fence}yaml", recipe.rstrip(), fence, ""]
     return "\n".join(lines)
+
+
+def _sources(record: Mapping[str, Any]) -> list[str]:
+    """What a shuffle or a mixture was made from."""
+    if not record.get("sources"):
+        return []
+    lines = [
+        "## Sources",
+        "",
+        "| source | documents | bytes | tokens | epochs | licences |",
+        "|---|--:|--:|--:|--:|---|",
+    ]
+    for source in record["sources"]:
+        tokens = "" if source.get("tokens") is None else f"{source['tokens']:,}"
+        epochs = f"{source['epochs']:.3g}" if "epochs" in source else "1"
+        found = ", ".join(map(_plain, licenses_of(source)[:_LICENSES])) or "unknown"
+        size = format_size(source["bytes"])
+        lines.append(f"| {_plain(source['name'])} | {source['documents']:,} | {size} | {tokens} | {epochs} | {found} |")
+    return [*lines, "", *(f"- {_plain(note)}" for note in record.get("notes", [])), ""]
 
 
 def _plain(text: Any) -> str:

@@ -499,8 +499,8 @@ def _check_page(folder: RunFolder, listing: Mapping[str, int]) -> list[str]:
 def _check_strays(
     folder: RunFolder, entries: Mapping[str, ManifestEntry], listing: Mapping[str, int], described: Set[str]
 ) -> list[str]:
-    expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()} | {"README.md"}  # the card of the data set
-    expected |= described
+    expected = {f"{RECORD_FOLDER}/{name}" for name in RECORD_FILES.values()}
+    expected |= {"README.md", "_croissant.json", *described}  # the card of the data set, and what describes it
     kept = f"{RECORD_FOLDER}/input/"  # standard input
     for entry in entries.values():
         expected.add(folder.relative(folder.record_path("manifest", entry.partition)))

@@ -116,13 +116,7 @@ class MixWorkflow(ShardingWorkflow):
         return found
 
     def _settings(self) -> dict[str, Any]:
-        names = (
-            "seed", "shard_size", "shard_documents", "shard_tokens", "split_field", "balance", "token_count_field",
-            "tokenizer", "text_field", "id_field", "license_field", "output_filetype", "input_blocksize",
-        )  # fmt: skip
-        settings = {name: getattr(self, name) for name in names}
-        writing = {key: value for key, value in (self.write_kwargs or {}).items() if key != "storage_options"}
-        return {**settings, "splits": self.fractions, "write": writing, "mixture": plain(self.mixed)}
+        return {**super()._settings(), "mixture": plain(self.mixed)}
 
     def _prepare(self, run: ShardingRun) -> None:
         indexes: list[RunFiles] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gristmill.errors import UsageError
 from gristmill.stages.sharding.workflow import ShardingWorkflow, Source
@@ -63,12 +62,3 @@ class ShuffleWorkflow(ShardingWorkflow):
         paths = self.input_path if isinstance(self.input_path, str) else list(map(str, self.input_path))
         documents = self.document_source(paths, self.input_filetype)
         return [Source(0, "input", documents, self.placement(0, documents), self.tokenizer_stages())]
-
-    def _settings(self) -> dict[str, Any]:
-        names = (
-            "seed", "shard_size", "shard_documents", "shard_tokens", "split_field", "balance", "token_count_field",
-            "tokenizer", "text_field", "id_field", "license_field", "output_filetype", "input_blocksize",
-        )  # fmt: skip
-        settings = {name: getattr(self, name) for name in names}
-        writing = {key: value for key, value in (self.write_kwargs or {}).items() if key != "storage_options"}
-        return {**settings, "splits": self.fractions, "write": writing}

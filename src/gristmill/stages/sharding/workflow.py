@@ -166,9 +166,15 @@ class ShardingWorkflow(WorkflowBase):
     def _sources(self) -> list[Source]:
         """The inputs."""
 
-    @abstractmethod
     def _settings(self) -> dict[str, Any]:
         """What was asked for, as plain values: another value gives other shards."""
+        names = (
+            "seed", "shard_size", "shard_documents", "shard_tokens", "split_field", "balance", "token_count_field",
+            "tokenizer", "text_field", "id_field", "license_field", "output_filetype", "input_blocksize",
+        )  # fmt: skip
+        writing = {key: value for key, value in (self.write_kwargs or {}).items() if key != "storage_options"}
+        splits = [[name, share] for name, share in self.fractions.items()]  # their order counts
+        return {**{name: getattr(self, name) for name in names}, "splits": splits, "write": writing}
 
     def _prepare(self, run: ShardingRun) -> None:
         """Do what has to be known before documents are scattered."""
@@ -242,13 +248,9 @@ class ShardingWorkflow(WorkflowBase):
         """What counts the tokens of documents that do not carry their counts."""
         if self.tokenizer is None:
             return []
-        from gristmill.stages.text.filters import Score, TokenCountFilter
+        from gristmill.stages.text.models.token_counter import TokenCounter
 
-        if os.path.isfile(self.tokenizer):
-            counting = TokenCountFilter(tokenizer=self.tokenizer)
-        else:
-            counting = TokenCountFilter(hf_model_name=self.tokenizer)
-        return [Score(counting, score_field=TOKEN_COLUMN, text_field=self.text_field)]
+        return [TokenCounter(self.tokenizer, text_field=self.text_field, count_field=TOKEN_COLUMN)]
 
     def placement(self, number: int, source: DocumentSource) -> Placement:
         """How the documents of a source are placed; columns that it does not have are left out.
