@@ -247,3 +247,23 @@ def test_recipes_that_cannot_work(data: Path, tmp_path: Path, change: str, told:
     assert result.exit_code == 2, result.output
     assert told in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_tokens_are_counted_by_a_tokenizer_and_records_keep_their_bytes(data: Path, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    tokenizer = Tokenizer(WordLevel({"text": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = Whitespace()
+    (tmp_path / "tokenizer").mkdir()
+    tokenizer.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    wishes = {"web": {"weight": 0.5}, "code": {"weight": 0.5}}
+    facts = run(
+        make(data, tmp_path / "out", wishes, budget=4000, token_count_field=None, tokenizer=str(tmp_path / "tokenizer"))
+    )
+    for source in facts["sources"]:
+        assert source["tokens"] == amounts_of(tmp_path / "out", source["name"])[1]  # "text 7 " is two of them
+        assert abs(source["tokens"] - 2000) <= 17
+    known = {line for path in data.iterdir() for line in path.read_text().splitlines()}
+    assert set(lines_of(tmp_path / "out")) <= known
