@@ -10,6 +10,8 @@ VERSION = "1.4.0"
 
 _FILTERS = ("stages.text.filters",)
 _MODIFIERS = ("stages.text.modifiers",)
+_FUZZY = ("compat.fuzzy_stages",)
+_SEMANTIC = ("compat.semantic_stages",)
 _FILES = ("compat.files",)
 _CLUSTER = ("compat.cluster",)
 
@@ -19,6 +21,21 @@ MODULES: dict[str, tuple[str, ...]] = {
     "backends.utils": _CLUSTER,
     "core.constants": _CLUSTER,
     "core.utils": _CLUSTER,
+    "stages.deduplication.fuzzy.buckets_to_edges": _FUZZY,
+    "stages.deduplication.fuzzy.connected_components": _FUZZY,
+    "stages.deduplication.fuzzy.identify_duplicates": _FUZZY,
+    "stages.deduplication.fuzzy.lsh.stage": _FUZZY,
+    "stages.deduplication.fuzzy.minhash": _FUZZY,
+    "stages.deduplication.fuzzy.utils": _FUZZY,
+    "stages.deduplication.id_generator": ("compat.id_generator",),
+    "stages.deduplication.semantic": _SEMANTIC,
+    "stages.deduplication.semantic.identify_duplicates": _SEMANTIC,
+    "stages.deduplication.semantic.kmeans": _SEMANTIC,
+    "stages.deduplication.semantic.pairwise": _SEMANTIC,
+    "stages.deduplication.semantic.pairwise_io": _SEMANTIC,
+    "stages.deduplication.semantic.ranking": _SEMANTIC,
+    "stages.text.deduplication": ("compat.removal",),
+    "stages.text.deduplication.removal": ("compat.removal",),
     "stages.file_partitioning": ("compat.readers", "stages.text.io.reader"),
     "stages.text.filters.fasttext": _FILTERS,
     "stages.text.filters.fasttext.fasttext_filters": _FILTERS,
@@ -80,6 +97,7 @@ _NO_LANCE = "The nearest are ParquetReader and ParquetWriter; Lance exports Parq
 _INSIDE = "It is an internal of NeMo Curator's engine. Executors of Gristmill: LocalExecutor, RayDataExecutor, "
 _INSIDE += "XennaExecutor and RayActorPoolExecutor."
 _NO_CUDF = "Gristmill deduplicates on CPUs without cuDF: see FuzzyDeduplicationWorkflow."
+_NO_CUDF_EXACT = "The nearest is ExactDeduplicationWorkflow, which needs no GPU and no shuffle."
 _RESUME = "Runs resume by the record beside their output (OUTPUT.gristmill); nothing has to be started for that."
 
 ABSENT: dict[str, str] = {
@@ -91,6 +109,11 @@ ABSENT: dict[str, str] = {
     "backends.ray_actor_pool.utils": _INSIDE,
     "backends.ray_data.adapter": _INSIDE,
     "backends.ray_data.diagnostics": "gristmill doctor OUTPUT says what limits a run, on every executor.",
+    "backends.ray_data.utils.get_actor_compute_strategy_for_stage": _INSIDE,
+    "backends.ray_data.utils.get_configured_actor_pool_sizing_keys": _INSIDE,
+    "backends.utils.execute_setup_on_node": _INSIDE,
+    "backends.utils.get_worker_metadata_and_node_id": _INSIDE,
+    "backends.utils.warn_on_env_var_override": _INSIDE,
     "backends.xenna.adapter": _INSIDE,
     "core.serve": _NO_SERVE,
     "core.utils.init_cluster": "The nearest is RayClient(…).start() (gristmill.core.client).",
@@ -105,6 +128,8 @@ ABSENT: dict[str, str] = {
     "stages.audio": _TEXT_ONLY,
     "stages.base.StageMeta": "Stages register by ProcessingStage.__init_subclass__; a metaclass is not needed.",
     "stages.client_partitioning": "The nearest is FilePartitioningStage, which takes a list of paths and URLs.",
+    "stages.deduplication.exact.ExactDuplicateIdentification": _NO_CUDF_EXACT,
+    "stages.deduplication.exact.identification": _NO_CUDF_EXACT,
     "stages.deduplication.fuzzy.lsh.lsh": _NO_CUDF,
     "stages.deduplication.fuzzy.minhash.GPUMinHash": "The nearest is MinHash, which runs on CPUs.",
     "stages.deduplication.gpu_utils": _NO_CUDF,

@@ -24,6 +24,7 @@ from gristmill.storage.partitions import Partition
 from gristmill.tasks.base import EmptyTask
 
 _MAX_DEPTH = 50
+_TAKES_ALL = attrgetter("takes_all_files")
 _MANY_PARTITIONS, _TINY_BYTES = 20, 100_000
 _LARGE_BYTES = 256 * 10**6
 _ranges = attrgetter("ranges")
@@ -117,6 +118,8 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
         reader = rest[0] if isinstance(rest[0], ReaderStage) and rest[0].reads_ranges else None
         if reader is None or reader.only_format not in (None, source.format):
             source.serve(rest[0])
+        if any(map(_TAKES_ALL, rest)):
+            source.gather_files()
     return Draft(source, rest, rest[-1] if isinstance(rest[-1], SinkStage) else None)
 
 

@@ -29,6 +29,7 @@ from gristmill.pipeline.describe import describe_plan, initial_ranges
 from gristmill.pipeline.output import OutputState, PartitionPerf, keep_recorded_names, open_output
 from gristmill.pipeline.planner import Draft, check_columns, declared_columns, draft, finish
 from gristmill.report.page import write_after_run
+from gristmill.stages.base import ProcessingStage
 from gristmill.stages.source_sink import ReaderStage
 from gristmill.storage.atomic import check_writable, output_error
 from gristmill.storage.files import SourceFiles
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gristmill.pipeline.pipeline import Pipeline
 
 NEEDS_ALL = attrgetter("needs_all_documents")
+TAKES_ALL_FILES = attrgetter("takes_all_files")
 
 
 # --- what a run gives back ---
@@ -250,6 +252,9 @@ def _roots(
             raise PlanningError(f"initial_tasks holds {type(task).__name__}; it must hold tasks such as DocumentBatch.")
     if not (sketch.stages and isinstance(sketch.stages[0], ReaderStage) and sketch.stages[0].reads_ranges):
         _refuse_shared_files(tasks, sketch.stages[0].name)
+    if any(map(TAKES_ALL_FILES, sketch.stages)) and len(tasks) > 1:
+        paths = [path for task in tasks if isinstance(task, FileGroupTask) for path in task.data]
+        tasks = [FileGroupTask(tasks[0].dataset_name, paths), *(t for t in tasks if not isinstance(t, FileGroupTask))]
     roots = [settled(task) if isinstance(task, DocumentBatch) else task for task in tasks]
     partitions = [
         Partition(number, f"task-{number:05d}", initial_ranges(root, number) if sketch.sink is not None else ())
@@ -369,6 +374,9 @@ def begun_run(
             state.folder.write(state.folder.record_path("recipe"), str(pipeline.config["recipe"]).encode())
         if state.done:
             partitions = [partition for partition in partitions if partition.id not in state.done]
+    for stage in prepared.sketch.stages:
+        if type(stage).begin_run is not ProcessingStage.begin_run:
+            stage.begin_run()
     work = Work(plan, partitions, prepared.root, events, ErrorBudget(options.error_budget, plan.settings.output))
     left_out = {} if files is None or not files.left_out else totals(files.left_out)
     input_format = "" if files is None else files.format

@@ -90,6 +90,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
         never_drops: Whether every document that comes in goes out. Not inherited, as `notes_changes`.
         needs_all_documents: The stage can decide on no document before it has seen all of them. A pipeline with such a
             stage runs in steps, which the stage gives (see `stages.deduplication`).
+        takes_all_files: The stage needs all input files at once: they come to it in one task, so one worker does it.
         role: `"score_filter"` for stages that drop by recorded scores and the bounds in `filter_obj` and `invert`,
             `"deduplication"` for stages whose decision on a document depends on the others that come to them.
         fork_safe: The stage's code may be loaded and run outside a worker: importing its module starts no thread, and
@@ -124,6 +125,7 @@ class ProcessingStage(ABC, Generic[X, Y]):
     role: Literal["", "score_filter", "deduplication"] = ""
     notes_changes = False
     fork_safe = False
+    takes_all_files = False
     is_source_stage = False
     is_sink_stage = False
     is_resumable = True
@@ -197,6 +199,9 @@ class ProcessingStage(ABC, Generic[X, Y]):
 
         It only looks: nothing is loaded or downloaded.
         """
+
+    def begin_run(self) -> None:
+        """Called once in the driver when a run begins, before its first task; not by `explain`."""
 
     def warm_up(self) -> None:
         """Called once in the driver before workers start: load or compile what all of them will use."""

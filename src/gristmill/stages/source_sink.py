@@ -88,6 +88,9 @@ class SourceStage(ProcessingStage[EmptyTask, FileGroupTask]):
     def keep_files_whole(self) -> None:
         """Make every file a partition from now on, instead of splitting large ones; called on a copy of the stage."""
 
+    def gather_files(self) -> None:
+        """Put all files into one partition from now on; called on a copy of the stage."""
+
     def serve(self, stage: ProcessingStage[Any, Any]) -> None:
         """Adapt to the stage that gets the partitions, which does not read ranges or reads another format.
 

@@ -45,6 +45,9 @@ INDEX_STEPS = {"bands": "signatures", "shingles": "shingles", "pairs": "pairs"}
 """What an index keeps of a run, and the steps that leave it."""
 DEFAULT_THRESHOLD = 0.8
 
+_BANDS, _ROWS = 20, 13
+"""What one of the two is where only the other is given, as in NeMo Curator."""
+
 
 @dataclass(eq=False, repr=False)
 class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
@@ -72,8 +75,9 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
         perform_removal: Write the documents that stay; else only the ids of those to remove, to `FuzzyDuplicateIds/`.
         seed: Chooses the hash functions.
         char_ngrams: Use shingles of this many characters instead of words.
-        num_bands: Bands of a signature; derived from the threshold when not given.
-        minhashes_per_band: Hashes of a band; derived from the threshold when not given.
+        num_bands: Bands of a signature; 20 where only `minhashes_per_band` is given, and where neither is, both are
+            derived from the threshold.
+        minhashes_per_band: Hashes of a band; 13 where only `num_bands` is given.
         use_64_bit_hash: Accepted; shingles always have 64 bits here.
         bands_per_iteration: Accepted and checked; all bands are written in one go.
         env_vars: Accepted; has no effect.
@@ -360,12 +364,7 @@ class FuzzyDeduplicationWorkflow(DeduplicationWorkflow):
 def _banding(threshold: float, bands: int | None, rows: int | None) -> Banding:
     if bands is None and rows is None:
         return derive_banding(threshold)
-    if bands is None or rows is None:
-        raise UsageError(
-            f"num_bands={bands} and minhashes_per_band={rows}: give both, or neither to have them derived from the "
-            "threshold."
-        )
-    return Banding(bands, rows)
+    return Banding(_BANDS if bands is None else bands, _ROWS if rows is None else rows)
 
 
 def whole_ids(removals: RunFiles, documents: Keys) -> list[str | None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gristmill.errors import require_module
+from gristmill.errors import did_you_mean, require_module
 from gristmill.stages.deduplication.semantic.vectors import WithText
 from gristmill.stages.deduplication.semantic.workflow import SemanticDeduplicationWorkflow
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
@@ -116,6 +118,13 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         **accepted: Any,
     ) -> None:
         own = {name: accepted.pop(name, None) for name in _IGNORED}
+        for name in accepted:
+            if _INHERITED.get(name, name) not in _FIELDS and name != "embedding_model_inference_batch_size":
+                known = [*inspect.signature(TextSemanticDeduplicationWorkflow).parameters, *_IGNORED, *_INHERITED]
+                raise TypeError(
+                    f"TextSemanticDeduplicationWorkflow() got an unexpected keyword argument {name!r}."
+                    f"{did_you_mean(name, known)}"
+                )
         earlier_batch_size = accepted.pop("embedding_model_inference_batch_size", None)
         own |= {
             "embedding_pretokenize": embedding_pretokenize,
@@ -189,6 +198,7 @@ class TextSemanticDeduplicationWorkflow(SemanticDeduplicationWorkflow):
         return [WithText(self.text_field), embedder, super()._first_stage()]
 
 
+_FIELDS = frozenset(one.name for one in dataclasses.fields(SemanticDeduplicationWorkflow))
 _IGNORED = (
     "embedding_pooling",
     "id_generator_state_file",

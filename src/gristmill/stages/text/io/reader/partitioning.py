@@ -286,6 +286,9 @@ class FilePartitioningStage(SourceStage):
     def keep_files_whole(self) -> None:
         self.blocksize = None
 
+    def gather_files(self) -> None:
+        self.blocksize, self.files_per_partition = None, sys.maxsize
+
     def searched_folders(self) -> list[str]:
         paths = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
         return list(filter(os.path.isdir, map(local_path, filter(is_local, paths))))

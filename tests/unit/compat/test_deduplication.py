@@ -1,0 +1,189 @@
+"""Deduplication as the single stages of old scripts: folders, columns and results."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill.compat.fuzzy_stages import MinHash
+from gristmill.compat.id_generator import IdGeneratorBase
+from gristmill.compat.semantic_stages import RankingStrategy, pairwise_cosine_similarity_batched
+from gristmill.errors import UsageError
+from gristmill.pipeline import Pipeline
+from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
+from gristmill.tasks import FileGroupTask
+from tests.unit.pipeline.jobs import here
+
+BASE = "the quick brown fox jumps over the lazy dog and runs away into the dark forest where nobody looks for it "
+
+
+def _run(*stages: Any, **options: Any) -> Any:
+    return Pipeline("step", stages=list(stages)).run(executor=here(), progress=False, **options)
+
+
+def _rows(folder: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.rglob("*.parquet"))])
+
+
+def test_fuzzy_deduplication_step_by_step(curator: None, tmp_path: Path) -> None:
+    """As the tutorials do it: ids, signatures, buckets, edges, groups, list, removal."""
+    ids = importlib.import_module("nemo_curator.stages.deduplication.id_generator")
+    fuzzy = "nemo_curator.stages.deduplication.fuzzy"
+    minhash = importlib.import_module(f"{fuzzy}.minhash")
+    lsh = importlib.import_module(f"{fuzzy}.lsh.stage")
+    partitioning = importlib.import_module("nemo_curator.stages.file_partitioning").FilePartitioningStage
+    io = importlib.import_module("nemo_curator.stages.text.io.reader")
+    writing = importlib.import_module("nemo_curator.stages.text.io.writer")
+    removal = importlib.import_module("nemo_curator.stages.text.deduplication.removal").TextDuplicatesRemovalStage
+    (tmp_path / "in").mkdir()
+    texts = {
+        "a": [BASE, "something else entirely that has not much to do with foxes or dogs at all, honestly"],
+        "b": [BASE + "x", "a third text about the weather in spring and the rain that falls on the plain", ""],
+        "c": [BASE, ""],
+    }
+    for name, lines in texts.items():
+        rows = [json.dumps({"id": f"{name}{n}", "text": text}) for n, text in enumerate(lines)]
+        (tmp_path / "in" / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    cache = str(tmp_path / "cache")
+
+    ids.create_id_generator_actor()
+    _run(partitioning(str(tmp_path / "in")), minhash.MinHashStage(cache, char_ngrams=5, num_hashes=100))
+    signatures = _rows(tmp_path / "cache" / "MinHashStage")
+    assert signatures.column_names == ["_curator_dedup_id", "_minhash_signature"]
+    assert signatures.num_rows == 7
+    ids.write_id_generator_to_disk(str(tmp_path / "ids.json"))
+    ids.kill_id_generator_actor()
+
+    done = _run(partitioning(f"{cache}/MinHashStage"), lsh.LSHStage(20, 5, output_path=cache))
+    folders = [Path(path).parent.name for path in done[0].data]
+    assert folders == [f"band_{first}-band_{first + 5}" for first in range(0, 20, 5)]
+    buckets = _rows(tmp_path / "cache" / "LSHStage")
+    assert buckets.column_names == ["_bucket_id", "_curator_dedup_id"]
+    edges = importlib.import_module(f"{fuzzy}.buckets_to_edges").BucketsToEdgesStage(cache)
+    components = importlib.import_module(f"{fuzzy}.connected_components").ConnectedComponentsStage(cache)
+    _run(partitioning(f"{cache}/LSHStage"), edges, components)
+    groups = _rows(tmp_path / "cache" / "ConnectedComponentsStage").to_pylist()
+    assert {row["_curator_dedup_id"] for row in groups} == {"a:0", "b:0", "c:0"}
+    assert len({row["_duplicate_group_id"] for row in groups}) == 1
+    identify = importlib.import_module(f"{fuzzy}.identify_duplicates").IdentifyDuplicatesStage(output_path=cache)
+    _run(partitioning(f"{cache}/ConnectedComponentsStage"), identify)
+    assert _rows(tmp_path / "cache" / "FuzzyDuplicateIds").to_pylist() == [
+        {"_curator_dedup_id": "b:0"},
+        {"_curator_dedup_id": "c:0"},
+    ]
+    stage = removal(f"{cache}/FuzzyDuplicateIds", duplicate_id_field="_curator_dedup_id", drop_id_field=True)
+    report = _run(
+        io.JsonlReader(str(tmp_path / "in"), _assign_ids=True), stage, writing.JsonlWriter(str(tmp_path / "out"))
+    ).report
+    kept = [json.loads(line) for path in sorted((tmp_path / "out").glob("*")) for line in path.read_text().splitlines()]
+    assert [row["id"] for row in kept] == ["a0", "a1", "b1", "b2", "c1"]
+    assert report.dropped == 2
+    assert "_curator_dedup_id" not in kept[0]
+
+
+def test_a_folder_of_an_earlier_run_is_emptied(curator: None, tmp_path: Path) -> None:
+    stage_class = importlib.import_module("nemo_curator.stages.deduplication.fuzzy.minhash").MinHashStage
+    partitioning = importlib.import_module("nemo_curator.stages.file_partitioning").FilePartitioningStage
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"{name}.jsonl").write_text('{"text": "some words"}\n')
+        _run(partitioning(str(folder)), stage_class(str(tmp_path / "cache"), num_hashes=8, char_ngrams=4))
+    assert [path.name for path in (tmp_path / "cache" / "MinHashStage").iterdir()] == ["b.parquet"]
+
+
+def test_all_files_come_in_one_task(curator: None, tmp_path: Path) -> None:
+    components = importlib.import_module("nemo_curator.stages.deduplication.fuzzy.connected_components")
+    names = ["_curator_dedup_id_x", "_curator_dedup_id_y"]
+    tasks = []
+    for number, (one, other) in enumerate([("a", "b"), ("c", "d"), ("b", "c"), ("e", "f")]):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({names[0]: [one], names[1]: [other]}), path)
+        tasks.append(FileGroupTask(data=[str(path)]))
+    (done,) = _run(components.ConnectedComponentsStage(str(tmp_path / "out")), initial_tasks=tasks)
+    groups: dict[int, str] = {}
+    for row in pq.read_table(done.data[0]).to_pylist():
+        found = row["_duplicate_group_id"]
+        groups[found] = groups.get(found, "") + row["_curator_dedup_id"]
+    assert sorted(groups.values()) == ["abcd", "ef"]
+
+
+def test_signatures_estimate_the_jaccard_similarity() -> None:
+    rng = np.random.default_rng(0)
+    one = "".join(rng.choice(list("abcdefgh"), 400))
+    other = one[:300] + "".join(rng.choice(list("abcdefgh"), 100))
+    found = MinHash(num_hashes=512, char_ngrams=6).compute_minhashes([one, other, "", None])
+    grams = [{text[n : n + 6] for n in range(len(text) - 5)} for text in (one, other)]
+    exact = len(grams[0] & grams[1]) / len(grams[0] | grams[1])
+    assert abs(float((found[0] == found[1]).mean()) - exact) < 0.08
+    assert (found[2:] == np.uint32(0xFFFFFFFF)).all()
+
+
+def test_semantic_deduplication_step_by_step(curator: None, tmp_path: Path) -> None:
+    semantic = importlib.import_module("nemo_curator.stages.deduplication.semantic")
+    kmeans = importlib.import_module("nemo_curator.stages.deduplication.semantic.kmeans").KMeansStage
+    pairwise = importlib.import_module("nemo_curator.stages.deduplication.semantic.pairwise").PairwiseStage
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(40, 8))
+    points[20:] = points[:20] + rng.normal(scale=1e-4, size=(20, 8))
+    for number, part in enumerate(np.split(np.arange(40), 4)):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        rows = {"id": part, "quality": part % 7, "embeddings": list(points[part])}
+        pq.write_table(pa.table(rows), tmp_path / "in" / f"{number}.parquet")
+    clusters, pairs, out = (str(tmp_path / name) for name in ("clusters", "pairs", "out"))
+    _run(kmeans(3, "id", "embeddings", str(tmp_path / "in"), clusters, metadata_fields=["quality"], cache_path=out))
+    assert {path.name for path in Path(clusters).iterdir()} == {"centroid=0", "centroid=1", "centroid=2"}
+    assert np.load(f"{out}/kmeans_centroids.npy").shape == (3, 8)
+    members = _rows(Path(clusters))
+    assert {"l2_dist_to_cent", "cosine_dist_to_cent", "quality", "embeddings"} <= set(members.column_names)
+    ranking = semantic.RankingStrategy.metadata_based(["quality", "id"], ascending=[False, True])
+    stages = [pairwise("id", "embeddings", clusters, pairs, ranking), semantic.IdentifyDuplicatesStage(out, eps=0.01)]
+    done = _run(*stages)
+    assert set(_rows(Path(pairs)).column_names) == {"id", "max_id", "cosine_sim_score"}
+    removed = {row["id"] for path in done for file in path.data for row in pq.read_table(file).to_pylist()}
+    worse = {max((n, n + 20), key=lambda one: (-(one % 7), one)) for n in range(20)}
+    assert removed == worse
+
+
+def test_similarity_in_batches_is_that_of_all_at_once() -> None:
+    vectors = np.random.default_rng(2).normal(size=(50, 5))
+    small = pairwise_cosine_similarity_batched(vectors, 7)
+    whole = pairwise_cosine_similarity_batched(vectors, 100)
+    assert small[0].tolist() == whole[0].tolist()
+    assert np.allclose(small[1], whole[1])
+
+
+def test_ids_of_batches_are_kept(tmp_path: Path) -> None:
+    ids = IdGeneratorBase()
+    ids.register_batch("a", 3)
+    ids.register_batch(["b", "c"], 2)
+    ids.to_disk(str(tmp_path / "ids.json"))
+    again = IdGeneratorBase.from_disk(str(tmp_path / "ids.json"))
+    assert again.get_batch_range(["b", "c"], None) == (3, 4)
+    assert again.register_batch("d", 1) == 5
+    with pytest.raises(UsageError):
+        again.get_batch_range(None, None)
+
+
+def test_one_of_bands_and_hashes_suffices() -> None:
+    assert FuzzyDeduplicationWorkflow(output_path="o", num_bands=30).banding.rows == 13
+    assert FuzzyDeduplicationWorkflow(output_path="o", minhashes_per_band=8).banding.bands == 20
+
+
+def test_a_wrong_keyword_names_the_class_that_was_called() -> None:
+    with pytest.raises(TypeError, match=r"TextSemanticDeduplicationWorkflow.*'textfield'.*Did you mean 'text_field'"):
+        TextSemanticDeduplicationWorkflow("in", "out", textfield="text")
+
+
+def test_a_ranking_needs_its_columns() -> None:
+    import polars as pl
+
+    with pytest.raises(UsageError, match="metadata_fields"):
+        RankingStrategy(["score"]).rank_cluster(pl.DataFrame({"id": [1]}))
