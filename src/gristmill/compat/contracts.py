@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+from typing import Any
 
 from gristmill.backends import registry
 from gristmill.compat import constructors
+from gristmill.compat.slurm_array import shard_of_run
 from gristmill.execution import stage_pickling
+from gristmill.pipeline.pipeline import Pipeline
 from gristmill.tasks.document import DocumentBatch
+
+_run = Pipeline.run
+
+
+@functools.wraps(_run)
+def _run_shard(
+    self: Pipeline, executor: Any = None, initial_tasks: Any = None, checkpoint_path: Any = None, **options: Any
+) -> Any:
+    """Run a pipeline, or in a task of a Slurm array its shard."""
+    with shard_of_run(checkpoint_path):
+        return _run(self, executor, initial_tasks, checkpoint_path, **options)
 
 
 def install_in_worker() -> None:
@@ -21,6 +36,7 @@ def apply() -> None:
     """Show batches as pandas frames, use a Ray cluster that is there, and send the switch along to every worker."""
     DocumentBatch.shows_pandas = True
     registry.default_name = default_executor
+    Pipeline.run = _run_shard  # type: ignore[method-assign]
     if install_in_worker not in stage_pickling.before_loading:
         stage_pickling.before_loading.append(install_in_worker)
 
@@ -29,6 +45,7 @@ def undo() -> None:
     """Return to Gristmill's own ways."""
     DocumentBatch.shows_pandas = False
     registry.default_name = None
+    Pipeline.run = _run  # type: ignore[method-assign]
     constructors.restore()
     stage_pickling.before_loading.clear()
 

@@ -18,6 +18,8 @@ _CLUSTER = ("compat.cluster",)
 MODULES: dict[str, tuple[str, ...]] = {
     "backends.ray_actor_pool.executor": ("backends.ray_actor_pool",),
     "backends.ray_data.utils": _CLUSTER,
+    "backends.failed_task_markers": ("compat.slurm_array",),
+    "backends.slurm_array": ("compat.slurm_array",),
     "backends.utils": _CLUSTER,
     "core.constants": _CLUSTER,
     "core.utils": _CLUSTER,
@@ -79,12 +81,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     "utils.operation_utils": ("compat.grouping",),
     "utils.performance_utils": ("ledger.performance",),
     "utils.ray_utils": _CLUSTER,
+    "utils.retry_manifest": ("compat.slurm_array",),
     "utils.split_large_files": ("compat.split_large_files",),
     "utils.storage_utils": _FILES,
 }
 """Modules of the old name, each with those of Gristmill that have its names, the nearest first."""
 
-NAMES: dict[str, str] = {}
+NAMES: dict[str, str] = {
+    "core.client.SlurmRayClient": "compat.slurm:SlurmRayClient",
+}
 """Names that are not found by their module, as `module:name` of Gristmill."""
 
 _TEXT_ONLY = "Gristmill curates text; there is nothing near for this kind of data."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain, count, pairwise, repeat
@@ -38,6 +38,10 @@ class Draft:
     source: SourceStage | None
     stages: list[Stage]
     sink: SinkStage | None = None
+
+
+draft_hooks: list[Callable[[Draft], None]] = []
+"""Called with every draft, which they may change; `gristmill.compat` takes one shard of the input by it."""
 
 
 def expand(stages: Sequence[Stage]) -> list[Stage]:
@@ -120,7 +124,10 @@ def draft(stages: Sequence[Stage], *, has_initial_tasks: bool) -> Draft:
             source.serve(rest[0])
         if any(map(_TAKES_ALL, rest)):
             source.gather_files()
-    return Draft(source, rest, rest[-1] if isinstance(rest[-1], SinkStage) else None)
+    sketch = Draft(source, rest, rest[-1] if isinstance(rest[-1], SinkStage) else None)
+    for change in draft_hooks:
+        change(sketch)
+    return sketch
 
 
 def _misplaced_source(stages: Sequence[Stage], source: Stage) -> PlanningError:

@@ -30,7 +30,7 @@ from gristmill.storage.formats import EXTENSIONS, Format, format_of, has_extensi
 from gristmill.storage.missing_input import missing_error
 
 StorageOptions = Mapping[str, Any] | None
-Reason = Literal["extension", "hidden", "record", "empty", "other_format", "limit"]
+Reason = Literal["extension", "hidden", "record", "empty", "other_format", "limit", "shard"]
 
 RECORD_SUFFIX = ".gristmill"
 """The end of the name of a folder that holds the record of a run; it lies beside the output."""

@@ -20,6 +20,7 @@ EXAMPLES = 5
 """How many files are named for each reason where not all are."""
 _REASONS = {
     "extension": "with another extension",
+    "shard": "in other shards of the array",
     "hidden": "hidden by '_' or '.'",
     "record": "in the record of a run",
     "empty": "empty",
