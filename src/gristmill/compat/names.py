@@ -120,6 +120,8 @@ ABSENT: dict[str, str] = {
     "backends.utils.get_worker_metadata_and_node_id": _INSIDE,
     "backends.utils.warn_on_env_var_override": _INSIDE,
     "backends.xenna.adapter": _INSIDE,
+    "config": "The nearest is gristmill run FILE.yaml INPUT OUTPUT, which takes these configuration files, or "
+    "gristmill.load_recipe(FILE).",
     "core.serve": _NO_SERVE,
     "core.utils.init_cluster": "The nearest is RayClient(…).start() (gristmill.core.client).",
     "core.utils.split_table_by_group": "The nearest is polars: pl.from_arrow(table).partition_by(column).",
