@@ -134,6 +134,7 @@ def write(
             pad_token=_token(pad_token),
             shard_tokens=shard_tokens,
         )
+        writer.check_environment()
         chosen = get_executor(executor or "local", _config(workers, memory_budget))
     marks_resumable()
     pipeline = Pipeline("tokens", stages=[reader, writer])
