@@ -16,6 +16,7 @@ from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.resources import Resources
 from gristmill.stages.text.io.reader import FilePartitioningStage, JsonlReader, ParquetReader
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
+from gristmill.stages.text.io.writer.megatron_tokenizer import MegatronTokenizerWriter
 from gristmill.tasks import DocumentBatch, EmptyTask, FailedTask, FileGroupTask, NoneTask, Task
 
 REQUIRED = inspect.Parameter.empty
@@ -64,6 +65,24 @@ SIGNATURES: list[tuple[Any, dict[str, Any]]] = [
     *(
         (writer, {"path": REQUIRED, "write_kwargs": ..., "fields": None, "mode": "ignore"})
         for writer in (JsonlWriter, ParquetWriter)
+    ),
+    (
+        MegatronTokenizerWriter,
+        {
+            "path": REQUIRED,
+            "file_extension": ...,
+            "write_kwargs": ...,
+            "name": "megatron_tokenizer_writer",
+            "mode": "ignore",
+            "append_mode_implemented": False,
+            "model_identifier": None,
+            "cache_dir": None,
+            "hf_token": None,
+            "text_field": "text",
+            "tokenization_batch_size": 1000,
+            "append_eod": False,
+            "transformers_init_kwargs": ...,
+        },
     ),
     (ProcessingStage.setup_on_node, {"node_info": None, "worker_metadata": None}),
     (ProcessingStage.setup, {"worker_metadata": None}),
