@@ -171,7 +171,7 @@ def unit_hashes(
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """Two 64-bit hashes of every unit, made in different ways from its bytes and the salt of its row.
 
-    Runs of white space count as one space; the other bytes as `table` says. Units that the table leaves nothing of
+    Runs of ASCII white space count as a space; the other bytes as `table` says. Units that the table leaves nothing of
     (only punctuation, say) are hashed as they are.
     """
     count = len(starts)

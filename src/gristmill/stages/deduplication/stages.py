@@ -132,7 +132,7 @@ class ExactDeduplication(Deduplication):
 class LineDeduplication(Deduplication):
     """Removes lines, paragraphs or sentences that occur more than `max_count` times.
 
-    Units are compared without the white space around them, with runs of white space as one space. Every passage that is
+    Units are compared without the white space around them, with runs of ASCII white space as one. Every passage that is
     cut is in the ledger; a document of which nothing is left is dropped as `nothing_left`.
 
     Args:

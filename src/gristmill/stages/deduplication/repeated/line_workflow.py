@@ -17,7 +17,7 @@ from gristmill.stages.deduplication.workflow_steps import Steps
 class LineDeduplicationWorkflow(RepeatedTextWorkflow):
     """Removes lines, paragraphs or sentences that occur more than `max_count` times.
 
-    Units are compared without the white space around them, with runs of white space as one space. Counts are exact
+    Units are compared without the white space around them, with runs of ASCII white space as one. Counts are exact
     (by 128-bit hashes), kept on disk, and the same for any number of workers. Every passage that is cut is in the
     ledger of the output; a document of which nothing is left is dropped as `nothing_left`.
 
