@@ -25,6 +25,7 @@ from gristmill.kernels import (
     json_scan,
     json_values,
     json_write,
+    line_rules,
     linear_text,
     loose_hashing,
     markup_scan,
@@ -35,16 +36,19 @@ from gristmill.kernels import (
     packing,
     passage_cut,
     pii_scan,
+    repeats,
     shingles,
     sorting,
     text_characters,
     text_clean,
+    text_cuts,
     text_edit,
     text_layout,
     text_lines,
     text_phrases,
     text_search,
     text_tokens,
+    text_units,
     text_words,
     union_find,
     url_lists,
@@ -53,6 +57,7 @@ from gristmill.kernels import (
     url_terms,
     utf8,
     vector_search,
+    windows,
 )
 from gristmill.kernels.compiler import all_kernels
 from gristmill.kernels.machine import BLOCK, WIDTH
@@ -432,7 +437,49 @@ def _markup(given: Given) -> None:
         markup_scan._scan(given.data[first:last], markup_scan._KEYS, markup_scan._CELL)
 
 
+def _units(given: Given) -> None:
+    tables = [guarded(table) for table in text_units.unit_tables()]
+    count = len(given.offsets) - 1
+    keys = guarded(np.arange(count, dtype=np.uint64), writeable=True)
+    phrases = [guarded(array) for array in line_rules.phrase_table(["we use cookies", "ab"])]
+    for kind in (text_units.LINE, text_units.PARAGRAPH, text_units.SENTENCE):
+        starts, ends, bounds = text_units.find_units(given.data, given.offsets, kind, 1, *tables)
+        starts, ends, bounds = (guarded(array, writeable=True) for array in (starts, ends, bounds))
+        rows = guarded(np.repeat(np.arange(count), np.diff(bounds)), writeable=True)
+        hashes = text_units.unit_hashes(
+            given.data, starts, ends, bounds, keys, guarded(text_units.letter_table(case=False, punctuation=False))
+        )
+        first, second = (guarded(half, writeable=True) for half in hashes)
+        repeats.first_and_counts(first, second, rows)
+        ones = guarded(np.ones(len(first), np.int64), writeable=True)
+        order = guarded(np.argsort(first, kind="stable"), writeable=True)
+        repeats.repeated_rows(order, first, second, first, ones, ones, 1)
+        table = guarded(repeats.build_lookup(first, second, second), writeable=True)
+        repeats.look_up(table, first, second, second, first, second, second)
+        text_cuts.character_places(given.data, given.offsets, rows, starts, ends)
+        for widen in (False, True):
+            text_cuts.cut_spans(given.data, given.offsets, rows, starts, ends, widen)
+        line_rules.line_faults(given.data, starts, ends, *tables, True, *phrases, 60, 2, 0.5, 2)
+
+
+def _windows(given: Given) -> None:
+    count = len(given.offsets) - 1
+    keys = guarded(np.arange(count, dtype=np.uint64), writeable=True)
+    wanted = guarded(np.ones(count, np.bool_), writeable=True)
+    for unit in (windows.TOKEN, windows.BYTE):
+        lists: list[Any] = [np.empty(0, np.int64), *[np.empty(0, np.uint64)] * 4, np.empty(0, np.int64)]
+        for mode in (windows.CHOSEN, windows.CANDIDATES, windows.REPEATS):
+            arrays = [guarded(array, writeable=True) for array in lists]
+            found = windows.scan_windows(given.data, given.offsets, wanted, mode, unit, 5, 3, keys, *arrays)
+            rows, first, second, places, _ = found
+            documents = keys[rows]
+            table = repeats.build_lookup(first, second, documents)
+            lists = [table, first, second, documents, documents[::-1].copy(), places]
+
+
 PROBES: dict[str, Callable[[Given], Any]] = {
+    "units": _units,
+    "windows": _windows,
     "utf8": _utf8,
     "characters": lambda given: text_characters.character_counts(given.column, given.valid),
     "lines": lambda given: text_lines.line_counts(given.column, given.valid),

@@ -15,7 +15,13 @@ import pytest
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
-from gristmill.stages.deduplication import ExactDeduplication, FuzzyDeduplication, SemanticDeduplicationWorkflow
+from gristmill.stages.deduplication import (
+    ExactDeduplication,
+    FuzzyDeduplication,
+    LineDeduplication,
+    SemanticDeduplicationWorkflow,
+    SubstringDeduplication,
+)
 from gristmill.stages.text.filters import ScoreFilter, WordCountFilter
 from gristmill.stages.text.io import JsonlReader, JsonlWriter
 from tests.unit.pipeline.jobs import here
@@ -49,6 +55,28 @@ def test_the_same_survivors_on_ray(ray_cluster: str, tmp_path: Path, kind: str) 
         found.append((kept_ids(tmp_path / name), result.get_metadata("num_removed")))
     assert found[0] == found[1]
     assert found[0][1] > 40
+
+
+@pytest.mark.parametrize("kind", ["ray_data", "xenna"])
+def test_the_same_cuts_on_ray(ray_cluster: str, tmp_path: Path, kind: str) -> None:
+    from gristmill.backends.registry import get_executor
+
+    rng = np.random.default_rng(3)
+    lines = [" ".join(map(str, row)) for row in rng.integers(0, 10**6, (60, 15))]
+    rows = documents("\n".join(lines[at] for at in rng.integers(0, 60, 6)) for _ in range(60))
+    found = []
+    for name, executor in (("local", here()), (kind, get_executor(kind))):
+        write_files(tmp_path / name, {"a.jsonl": rows[:30], "b.jsonl": rows[30:]})
+        stages = [
+            JsonlReader(str(tmp_path / name / "in")),
+            LineDeduplication(),
+            SubstringDeduplication(min_length=5, keep="none"),
+            JsonlWriter(str(tmp_path / name / "out")),
+        ]
+        Pipeline("cuts", stages=stages).run(executor, progress=False)
+        found.append((kept_ids(tmp_path / name), Ledger(str(tmp_path / name / "out")).cuts().rows()))
+    assert found[0] == found[1]
+    assert len(found[0][1]) > 100
 
 
 @pytest.mark.parametrize("kind", ["ray_data", "xenna"])
