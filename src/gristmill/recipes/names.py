@@ -122,7 +122,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     f"{_TEXT}.modules": (STAGE, "AddId DocumentJoiner DocumentSplitter"),
     "gristmill.stages.deduplication": (
         STAGE,
-        "Decontamination ExactDeduplication FuzzyDeduplication LineDeduplication SemanticDeduplication",
+        """
+        Decontamination ExactDeduplication FuzzyDeduplication LineDeduplication SemanticDeduplication
+        SubstringDeduplication
+        """,
     ),
     "gristmill.stages.sharding": (STAGE, "ReservoirSampler StratifiedSampler"),
 }

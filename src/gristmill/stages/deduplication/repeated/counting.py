@@ -98,6 +98,16 @@ class RepeatedParts(RangeReader):
         )
 
 
+def lookup_arrays(
+    table: Integers, first: Hashes, second: Hashes, documents: Keys, kept: Keys, places: Integers
+) -> tuple[Integers, Hashes, Hashes, Keys, Keys, Integers]:
+    """A list as the kernel reads it: all read-only, so that one compilation serves mapped files and others."""
+    views = tuple(array.view() for array in (table, first, second, documents, kept, places))
+    for view in views:
+        view.flags.writeable = False
+    return views  # type: ignore[return-value]
+
+
 class RepeatLists:
     """The lists of what repeats, for one partition or for the documents of one batch at a time.
 
@@ -142,8 +152,7 @@ class RepeatLists:
     def arrays(self) -> tuple[Integers, Hashes, Hashes, Keys, Keys, Integers]:
         """The lookup table, and the columns of the lists: two hashes, document, document and place that stay."""
         none = np.empty(0, np.uint64)
-        first, second, documents, kept = self._columns or (none, none, none, none)
-        return self._table, first, second, documents, kept, self._places
+        return lookup_arrays(self._table, *(self._columns or (none, none, none, none)), self._places)
 
     def find(self, first: Hashes, second: Hashes, documents: Keys) -> tuple[Mask, Keys, Integers]:
         """Which hashes repeat, and for these the document and place of the occurrence that stays."""

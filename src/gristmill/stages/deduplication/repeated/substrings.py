@@ -12,7 +12,7 @@ from gristmill.kernels.repeats import Hashes, first_and_counts
 from gristmill.kernels.text_column import Integers, Mask, TextColumn, text_column
 from gristmill.kernels.windows import BYTE, CANDIDATES, CHOSEN, REPEATS, TOKEN, scan_windows
 from gristmill.stages.base import ProcessingStage, Spec
-from gristmill.stages.deduplication.repeated.counting import RepeatLists, listed_parts
+from gristmill.stages.deduplication.repeated.counting import RepeatLists, listed_parts, lookup_arrays
 from gristmill.stages.deduplication.repeated.lines import shares_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles
 from gristmill.stages.deduplication.source import DocumentStage, Keys, make_keys
@@ -54,8 +54,8 @@ class WindowRule:
         """As `scan_windows`, for a column of texts."""
         part = (self.length + 1) // 2
         none = np.empty(0, np.uint64)
-        given = (np.empty(0, np.int64), none, none, none, none, np.empty(0, np.int64))
-        arrays = given if lists is None else lists.arrays
+        nowhere = np.empty(0, np.int64)
+        arrays = lookup_arrays(nowhere, none, none, none, none, nowhere) if lists is None else lists.arrays
         return scan_windows(
             texts.data, texts.offsets, wanted, mode, _KINDS[self.unit], self.length, part, documents, *arrays
         )
