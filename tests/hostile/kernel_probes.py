@@ -206,7 +206,7 @@ def _benchmark_grams(given: Given) -> None:
     tables = shingles.word_tables()
     hashes, bounds, plain, places = map(guarded, ngram_search.index_words(given.data, given.offsets, *tables))
     sizes = guarded(np.minimum(np.diff(bounds), 2))
-    grams, words = ngram_search.gram_postings(hashes, bounds, sizes)
+    grams, words = ngram_search.gram_postings(hashes, bounds, sizes, sizes)
     order = np.argsort(grams, kind="stable")
     grams, words = guarded(grams[order]), guarded(words[order])
     gram_sizes = guarded(sizes[np.searchsorted(bounds, words, "right") - 1].astype(np.uint8))

@@ -151,10 +151,11 @@ def _encode(out, at, point):
 
 
 @kernel
-def gram_postings(hashes: Hashes, bounds: Integers, sizes: Integers) -> tuple[Hashes, Integers]:
+def gram_postings(hashes: Hashes, bounds: Integers, sizes: Integers, keys: Integers) -> tuple[Hashes, Integers]:
     """The n-grams of texts whose words were hashed: the hash of each and the number of its first word.
 
-    `sizes` says for each text how many words its n-grams have; 0 leaves it out.
+    `sizes` says for each text how many words its n-grams have; 0 leaves it out. `keys` says how many of them, from the
+    first on, are hashed.
     """
     total = 0
     for row in range(len(sizes)):
@@ -163,11 +164,12 @@ def gram_postings(hashes: Hashes, bounds: Integers, sizes: Integers) -> tuple[Ha
     grams, words = np.empty(total, np.uint64), np.empty(total, np.int64)
     made = 0
     for row in range(len(sizes)):
-        size = sizes[row]
-        if size == 0:
+        if sizes[row] == 0:
             continue
+        size = keys[row]
         power, roll = _power(size), np.uint64(0)
-        for word in range(bounds[row], bounds[row + 1]):
+        # The last n-gram begins where as many words are left as it has, of which only the first may be hashed.
+        for word in range(bounds[row], bounds[row + 1] - (sizes[row] - size)):
             roll = roll * _BASE + hashes[word]
             if word - bounds[row] >= size:
                 roll -= hashes[word - size] * power
@@ -215,7 +217,7 @@ def search_grams(
 ) -> tuple[Integers, Integers, Integers, Integers]:
     """The n-grams of texts that are in the index: the text, the number in the index, and the bytes from and to.
 
-    They come in the order of the texts, of `sizes`, and of their places.
+    `sizes` says how many words are hashed. Hits come in the order of the texts, of `sizes`, and of their places.
     """
     rows = len(offsets) - 1
     longest = 0
@@ -246,17 +248,17 @@ def search_grams(
                 slot = value >> directory_shift
                 first = word - size + 1
                 for number in range(np.int64(directory[slot]), np.int64(directory[slot + np.uint64(1)])):
-                    if grams[number] != value or np.int64(gram_sizes[number]) != size:
+                    whole = np.int64(gram_sizes[number])
+                    if grams[number] != value or first + whole > count:
                         continue
-                    if not _same(data, first, size, starts, ends, pages, codes, plain, gram_places[number]):
+                    if not _same(data, first, whole, starts, ends, pages, codes, plain, gram_places[number]):
                         continue
                     if made == len(texts):
                         texts, numbers = _grown(texts, made), _grown(numbers, made)
                         firsts, lasts = _grown(firsts, made), _grown(lasts, made)
                     texts[made], numbers[made] = row, number
-                    firsts[made], lasts[made] = starts[first] - offsets[row], ends[word] - offsets[row]
+                    firsts[made], lasts[made] = starts[first] - offsets[row], ends[first + whole - 1] - offsets[row]
                     made += 1
-                    break
     return texts[:made].copy(), numbers[:made].copy(), firsts[:made].copy(), lasts[:made].copy()
 
 

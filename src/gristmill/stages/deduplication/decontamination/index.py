@@ -58,6 +58,13 @@ class GramRule:
         size = np.where(words < max(self.whole_below, self.ngram), words, self.ngram)
         return np.where(words < self.min_words, 0, size)
 
+    def keys(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many words of an n-gram are hashed: all, or of texts that are searched for as a whole, the first few.
+
+        So there are only two sizes to look for, whatever the lengths of short texts.
+        """
+        return np.where(sizes == self.ngram, sizes, np.minimum(sizes, self.min_words))
+
 
 class BenchmarkFiles(SourceStage):
     """All benchmark files as one partition, so that a changed file is noticed.
@@ -138,7 +145,8 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
     hashes, bounds, plain, places = index_words(data, offsets, *word_tables())
     del texts, data
     sizes = rule.sizes(np.diff(bounds))
-    grams, words = gram_postings(hashes, bounds, sizes)
+    keys = rule.keys(sizes)
+    grams, words = gram_postings(hashes, bounds, sizes, keys)
     item_bounds = bounds[np.array(counts)]
     order = stable_order(grams)
     grams, words = grams[order], words[order]
@@ -175,7 +183,7 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
         "item_bounds": item_bounds,
         "searched": searched,
         "status": status.astype(np.uint8),
-        "sizes": np.unique(gram_sizes).astype(np.int64),
+        "sizes": np.unique(keys[sizes > 0]).astype(np.int64),
         "bits": np.array([directory_bits, filter_bits]),
         "benchmark": np.array(homes, np.uint32),
         "row": np.array(rows, np.int64),
