@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from gristmill.kernels.compiler import all_kernels, stores
-from gristmill.kernels.signatures import parsed
+from gristmill.kernels.loader import LoadedKernel
 
 
 def load_cached() -> int:
@@ -20,6 +20,12 @@ def load_cached() -> int:
         if module is not None:
             getattr(module, tables)()
     for kernel in _unloaded():
+        if isinstance(kernel, LoadedKernel):
+            kernel.load()
+            loaded += len(kernel.signatures)
+            continue
+        from gristmill.kernels.signatures import parsed
+
         for signature in stores[kernel].signatures():
             kernel.compile(parsed(signature))
             loaded += 1
