@@ -50,6 +50,11 @@ class Later:
         self.__module__, self.__name__ = function.__module__, function.__name__
         self._made: Any = None
 
+    def __call__(self, *args: Any) -> Any:
+        """Call it from Python, which kernels never do."""
+        make_real()
+        return self.real()(*args)
+
     def real(self) -> Any:
         """What numba makes of it."""
         if self._made is None:

@@ -46,6 +46,13 @@ print(parents.tolist(), "numba" in sys.modules)
 print(kernel(np.array(data), offsets).tolist(), "numba" in sys.modules, type(hashing.second_hashes).__name__)
 print(kernel(data=data, offsets=offsets).tolist())
 """
+HELPER = """
+import gristmill.kernels
+gristmill.kernels.without_numba = True
+from gristmill.kernels.shingles import roll_power
+from gristmill.kernels import shingles
+print(roll_power(0), type(shingles.roll_power).__name__)
+"""
 
 
 KERNELS = ("hashing.hash_spans", "hashing.second_hashes", "union_find.settle")
@@ -74,6 +81,11 @@ def test_kernels_run_without_numba(tmp_path: Path) -> None:
             f"{second} True CPUDispatcher",
             str(second),
         ]
+
+
+def test_helpers_can_be_called_from_python() -> None:
+    done = subprocess.run([sys.executable, "-c", HELPER], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 CPUDispatcher\n"
 
 
 def test_the_same_code_is_looked_for() -> None:
