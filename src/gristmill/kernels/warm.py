@@ -19,16 +19,20 @@ def load_cached() -> int:
         module = sys.modules.get(f"gristmill.kernels.{name}")
         if module is not None:
             getattr(module, tables)()
+    without_numba = [kernel for kernel in _unloaded() if isinstance(kernel, LoadedKernel)]
+    for kernel in without_numba:
+        kernel.load()
+        loaded += len(kernel.signatures)
+    if without_numba and not loaded:  # kept where only numba finds it, or not compiled yet: better here than in workers
+        for kernel in without_numba:
+            kernel.real()
     for kernel in _unloaded():
-        if isinstance(kernel, LoadedKernel):
-            kernel.load()
-            loaded += len(kernel.signatures)
-            continue
-        from gristmill.kernels.signatures import parsed
+        if not isinstance(kernel, LoadedKernel):
+            from gristmill.kernels.signatures import parsed
 
-        for signature in stores[kernel].signatures():
-            kernel.compile(parsed(signature))
-            loaded += 1
+            for signature in stores[kernel].signatures():
+                kernel.compile(parsed(signature))
+                loaded += 1
     return loaded
 
 
