@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.kernels.arrays import copy_items
 from gristmill.kernels.compiler import inlined, kernel, leaf, routine
 from gristmill.kernels.text_column import Bytes, Integers
 from gristmill.kernels.utf8 import decode, flags_of
@@ -130,7 +131,7 @@ def index_words(data: Bytes, offsets: Integers, pages: Pages, codes: Codes) -> t
 @inlined
 def _grown(values, size):
     larger = np.empty(2 * size, values.dtype)
-    larger[: len(values)] = values
+    copy_items(larger, 0, values, len(values))
     return larger
 
 

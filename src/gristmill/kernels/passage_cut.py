@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.kernels.arrays import copy_items
 from gristmill.kernels.compiler import kernel, leaf
 from gristmill.kernels.text_column import Bytes, Integers
 
@@ -75,7 +76,7 @@ def cut_passages(
         begin, end = offsets[row], offsets[row + 1]
         written = 0
         if bounds[row] == bounds[row + 1]:
-            result[at : at + end - begin] = data[begin:end]
+            copy_items(result, at, data[begin:end], end - begin)
             at += end - begin
         else:
             count, left = 0, begin
@@ -90,7 +91,7 @@ def cut_passages(
                         if written > 0:
                             result[at] = result[at + 1] = _LINE_END
                             at += 2
-                        result[at : at + stop - left] = data[left:stop]
+                        copy_items(result, at, data[left:stop], stop - left)
                         at += stop - left
                         written += 1
                 left = max(left, after)
@@ -115,5 +116,5 @@ def excerpts(
     result = np.empty(bounds[-1], np.uint8)
     for number in range(len(firsts)):
         size = bounds[number + 1] - bounds[number]
-        result[bounds[number] : bounds[number + 1]] = data[firsts[number] : firsts[number] + size]
+        copy_items(result, bounds[number], data[firsts[number] : firsts[number] + size], size)
     return result, bounds
