@@ -30,7 +30,8 @@ from gristmill.stages.sharding.mix_steps import (
     copies_of,
 )
 from gristmill.stages.sharding.mixture import MixSource, Mixture, plain
-from gristmill.stages.sharding.workflow import TOKEN_COLUMN, ShardingRun, ShardingWorkflow, Source
+from gristmill.stages.sharding.sharding_run import ShardingRun, Source
+from gristmill.stages.sharding.workflow import TOKEN_COLUMN, ShardingWorkflow
 
 _COLUMNS = {"tokens": "tokens", "bytes": "size", "documents": "documents"}
 
@@ -92,9 +93,10 @@ class MixWorkflow(ShardingWorkflow):
         given = {"error_budget": 0.01, "salvage": False, "listeners": (), "progress": None, "url_field": None}
         fresh = bool(options.pop("fresh", False))
         run = ShardingRun(self, as_executor(executor), self._sources(), fresh=fresh, options={**given, **options})
-        if run.begin():
-            run = ShardingRun(self, run.executor, run.sources, fresh=False, options=run.options)
+        complete = run.begin()
         self._prepare(run)
+        if complete:  # what was measured is of no use to a later run
+            run.clean()
         assert self._planned is not None
         return self._planned
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gristmill.errors import UsageError
-from gristmill.stages.sharding.workflow import ShardingWorkflow, Source
+from gristmill.stages.sharding.sharding_run import Source
+from gristmill.stages.sharding.workflow import ShardingWorkflow
 
 
 @dataclass(eq=False, repr=False)

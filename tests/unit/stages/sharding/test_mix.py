@@ -71,6 +71,9 @@ def test_token_shares_are_those_asked_for(data: Path, tmp_path: Path) -> None:
         assert planned["epochs"] == pytest.approx(source["epochs"])
     assert verify(str(tmp_path / "out")).problems == []
     assert any("Repeats: books" in note for note in facts["notes"])
+    again = workflow.plan(LocalExecutor({"num_cpus": 0}), progress=False)
+    assert again.facts()["sources"] == plan.facts()["sources"]
+    assert [path.name for path in (record_of(tmp_path / "out") / "steps").iterdir()] == ["documents"]
 
 
 def test_epochs_repeat_whole_sources_and_a_part(data: Path, tmp_path: Path) -> None:

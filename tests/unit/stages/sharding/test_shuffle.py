@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from gristmill.cli.main import cli
 from gristmill.errors import InputChangedError, MissingColumnError, OutputExistsError, UsageError
 from gristmill.ledger.prove.verify import verify
+from gristmill.stages.deduplication.forecast import FreeSpace
 from gristmill.stages.sharding import ShuffleWorkflow
 from gristmill.stages.sharding.keys import LENGTH_CLASSES, length_classes
 from tests.outputs import record_of
@@ -168,7 +169,7 @@ def test_other_settings_or_inputs_are_refused_until_one_starts_over(corpus: Path
 
 def test_an_input_that_changes_before_the_end_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "in", "a", records("a", 30))
-    monkeypatch.setattr("gristmill.stages.sharding.workflow.plan_shards", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("gristmill.stages.sharding.sharding_run.plan_shards", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         shuffle(tmp_path / "in", tmp_path / "out")
     monkeypatch.undo()
@@ -233,6 +234,22 @@ def test_a_record_that_cannot_be_read_is_quarantined(tmp_path: Path) -> None:
     facts = shuffle(tmp_path / "in", tmp_path / "out")
     assert facts["sources"][0]["quarantined"] == 1
     assert facts["totals"]["documents"] == 30
+
+
+def test_a_document_longer_than_a_shard_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "in", "a", [*records("a", 20), {"id": "long", "text": "x" * 5000}])
+    facts = shuffle(tmp_path / "in", tmp_path / "out", shard_size=1000)
+    assert any("The longest document has 5,0" in note and "its shard is larger" in note for note in facts["notes"])
+    assert len(lines_of(tmp_path / "out")) == 21
+
+
+def test_the_room_that_is_needed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "in", "a", records("a", 200))
+    place = FreeSpace("steps", 1, 2 * path.stat().st_size)
+    monkeypatch.setattr("gristmill.stages.sharding.sharding_run.FreeSpace.of", lambda _: place)
+    assert shuffle(tmp_path / "in", tmp_path / "enough")["notes"] == []  # however many blocks a file is read in
+    place = FreeSpace("steps", 1, path.stat().st_size)
+    assert "Intermediate files and output" in shuffle(tmp_path / "in", tmp_path / "less")["notes"][0]
 
 
 def test_a_split_that_gets_nothing_is_told(tmp_path: Path) -> None:
