@@ -158,7 +158,6 @@ def test_no_duplicates_at_all(tmp_path: Path) -> None:
         ({"threshold": 1.2}, "threshold"),
         ({"threshold": 0}, "threshold"),
         ({"verify": "no"}, "verify"),
-        ({"num_bands": 20}, "give both"),
         ({"char_ngrams": 0}, "char_ngrams"),
         ({"bands_per_iteration": 0}, "bands_per_iteration"),
         ({"bands_per_iteration": 99}, "bands_per_iteration"),
