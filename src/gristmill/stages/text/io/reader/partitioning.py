@@ -287,7 +287,7 @@ class FilePartitioningStage(SourceStage):
         self.blocksize = None
 
     def gather_files(self) -> None:
-        self.blocksize, self.files_per_partition = None, sys.maxsize
+        self.blocksize, self.files_per_partition = None, 1 << 62
 
     def searched_folders(self) -> list[str]:
         paths = [self.file_paths] if isinstance(self.file_paths, str) else self.file_paths
