@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -16,6 +17,9 @@ import psutil
 
 MARK = "GRISTMILL_PEER_RUN"
 """An environment variable that all processes of a run inherit: daemons of Ray leave the tree of their parents."""
+
+_RAY_TASK = re.compile(r"ray::_?\w*Map")
+"""How workers of Ray Data call themselves while they work."""
 
 
 @dataclass(slots=True)
@@ -103,7 +107,7 @@ class Run:
                 title = " ".join(process.cmdline())
                 if process.pid == self.process.pid or "resource_tracker" in title:
                     continue
-                if on_ray and (not title.startswith("ray::") or title.startswith("ray::IDLE")):
+                if on_ray and not _RAY_TASK.match(title):
                     continue
                 times = process.cpu_times()
                 spent = times.user + times.system

@@ -279,7 +279,10 @@ def _configuration(source: Source, variables: Mapping[str, Any], text_field: str
     """The recipe in a configuration file of NeMo Curator."""
     from gristmill.recipes.target_form import read_targets
 
-    found = read_targets(source, variables, text_field=text_field)
+    try:
+        found = read_targets(source, variables, text_field=text_field)
+    except RecursionError as error:
+        raise recipe_error(f"{source.origin}: this is nested too deeply.") from error
     return Recipe(
         FilePath(source.origin).stem,
         tuple(StageEntry(*entry) for entry in found.stages),

@@ -170,6 +170,14 @@ def test_what_is_refused(whole: dict[str, Any], part: str) -> None:
     assert any(part in message for message in problems(whole)), problems(whole)
 
 
+@pytest.mark.parametrize("depth", [50, 150, 250, 320])
+def test_deep_nesting_is_a_recipe_or_an_error(depth: int) -> None:
+    text = files.text({**files.PATHS, "stages": [{**READER, "fields": "DEEP"}, WRITER]})
+    text = text.replace("DEEP", "[" * depth + "]" * depth)
+    with pytest.raises(RecipeError):
+        parse_recipe(text, variables=PLACED).pipeline()
+
+
 def test_required_values_are_named_all_at_once() -> None:
     with pytest.raises(RecipeError) as caught:
         parse_recipe(files.text(files.code()), origin="code.yaml")
