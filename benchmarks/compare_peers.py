@@ -36,7 +36,7 @@ from bench_dedup_quality import jaccard, shingles
 from foundation_inputs import ROOT, save
 from peer_process import Ended, Run
 from peer_work import THREE_FILTERS
-from peers_table import RESULT, write_table
+from peers_table import RESULT, SMALL, write_table
 
 OURS = "gristmill"
 WORKS = {
@@ -47,7 +47,6 @@ WORKS = {
     "small": (OURS, "datatrove", "nemo-curator"),
 }
 """Who does what; the others have no such filters."""
-SMALL = 1000
 FAULT_WORK = {OURS: "english", "nemo-curator": "english", "datatrove": "published"}
 RIGHT = 0.7
 """A removed document is a near-duplicate if it is at least this similar to another one."""
@@ -355,12 +354,13 @@ def merged(result: dict[str, Any]) -> dict[str, Any]:
     if not RESULT.exists():
         return result
     before: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
-    if any(before[key] != result[key] for key in ("megabytes", "versions")):
+    known = {**before["versions"], **result["versions"]}
+    if before["megabytes"] != result["megabytes"] or {**known, **before["versions"]} != known:
         return result
     works = {work: {**before["works"], **result["works"]}.get(work) for work in WORKS}
     works = {work: found for work, found in works.items() if found}
     minutes = round(before["minutes"] + result["minutes"], 1)
-    return {**before, **result, "works": works, "minutes": minutes}
+    return {**before, **result, "versions": known, "works": works, "minutes": minutes}
 
 
 def main() -> None:

@@ -12,12 +12,14 @@ RESULT = ROOT / "benchmarks" / "results" / "peers.json"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- peers: begin (benchmarks/compare_peers.py) -->", "<!-- peers: end -->"
 SIDES = {"gristmill": "Gristmill", "nemo-curator": "NeMo Curator", "datatrove": "datatrove"}
+SMALL = 1000
+"""Documents of the small job, where the corpus has as many."""
 _TITLES = {
     "english": "28 heuristic filters",
     "published": "Gopher, C4 and FineWeb rules",
     "exact": "exact deduplication",
     "fuzzy": "fuzzy deduplication",
-    "small": "1,000 documents, 3 filters",
+    "small": "{:,} documents, 3 filters",
 }
 
 
@@ -39,11 +41,11 @@ def table(result: dict[str, Any]) -> str:
         "|---|" + "---|" * len(SIDES),
     ]
     for work, found in result["works"].items():
-        lines.append(_row(_TITLES[work], {side: _seconds(found.get(side), found) for side in SIDES}))
-    fuzzy = result["works"].get("fuzzy", {})
-    lines.append(
-        _row("… found of planted pairs at 0.8, precision", {side: _quality(fuzzy.get(side)) for side in SIDES})
-    )
+        title = _TITLES[work].format(min(SMALL, result["documents"]))
+        lines.append(_row(title, {side: _seconds(found.get(side), found) for side in SIDES}))
+        if work == "fuzzy":
+            title = "… of planted pairs at 0.8 found, precision"
+            lines.append(_row(title, {side: _quality(found.get(side)) for side in SIDES}))
     memory = result.get("memory_mb", {})
     if memory:
         sizes = " / ".join(next(iter(memory.values())))
