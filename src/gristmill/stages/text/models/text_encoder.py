@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -34,8 +35,11 @@ Ids = npt.NDArray[np.uint32]
 Integers = npt.NDArray[np.int64]
 
 _GROUP_TEXTS = 512
-_GROUP_CHARS = 1 << 20
-"""Texts are encoded in groups: enough for all threads, few enough that their encodings stay small."""
+_GROUP_CHARS = 1 << 18
+"""Texts are encoded in groups: enough for all threads, few enough that their encodings, which take a hundred times the
+memory of the text, stay small."""
+_REACH = 1 << 12
+"""How far before that size a place to cut a long text is looked for."""
 
 _PIECE_MODELS = ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model")
 _END_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<EOS>", "[EOS]", "<|eos|>")
@@ -90,9 +94,15 @@ class _Compiled:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        self._cuts = can_cut(tokenizer)
         self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, texts: list[str], *, special: bool) -> Iterable[list[int]]:
+        if len(texts) == 1 and len(texts[0]) > 2 * _GROUP_CHARS and self._cuts and not special:
+            long: list[int] = []
+            for piece in cut_between_words(texts[0], _GROUP_CHARS):
+                long += self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)[0].ids
+            return [long]
         return (found.ids for found in self._tokenizer.encode_batch_fast(texts, add_special_tokens=special))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -108,6 +118,73 @@ class _Compiled:
 
     def ids_it_states(self) -> Mapping[str, int]:
         return {}
+
+
+_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
+_SEPARATING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
+_LOCAL = {"Digits", "Punctuation"}
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_PATTERNS = {f"{_CONTRACTIONS}{digits}{_TAIL}" for digits in (r"\p{N}", r"\p{N}{1,3}")}
+"""Of GPT-4, Llama 3 and Qwen: a word takes the one space before it, and nothing beyond."""
+_GAP = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
+
+
+def can_cut(tokenizer: Any) -> bool:
+    """Whether a text can be cut before a single space between two letters without a trace in its tokens.
+
+    So it is where every step before the model looks at one word at a time; what is not known to do so is not cut.
+    """
+    for token in tokenizer.get_added_tokens_decoder().values():
+        if " " in token.content or token.lstrip or token.rstrip:
+            return False
+    normalizers = _steps(tokenizer.normalizer, "normalizers")
+    steps = _steps(tokenizer.pre_tokenizer, "pretokenizers")
+    if any(step["type"] not in _NORMALIZERS for step in normalizers):
+        return False
+    kinds = [_separates(step) for step in steps]
+    return None not in kinds and True in kinds
+
+
+def _steps(part: Any, key: str) -> list[dict[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer, as its state describes them."""
+    if part is None:
+        return []
+    described = json.loads(part.__getstate__())
+    return list(described[key]) if described.get("type") == "Sequence" else [described]
+
+
+def _separates(step: Mapping[str, Any]) -> bool | None:
+    """Whether a step separates words at their spaces; None for one that may look further."""
+    kind = step.get("type")
+    if kind == "ByteLevel":
+        return None if step.get("add_prefix_space") else bool(step.get("use_regex", True))
+    if kind == "Split":
+        known = step.get("pattern", {}).get("Regex") in _PATTERNS
+        return True if known and step.get("behavior") == "Isolated" and not step.get("invert") else None
+    if kind in _SEPARATING:
+        return True
+    return False if kind in _LOCAL else None
+
+
+def cut_between_words(text: str, size: int) -> Iterable[str]:
+    """The text in pieces of about `size` characters, cut before a single space between two letters.
+
+    Example:
+        >>> list(cut_between_words("ab cd ef", 4))
+        ['ab', ' cd', ' ef']
+    """
+    start = 0
+    while start < len(text):
+        end = start + size
+        while end < len(text):
+            gaps = [found.start() for found in _GAP.finditer(text, max(start + 1, end - _REACH), end)]
+            if gaps:
+                end = gaps[-1]
+                break
+            end += size
+        yield text[start:end]
+        start = end
 
 
 class _Pieces:
@@ -250,13 +327,14 @@ class TextEncoder:
 
 
 def _groups(text: pa.Array) -> Iterable[list[str]]:
-    """The texts in groups of limited size."""
+    """The texts in groups of limited size; a longer text is a group of its own."""
     sizes = np.diff(text.offsets.to_numpy()) if hasattr(text, "offsets") else None
     start = 0
     while start < len(text):
         end = min(start + _GROUP_TEXTS, len(text))
         if sizes is not None:
-            end = min(end, start + 1 + int(np.searchsorted(np.cumsum(sizes[start:end]), _GROUP_CHARS)))
+            fitting = int(np.searchsorted(np.cumsum(sizes[start:end]), _GROUP_CHARS, side="right"))
+            end = start + max(1, fitting)
         yield [value or "" for value in text.slice(start, end - start).to_pylist()]
         start = end
 
