@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gristmill.errors import ModelLoadError, ModelNotFoundError, UsageError, optional_module
 from gristmill.stages.text.models.sources import (
@@ -328,13 +329,11 @@ class TextEncoder:
 
 def _groups(text: pa.Array) -> Iterable[list[str]]:
     """The texts in groups of limited size; a longer text is a group of its own."""
-    sizes = np.diff(text.offsets.to_numpy()) if hasattr(text, "offsets") else None
+    sizes = pc.fill_null(pc.binary_length(text), 0).to_numpy()
     start = 0
     while start < len(text):
-        end = min(start + _GROUP_TEXTS, len(text))
-        if sizes is not None:
-            fitting = int(np.searchsorted(np.cumsum(sizes[start:end]), _GROUP_CHARS, side="right"))
-            end = start + max(1, fitting)
+        fitting = int(np.searchsorted(np.cumsum(sizes[start : start + _GROUP_TEXTS]), _GROUP_CHARS, side="right"))
+        end = start + max(1, fitting)
         yield [value or "" for value in text.slice(start, end - start).to_pylist()]
         start = end
 
