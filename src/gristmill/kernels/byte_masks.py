@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from gristmill.kernels.compiler import intrinsic, leaf, routine, types
+from gristmill.kernels.compiler import leaf, routine
 from gristmill.kernels.machine import BLOCK, bit_count, leading_zeros, trailing_zeros
 from gristmill.kernels.numba_internals import raw_memcpy
 from gristmill.kernels.utf8 import ALL, ONE, space_width

@@ -14,16 +14,13 @@ import os
 import stat
 import sys
 from collections.abc import Callable
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import gristmill.kernels
-from gristmill.kernels.loader import Later, LoadedKernel
+import numba
 
-if TYPE_CHECKING:
-    from gristmill.kernels.store import CodeStore
+from gristmill.kernels.numba_internals import INLINE, UNCOUNTED, Intrinsic, use_store
+from gristmill.kernels.store import CodeStore
 
-gristmill.kernels.in_use = True
 F = TypeVar("F", bound=Callable[..., object])
 
 all_kernels: list[Any] = []
@@ -44,27 +41,6 @@ def kernel(function: F, **options: Any) -> F:
     """
     if function.__closure__:
         raise TypeError(f"The kernel {function.__qualname__} uses variables of a function around it: pass them to it.")
-    sources = _digest_of(_helper_files(function, set()) | {function.__code__.co_filename})
-    if not gristmill.kernels.without_numba:
-        return cast(F, _dispatcher(function, sources, options))
-    made = LoadedKernel(cast(FunctionType, function), sources, lambda: _taken_over(made, sources, options))
-    all_kernels.append(made)
-    return cast(F, made)
-
-
-def _taken_over(kernel: LoadedKernel, sources: str, options: dict[str, Any]) -> Any:
-    """Numba's dispatcher for a kernel that was loaded without it, which it replaces for everybody who asks later."""
-    dispatcher = _dispatcher(kernel.py_func, sources, options)
-    setattr(sys.modules[kernel.__module__], kernel.__name__, dispatcher)
-    all_kernels.remove(kernel)
-    return dispatcher
-
-
-def _dispatcher(function: Callable[..., object], sources: str, options: dict[str, Any]) -> Any:
-    from gristmill.kernels.numba_internals import use_store
-    from gristmill.kernels.store import CodeStore
-
-    numba = _numba()
     options |= {"nogil": True, "error_model": "numpy"}
     try:
         dispatcher = numba.njit(function, cache=True, **options)
@@ -74,10 +50,11 @@ def _dispatcher(function: Callable[..., object], sources: str, options: dict[str
             dispatcher = numba.njit(function, cache=True, **options)
         except (OSError, RuntimeError):
             dispatcher = numba.njit(function, **options)
+    sources = _digest_of(_helper_files(function, set()) | {function.__code__.co_filename})
     stores[dispatcher] = CodeStore(dispatcher, sources, _tell)
     use_store(dispatcher, stores[dispatcher].load)
     all_kernels.append(dispatcher)
-    return dispatcher
+    return cast(F, dispatcher)
 
 
 def _private_folder() -> str:
@@ -112,86 +89,22 @@ def finite_leaf(function: F) -> F:
     What it gives for others means nothing, and the kernel around it may take what it hands over for finite as well: a
     check by `isfinite` there is left out by the compiler. Have the caller of the kernel check.
     """
-    return cast(F, _helper(function, _finite_leaf))
+    return cast(F, numba.njit(function, nogil=True, error_model="numpy", fastmath=True, **INLINE, **UNCOUNTED))
 
 
 def inlined(function: F) -> F:
     """Compile `function` as a part of the kernels that call it."""
-    return cast(F, _helper(function, _inlined))
+    return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy"))
 
 
 def leaf(function: F) -> F:
     """Compile `function` into the kernels that call it, without counting references; it must not allocate."""
-    return cast(F, _helper(function, _leaf))
+    return cast(F, numba.njit(function, nogil=True, error_model="numpy", **INLINE, **UNCOUNTED))
 
 
 def routine(function: F) -> F:
     """Compile `function` once and call it from kernels, without counting references; the longer kind of leaf."""
-    return cast(F, _helper(function, _routine))
-
-
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """Have kernels call what `function` tells LLVM to do; as `numba.extending.intrinsic`."""
-    return _helper(function, _intrinsic, is_intrinsic=True)
-
-
-class _Types:
-    """`numba.types`, which is imported when the first of its names is asked for."""
-
-    def __getattr__(self, name: str) -> Any:
-        from numba import types
-
-        return getattr(types, name)
-
-
-types: Any = _Types()
-
-
-def _helper(function: Any, make: Callable[[Any], Any], *, is_intrinsic: bool = False) -> Any:
-    later = Later(function, make, is_intrinsic=is_intrinsic)
-    return later if gristmill.kernels.without_numba else later.real()
-
-
-def _numba() -> Any:
-    """numba, which is told first what to compile for: it settles that with the first function that it sees."""
-    import numba
-
-    import gristmill.kernels.store  # noqa: F401 (tells it)
-
-    return numba
-
-
-def _finite_leaf(function: Any) -> Any:
-    from gristmill.kernels.numba_internals import INLINE, UNCOUNTED
-
-    return _numba().njit(function, nogil=True, error_model="numpy", fastmath=True, **INLINE, **UNCOUNTED)
-
-
-def _inlined(function: Any) -> Any:
-    return _numba().njit(function, inline="never", nogil=True, error_model="numpy")
-
-
-def _leaf(function: Any) -> Any:
-    from gristmill.kernels.numba_internals import INLINE, UNCOUNTED
-
-    return _numba().njit(function, nogil=True, error_model="numpy", **INLINE, **UNCOUNTED)
-
-
-def _routine(function: Any) -> Any:
-    from gristmill.kernels.numba_internals import UNCOUNTED
-
-    return _numba().njit(function, inline="never", nogil=True, error_model="numpy", **UNCOUNTED)
-
-
-def _intrinsic(function: Any) -> Any:
-    from numba.extending import intrinsic
-
-    made = intrinsic(function)
-    _intrinsics.append(made)
-    return made
-
-
-_intrinsics: list[Any] = []
+    return cast(F, numba.njit(function, inline="never", nogil=True, error_model="numpy", **UNCOUNTED))
 
 
 def _tell(name: str) -> None:
@@ -223,8 +136,7 @@ def _helper_files(function: Callable[..., object], seen: set[int]) -> set[str]:
         helper: Any = function.__globals__.get(name)
         module = sys.modules.get(getattr(helper, "__module__", None) or "")
         plain = getattr(helper, "py_func", None)
-        is_intrinsic = helper.is_intrinsic if isinstance(helper, Later) else any(helper is one for one in _intrinsics)
-        if (plain is None and not is_intrinsic) or id(helper) in seen:
+        if (plain is None and not isinstance(helper, Intrinsic)) or id(helper) in seen:
             continue
         seen.add(id(helper))
         file = getattr(module, "__file__", None)

@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-from gristmill.kernels.compiler import intrinsic, types
+from gristmill.kernels.numba_internals import raw_memcpy
 
 WIDTH = 32
 BLOCK = 64
@@ -111,8 +113,6 @@ def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
     """Copy `count` bytes; the two ranges do not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        from gristmill.kernels.numba_internals import raw_memcpy
-
         pointer = _BYTE.as_pointer()
         target, source = builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer)
         raw_memcpy(builder, target, source, args[2], 1)

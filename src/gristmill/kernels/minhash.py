@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from gristmill.kernels.arrays import copy_items
-from gristmill.kernels.compiler import intrinsic, kernel, leaf, types
+from gristmill.kernels.compiler import kernel, leaf
 from gristmill.kernels.machine import address_of
 from gristmill.kernels.shingles import (
     BLOCK,

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Mapping
 
 import llvmlite.binding as llvm
+import numba
+
+from gristmill.kernels.numba_internals import is_target_chosen
 
 _V2 = {"cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"}
 _V3 = _V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"}
@@ -39,10 +42,6 @@ def choose_level() -> tuple[str, ...] | None:
     function was compiled before the first kernel is imported, numba has begun to compile for the processor at hand and
     goes on; what comes compiled is used even so.
     """
-    import numba
-
-    from gristmill.kernels.numba_internals import is_target_chosen
-
     triple = llvm.get_process_triple()
     architecture = triple.partition("-")[0]
     name: str | None = numba.config.CPU_NAME

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from gristmill.kernels.compiler import all_kernels, stores
-from gristmill.kernels.loader import LoadedKernel
+from gristmill.kernels.signatures import parsed
 
 
 def load_cached() -> int:
@@ -19,20 +19,10 @@ def load_cached() -> int:
         module = sys.modules.get(f"gristmill.kernels.{name}")
         if module is not None:
             getattr(module, tables)()
-    without_numba = [kernel for kernel in _unloaded() if isinstance(kernel, LoadedKernel)]
-    for kernel in without_numba:
-        kernel.load()
-        loaded += len(kernel.signatures)
-    if without_numba and not loaded:  # kept where only numba finds it, or not compiled yet: better here than in workers
-        for kernel in without_numba:
-            kernel.real()
     for kernel in _unloaded():
-        if not isinstance(kernel, LoadedKernel):
-            from gristmill.kernels.signatures import parsed
-
-            for signature in stores[kernel].signatures():
-                kernel.compile(parsed(signature))
-                loaded += 1
+        for signature in stores[kernel].signatures():
+            kernel.compile(parsed(signature))
+            loaded += 1
     return loaded
 
 

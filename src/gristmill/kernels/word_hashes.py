@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from gristmill.kernels.byte_masks import DIGITS, WHITE, WIDE, byte_masks
-from gristmill.kernels.compiler import intrinsic, leaf, routine, types
+from gristmill.kernels.compiler import leaf, routine
 from gristmill.kernels.machine import bit_count, leading_zeros, load8, trailing_zeros
 from gristmill.kernels.utf8 import ALL, ONE, ZERO, decode, flags_of, load_part
 

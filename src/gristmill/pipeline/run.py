@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from gristmill import kernels, notebook
+from gristmill import notebook
 from gristmill.backends.base import BaseExecutor
 from gristmill.backends.plan import ExecutionPlan, RunSettings, Segment
 from gristmill.errors import OutputError, PlanningError, UsageError
@@ -444,7 +444,7 @@ def _disk_error(problem: OSError, plan: ExecutionPlan) -> OSError:
 @contextmanager
 def announced_compilation(events: EventStream, plan: ExecutionPlan) -> Iterator[None]:
     """Say so when kernels have to be compiled, which takes a while and happens once, and have all cores do it."""
-    if not kernels.in_use:
+    if "numba" not in sys.modules:
         yield  # nothing compiled is in use yet; a stage that loads kernels later does so from the cache
         return
     from gristmill.kernels.compiler import compile_listeners

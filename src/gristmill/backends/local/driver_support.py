@@ -45,7 +45,7 @@ def compile_missing_kernels(plan: ExecutionPlan) -> None:
 
 def compile_first_kernels(plan: ExecutionPlan, events: EventStream) -> None:
     """The same in a driver that has loaded no kernel, because mostly all of them are on disk, on a machine without."""
-    import gristmill.kernels.compiler  # noqa: F401 (from here on kernels are in use)
+    import gristmill.kernels.compiler  # noqa: F401 (which `announced_compilation` looks for)
     from gristmill.pipeline.run import announced_compilation
 
     with announced_compilation(events, plan):

@@ -10,13 +10,13 @@ import contextlib
 import itertools
 import os
 import selectors
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
-from gristmill import kernels
 from gristmill.backends.local import worker as worker_process
 from gristmill.backends.local.driver_support import Committer, Interrupts, MemoryMonitor, compile_first_kernels
 from gristmill.backends.local.fork_server import LOST, server_pid, start_worker, stop_server
@@ -312,7 +312,7 @@ class Engine:
         elif isinstance(message, Done):
             self._done(number, worker, assigned, message)
         elif isinstance(message, Ready):
-            if not message.has_kernels and not kernels.in_use:
+            if not message.has_kernels and "numba" not in sys.modules:
                 with self._interrupts.may_cut(True):
                     compile_first_kernels(self.plan, self.events)
             self.state.is_ready(number)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gristmill import kernels
 from gristmill.backends.base import UNKNOWN_GPU_GB, BaseExecutor, Capacity, gpu_names, parse_config
 from gristmill.backends.local import SMALL_INPUT
 from gristmill.backends.local.config import LocalConfig
@@ -82,7 +81,7 @@ class LocalExecutor(BaseExecutor):
         sweep()
         modules, packages = _modules_of(plan)
         start_server(modules, packages=packages)
-        if kernels.in_use:  # else a worker tells whether there are kernels, and the engine sees to it
+        if "numba" in sys.modules:  # else a worker tells whether there are kernels, and the engine sees to it
             compile_missing_kernels(plan)
         # Without a budget, a worker is stopped only when it alone takes all that there is, not most of it.
         memory = available_memory() if self.settings.budget_bytes is None else self.settings.budget_bytes

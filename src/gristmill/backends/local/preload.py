@@ -24,7 +24,6 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 
-from gristmill import kernels
 from gristmill.backends.local.fork_server import PRELOAD_VARIABLE, WORKER_NAME, end_with_parent, set_variables
 from gristmill.execution.late_imports import defer_imports
 from gristmill.observe.memory import process_start_time
@@ -32,9 +31,11 @@ from gristmill.observe.memory import process_start_time
 # Heavy packages first; what does not exist in this installation is skipped.
 EVERY_WORKER: tuple[str, ...] = (
     "numpy",
+    "numpy.ma",  # which numba looks into when it first meets an array of Arrow's
     "pyarrow",
     "pyarrow.ipc",
     "pyarrow.parquet:ParquetFile",
+    "numba",
     "orjson",
     "cloudpickle",
     "gristmill.storage.json_records",
@@ -144,9 +145,7 @@ def _become_server(text: str) -> None:
     os.chdir("/")  # out of the way of file systems that are to be unmounted
     # Nothing that is imported becomes garbage; looking for some takes a tenth of the time.
     gc.disable()
-    defer_imports(kernels=False)
-    # numba's variables change what it compiles, and where it looks; then it has to be asked.
-    kernels.without_numba = not any(name.startswith("NUMBA_") for name in os.environ)
+    defer_imports()
     load([*EVERY_WORKER, *settings["modules"]])
     # The interpreter warns about any thread at a fork; the one there may be has been waited for.
     warnings.filterwarnings("ignore", r".*fork\(\)", DeprecationWarning)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -14,7 +15,6 @@ import cloudpickle
 import psutil
 import ray
 
-from gristmill import kernels
 from gristmill.backends.base import NodeInfo, WorkerMetadata
 from gristmill.backends.plan import Segment
 from gristmill.backends.ray.usage import WorkerUsage, own_memory
@@ -147,7 +147,7 @@ class SegmentWorker:
         coordinator = self.spec.coordinator
         try:
             self._prepare_node()
-            if kernels.in_use:
+            if "numba" in sys.modules:
                 from gristmill.kernels.ahead import compile_when_missing
 
                 compile_when_missing(self.segment.stages, processes=cpu_count() - 1)

@@ -31,8 +31,6 @@ WAIT_INTERVAL_S = 0.04
 """Time between two looks at what waits."""
 _SWITCH_S = 0.0005
 """How long the thread waits for the interpreter before it asks, where it samples alone."""
-_LOADER = os.path.join("gristmill", "kernels", "loader.py")
-"""Where kernels are called that were loaded without numba."""
 _FIRST_WRITE_S = 0.25
 _WRITE_SHARE = 0.005
 """The most of its time that a process spends on leaving its samples where the driver finds them."""
@@ -41,11 +39,6 @@ _NUMBA_RETURN = "_numba_unpickle"
 _DEEPEST = 200
 _MOST_STACKS = 20_000
 """Beyond so many stacks (recursion makes many), of new ones only the innermost frame is kept."""
-
-
-def _is_around_kernel(code: CodeType) -> bool:
-    """Whether an innermost frame is only the way into a kernel, which stands for itself."""
-    return code.co_name == _NUMBA_RETURN or (code.co_name == "__call__" and code.co_filename.endswith(_LOADER))
 
 
 class Sampler:
@@ -232,7 +225,7 @@ class Sampler:
     def _stack(self, frame: FrameType | None) -> list[int]:
         found: list[int] = []
         numbers = self._numbers
-        while frame is not None and _is_around_kernel(frame.f_code):
+        if frame is not None and frame.f_code.co_name == _NUMBA_RETURN:
             frame = frame.f_back
         if frame is not None:
             site = (id(frame.f_code), frame.f_lasti)

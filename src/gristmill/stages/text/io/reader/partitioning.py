@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -16,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
-from gristmill import kernels
 from gristmill.errors import InputError, MissingColumnError, UsageError, did_you_mean
 from gristmill.figures import parse_size, plural
 from gristmill.stages.base import ProcessingStage
@@ -460,7 +460,7 @@ def _take_keys(
     records = seen = 0
     for block in read_blocks(partition, block_bytes=_PEEK_BYTES, storage_options=storage_options):
         # A process that only hands work out has no kernels; loading them would take far longer than a look without.
-        looked = None if kernels.in_use else _look(block, wanted)
+        looked = None if "numba" in sys.modules else _look(block, wanted)
         if looked is not None:
             for name, kinds in looked.items():
                 names.setdefault(name, set()).update(kinds)
