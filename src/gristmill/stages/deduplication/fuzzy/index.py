@@ -69,8 +69,8 @@ class FuzzyIndex:
         return cls.load(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> FuzzyIndex:
-        """Read an index and check all of its files.
+    def load(cls, path: str | os.PathLike[str], *, check: bool = True) -> FuzzyIndex:
+        """Read an index and, with `check`, the hashes of all of its files.
 
         Raises:
             InputNotFoundError: There is none.
@@ -97,7 +97,8 @@ class FuzzyIndex:
                 f"{place} has format {record.get('format')!r}, and this version reads format {FORMAT}.", path=str(place)
             )
         index = cls(str(_folder(path)), record)
-        index._check()
+        if check:
+            index._check()
         return index
 
     def _check(self) -> None:
@@ -166,7 +167,7 @@ class FuzzyIndex:
         Raises:
             InputChangedError: Another run has changed the index meanwhile.
         """
-        now = FuzzyIndex.load(self.path)
+        now = FuzzyIndex.load(self.path, check=False)  # its files were checked when the run began
         if any(source["fingerprint"] == fingerprint and source["output"] == output for source in now.sources[-1:]):
             return now
         if now.record["sources"] != self.record["sources"]:
@@ -189,7 +190,7 @@ class FuzzyIndex:
         gone = self._take(removed, f"{number:05d}-removed")
         earlier = [{**one, "removed_before": []} for one in self.sources]
         self._write({**self.record, "sources": [*earlier, source], "removed": gone})
-        return FuzzyIndex.load(self.path)
+        return FuzzyIndex.load(self.path, check=False)
 
     def replace(
         self,
