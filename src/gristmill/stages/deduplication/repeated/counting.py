@@ -152,7 +152,8 @@ class RepeatLists:
     def arrays(self) -> tuple[Integers, Hashes, Hashes, Keys, Keys, Integers]:
         """The lookup table, and the columns of the lists: two hashes, document, document and place that stay."""
         none = np.empty(0, np.uint64)
-        return lookup_arrays(self._table, *(self._columns or (none, none, none, none)), self._places)
+        first, second, documents, kept = self._columns or (none, none, none, none)
+        return lookup_arrays(self._table, first, second, documents, kept, self._places)
 
     def find(self, first: Hashes, second: Hashes, documents: Keys) -> tuple[Mask, Keys, Integers]:
         """Which hashes repeat, and for these the document and place of the occurrence that stays."""
