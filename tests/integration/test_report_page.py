@@ -27,7 +27,7 @@ from gristmill.report import write_comparison, write_report
 from gristmill.stages.base import ProcessingStage
 from gristmill.stages.text.filters import ScoreFilter
 from gristmill.stages.text.filters.heuristic.string import NonAlphaNumericFilter, WordCountFilter
-from gristmill.stages.text.io import JsonlReader, JsonlWriter
+from gristmill.stages.text.io import JsonlReader, JsonlWriter, ParquetWriter, WarcReader
 from gristmill.tasks import DocumentBatch
 from tests.integration.browser import DESKTOP, PHONE, Browser, opened_browser
 from tests.outputs import record_of
@@ -209,6 +209,16 @@ def test_speed_and_memory_over_time(browser: Browser, english: Path, tmp_path: P
     assert browser.texts("#speed figcaption") == ["Documents read per second", "Memory", "Workers: jsonl_reader …"]
     assert "highest 180" in browser.text("#speed figure")
     assert "290.0 MB" in browser.texts("#speed figure")[1]
+    is_clean(browser)
+
+
+def test_records_that_are_not_documents(browser: Browser, shared_data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    source = str(shared_data / "warc_real" / "pywb" / "iana.warc.gz")
+    stages = [WarcReader(source, fields=["url", "html"]), ParquetWriter(str(output))]
+    Pipeline("pages", stages=stages).run(LocalExecutor({"num_cpus": 0}), progress=False)
+    browser.open(page_of(output))
+    assert browser.text("[data-skipped]").startswith("warc_reader found what is not a document: request ")
     is_clean(browser)
 
 
