@@ -39,18 +39,18 @@ _LISTED = 20
 )
 @click.option(
     "--match",
-    type=click.Choice(["13gram", "8gram", "fuzzy"]),
+    type=click.Choice(["13gram", "8gram", "fuzzy", "semantic"]),
     default="13gram",
     show_default=True,
     help="What counts as contaminated: any 13 words in a row (GPT-3), half of an item's words in shared runs of 8 "
-    "(Llama 3, OLMo 2), or 60 % of them in runs of 5.",
+    "(Llama 3, OLMo 2), 60 % of them in runs of 5, or an embedding within --eps of an item's.",
 )
 @click.option(
     "--action",
     type=click.Choice(["drop", "cut", "mark"]),
     default="drop",
     show_default=True,
-    help="Drop contaminated documents, cut the passages out, or add a column 'contamination'.",
+    help="Drop contaminated documents, cut the passages out (not with semantic), or add a column 'contamination'.",
 )
 @click.option(
     "--field",
@@ -74,6 +74,12 @@ _LISTED = 20
 @click.option("--window-chars", type=int, default=200, show_default=True, help="cut: also cut N characters around.")
 @click.option("--min-piece-chars", type=int, default=200, show_default=True, help="cut: leave shorter pieces out.")
 @click.option("--max-pieces", type=int, default=10, show_default=True, help="cut: drop documents of more pieces.")
+@click.option(
+    "--eps", type=float, help="semantic: how far apart an item and a document may be, as 1 - cosine [default: 0.15]."
+)
+@click.option(
+    "--model", "model_identifier", metavar="NAME", help="semantic: the sentence model [default: all-MiniLM-L6-v2]."
+)
 @executor_options
 @json_option
 @click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor the summary at the end.")
@@ -119,6 +125,7 @@ def command(
     \b
     gristmill decontaminate crawl/ clean/ --benchmarks benchmarks/
     gristmill decontaminate crawl/ clean/ --benchmarks benchmarks/ --match 8gram --action cut
+    gristmill decontaminate crawl/ clean/ --benchmarks benchmarks/ --match semantic --eps 0.1
     gristmill decontaminate crawl/ clean/ --benchmarks benchmarks/ --field question --field hellaswag:ctx
     """
     engine = make_engine(executor, workers, memory_budget)

@@ -115,6 +115,10 @@ class DeduplicationWorkflow(WorkflowBase):
         """The stages of the first step, between reader and writer."""
         return [self._first_stage()]
 
+    def _forecast_stages(self) -> list[Stage]:
+        """The stages that a forecast times on a sample."""
+        return self._first_stages()
+
     sample_bytes = SAMPLE_BYTES
     """How much of the input a forecast looks at."""
     bytes_per_document = 0.0
@@ -145,7 +149,7 @@ class DeduplicationWorkflow(WorkflowBase):
         return forecast(
             source,
             source.partitions(),
-            self._first_stages(),
+            self._forecast_stages(),
             steps=FreeSpace.of(self._steps_path),
             bytes_per_document=self.bytes_per_document,
             bytes_per_text_byte=self.bytes_per_text_byte,

@@ -174,11 +174,15 @@ def test_it_is_a_stage_of_a_pipeline(tmp_path: Path) -> None:
     [
         ({"fields": ["quesion"]}, "has none of the fields 'quesion', only 'answer', 'question'. Did you mean"),
         ({"fields": ["trivial:question"]}, "there is no benchmark 'trivial'"),
-        ({"match": "12gram"}, "give one of 13gram, 8gram, fuzzy"),
+        ({"match": "12gram"}, "give one of 13gram, 8gram, fuzzy, semantic"),
         ({"action": "delete"}, "give one of drop, cut, mark"),
         ({"min_share": 1.5}, "between 0 and 1"),
         ({"ngram": 0}, "a whole number of words"),
         ({"max_pieces": 0}, "at least 1"),
+        ({"match": "semantic", "action": "cut"}, "there is no passage to cut"),
+        ({"match": "semantic", "eps": 1.0}, "from 0 to below 1"),
+        ({"match": "semantic", "ngram": 8}, "ngram=8 has no meaning with match='semantic'"),
+        ({"match": "fuzzy", "eps": 0.1}, "eps=0.1 has no meaning with match='fuzzy'"),
     ],
 )
 def test_what_cannot_work_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -186,6 +190,15 @@ def test_what_cannot_work_is_refused(tmp_path: Path, options: dict[str, Any], me
     write_files(tmp_path, {"a.jsonl": documents([FILLER])})
     with pytest.raises(GristmillError, match=message.replace("[", r"\[")):
         decontaminate(tmp_path, **options)
+
+
+def test_a_plan_reads_the_benchmarks_and_writes_nothing(tmp_path: Path) -> None:
+    folder = benchmark(tmp_path, trivia=[{"question": QUESTION}])
+    write_files(tmp_path, {"a.jsonl": documents([FILLER, QUESTION])})
+    plan = DecontaminationWorkflow(str(tmp_path / "in"), str(tmp_path / "out"), folder).plan(here())
+    assert plan.partitions == 1
+    assert plan.documents >= 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["benchmarks", "in"]
 
 
 def test_a_damaged_benchmark_is_refused(tmp_path: Path) -> None:

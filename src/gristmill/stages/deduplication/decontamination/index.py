@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,8 +92,44 @@ class BenchmarkFiles(SourceStage):
         return None
 
 
-class BenchmarkIndex(ReaderStage):
-    """Reads all benchmarks and gives their index as a table of one row, each column of which is an array of it.
+class BenchmarkReader(ReaderStage):
+    """Reads all benchmarks into a table of one row, each column of which is an array of what `ItemList` reads.
+
+    Args:
+        benchmarks: The files of each benchmark.
+        fields: The fields of each benchmark that are searched for.
+        storage_options: Options of the file system, for URLs.
+    """
+
+    fork_safe = True
+
+    def __init__(
+        self,
+        benchmarks: Mapping[str, Sequence[InputFile]],
+        fields: Mapping[str, Sequence[str]],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._files = {
+            name: [(file.path, str(format_of(file.path))) for file in files] for name, files in benchmarks.items()
+        }
+        self.fields = {name: tuple(wanted) for name, wanted in fields.items()}
+        self._storage_options = storage_options
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        yield DocumentBatch.from_columns(TableColumns(self.table()), rows=np.zeros(1, np.int64))
+
+    def table(self) -> pa.Table:
+        """The table of all items."""
+        return self.table_of(read_items(self._files, self.fields, self._storage_options), list(self._files))
+
+    @abstractmethod
+    def table_of(self, items: Iterator[Item], benchmarks: Sequence[str]) -> pa.Table:
+        """The table of some items."""
+
+
+class BenchmarkIndex(BenchmarkReader):
+    """Reads all benchmarks into the index of their n-grams.
 
     Args:
         benchmarks: The files of each benchmark.
@@ -102,7 +139,6 @@ class BenchmarkIndex(ReaderStage):
     """
 
     name = "benchmark_index"
-    fork_safe = True
 
     def __init__(
         self,
@@ -112,16 +148,11 @@ class BenchmarkIndex(ReaderStage):
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._files = {
-            name: [(file.path, str(format_of(file.path))) for file in files] for name, files in benchmarks.items()
-        }
-        self.fields = {name: tuple(wanted) for name, wanted in fields.items()}
+        super().__init__(benchmarks, fields, storage_options=storage_options)
         self.rule = rule
-        self._storage_options = storage_options
 
-    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
-        table = index_table(read_items(self._files, self.fields, self._storage_options), list(self._files), self.rule)
-        yield DocumentBatch.from_columns(TableColumns(table), rows=np.zeros(1, np.int64))
+    def table_of(self, items: Iterator[Item], benchmarks: Sequence[str]) -> pa.Table:
+        return index_table(items, benchmarks, self.rule)
 
 
 def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule) -> pa.Table:
@@ -131,16 +162,7 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
     from gristmill.kernels.sorting import stable_order
     from gristmill.kernels.text_column import text_column
 
-    numbers = {name: number for number, name in enumerate(benchmarks)}
-    texts: list[str | None] = []
-    counts, homes, rows, ids, excerpts = [0], [], [], [], []
-    for item in items:
-        texts += item.texts
-        counts.append(len(texts))
-        homes.append(numbers[item.benchmark])
-        rows.append(item.row)
-        ids.append(item.id)
-        excerpts.append(" · ".join(item.texts)[:_EXCERPT])
+    texts, counts, listed = list_items(items, benchmarks)
     data, offsets, _ = text_column(texts)
     hashes, bounds, plain, places = index_words(data, offsets, *word_tables())
     del texts, data
@@ -162,7 +184,7 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
     grams, words, gram_sizes, new = grams[kept], words[kept], gram_sizes[kept], new[kept]
     heads = np.flatnonzero(new)
     searched = _covered(words, gram_sizes, item_bounds)
-    has_grams = np.zeros(len(homes), bool)
+    has_grams = np.zeros(len(counts) - 1, bool)
     long_enough = np.flatnonzero(sizes)
     has_grams[np.searchsorted(counts, long_enough, "right") - 1] = True
     status = np.where(searched > 0, SEARCHED, np.where(has_grams, TEMPLATE, TOO_SHORT))
@@ -185,13 +207,36 @@ def index_table(items: Iterator[Item], benchmarks: Sequence[str], rule: GramRule
         "status": status.astype(np.uint8),
         "sizes": np.unique(keys[sizes > 0]).astype(np.int64),
         "bits": np.array([directory_bits, filter_bits]),
+        **listed,
+    }
+    arrays["directory"] = np.append(arrays["directory"], np.uint32(len(distinct)))
+    return one_row(arrays)
+
+
+def list_items(items: Iterator[Item], benchmarks: Sequence[str]) -> tuple[list[str | None], list[int], dict[str, Any]]:
+    """The texts of all items, where those of each item begin, and the arrays that name the items in reports."""
+    numbers = {name: number for number, name in enumerate(benchmarks)}
+    texts: list[str | None] = []
+    counts, homes, rows, ids, excerpts = [0], [], [], [], []
+    for item in items:
+        texts += item.texts
+        counts.append(len(texts))
+        homes.append(numbers[item.benchmark])
+        rows.append(item.row)
+        ids.append(item.id)
+        excerpts.append(" · ".join(item.texts)[:_EXCERPT])
+    listed = {
         "benchmark": np.array(homes, np.uint32),
         "row": np.array(rows, np.int64),
         "id": pa.array(ids, pa.large_string()),
         "text": pa.array(excerpts, pa.large_string()),
         "names": pa.array(list(benchmarks), pa.large_string()),
     }
-    arrays["directory"] = np.append(arrays["directory"], np.uint32(len(distinct)))
+    return texts, counts, listed
+
+
+def one_row(arrays: Mapping[str, Any]) -> pa.Table:
+    """Arrays of different lengths as a table of one row, which `ItemList` reads."""
     return pa.table({"key": np.zeros(1, np.uint64), **{name: _one_list(values) for name, values in arrays.items()}})
 
 
@@ -221,17 +266,18 @@ def _filter(grams: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
     return words
 
 
-class GramIndex:
-    """The index as arrays, mapped from its file.
+class ItemList:
+    """The items of all benchmarks as arrays, mapped from the file of the step that read them.
 
     Args:
-        runs: What the step that built it has left.
+        runs: The output of that step, or its table.
     """
 
-    def __init__(self, runs: RunFiles) -> None:
-        (file,) = runs.files
-        self._table = open_run(file.path, storage_options=runs.storage_options)
-        self.directory_bits, self.filter_bits = map(int, self.array("bits"))
+    def __init__(self, runs: RunFiles | pa.Table) -> None:
+        if isinstance(runs, RunFiles):
+            (file,) = runs.files
+            runs = open_run(file.path, storage_options=runs.storage_options)
+        self._table = runs
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """One array, read-only."""
@@ -252,3 +298,15 @@ class GramIndex:
         names = self.texts("names").to_pylist()
         homes, rows = self.array("benchmark")[items], self.array("row")[items]
         return [f"{names[home]}#{row}" for home, row in zip(homes.tolist(), rows.tolist(), strict=True)]
+
+
+class GramIndex(ItemList):
+    """The items with the index of their n-grams.
+
+    Args:
+        runs: The output of the step that built the index, or its table.
+    """
+
+    def __init__(self, runs: RunFiles | pa.Table) -> None:
+        super().__init__(runs)
+        self.directory_bits, self.filter_bits = map(int, self.array("bits"))

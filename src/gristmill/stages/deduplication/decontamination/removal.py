@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.stages.base import ProcessingStage, Spec
-from gristmill.stages.deduplication.decontamination.index import GramIndex
+from gristmill.stages.deduplication.decontamination.index import ItemList
 from gristmill.stages.deduplication.decontamination.search import pairs_of
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column
 from gristmill.stages.deduplication.source import first_key, make_keys, texts_of
@@ -29,10 +29,10 @@ class ContaminationRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     Args:
         pairs: The documents and the items that they hold.
-        index: The index of the benchmarks.
+        index: The items of the benchmarks.
         text_field: The column with the text.
         action: `drop`, `cut` or `mark`.
-        min_share: What the share of an item was compared with.
+        min_share: What the share of an item, or the cosine with it, was compared with.
         window_chars: When cutting, so many characters on either side of a passage go with it.
         min_piece_chars: When cutting, shorter pieces between passages go too.
         max_pieces: When cutting, documents that fall into more pieces are dropped.
@@ -63,7 +63,7 @@ class ContaminationRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.window_chars = window_chars
         self.min_piece_chars = min_piece_chars
         self.max_pieces = max_pieces
-        self._index: GramIndex | None = None
+        self._index: ItemList | None = None
         self._partition = -1
         self._list: pa.Table | None = None
 
@@ -89,7 +89,7 @@ class ContaminationRemoval(ProcessingStage[DocumentBatch, DocumentBatch]):
         self, task: DocumentBatch, found: pa.Table, firsts: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64]
     ) -> DocumentBatch:
         if self._index is None:
-            self._index = GramIndex(self._index_runs)
+            self._index = ItemList(self._index_runs)
         items, shares = column(found, "item").astype(np.int64), column(found, "share")
         if self.action == "mark":
             return task.with_column(MARK_FIELD, self._marks(items, shares, firsts, lasts), is_json=True)

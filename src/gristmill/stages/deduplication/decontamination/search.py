@@ -43,6 +43,7 @@ class GramHits(DocumentStage):
         index: What the step that built the index has left.
         text_field: The column with the text.
         id_field: The column with the ids.
+        table: The index itself, for a forecast, which runs no steps.
     """
 
     notes_changes = True
@@ -50,12 +51,14 @@ class GramHits(DocumentStage):
     fork_safe = True
     text_parameter = "text_field"
 
-    def __init__(self, index: RunFiles, text_field: str, *, id_field: str | None) -> None:
+    def __init__(
+        self, index: RunFiles, text_field: str, *, id_field: str | None, table: pa.Table | None = None
+    ) -> None:
         self._runs = index
         self.index = index.digest
         self.text_field = text_field
         self.id_field = id_field
-        self._index: GramIndex | None = None
+        self._index = None if table is None else GramIndex(table)
 
     def inputs(self) -> Spec:
         return ["data"], [self.text_field]

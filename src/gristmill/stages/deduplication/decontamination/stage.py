@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gristmill.pipeline.planner import expand
 from gristmill.stages.base import Spec
 from gristmill.stages.deduplication.decontamination.removal import MARK_FIELD, Action
 from gristmill.stages.deduplication.decontamination.workflow import DecontaminationWorkflow, Match
@@ -21,8 +22,8 @@ class Decontamination(Deduplication):
             are all files of a subfolder together.
         text_field: The column with the text.
         match: "13gram" (any 13 words in a row, as for GPT-3), "8gram" (half of an item's words in shared runs of 8, as
-            for Llama 3 and OLMo 2) or "fuzzy" (60 % of them in runs of 5).
-        action: "drop", "cut" or "mark", which adds a column `contamination`.
+            for Llama 3 and OLMo 2), "fuzzy" (60 % of them in runs of 5) or "semantic" (embeddings within `eps`).
+        action: "drop", "cut" (not with "semantic") or "mark", which adds a column `contamination`.
         fields: The fields of an item to search for; `NAME:FIELD` for one benchmark. By default question, answer and
             choices, where they are there.
         ngram: Another length of n-grams.
@@ -32,6 +33,8 @@ class Decontamination(Deduplication):
         window_chars: When cutting, so many characters on either side of a passage go with it.
         min_piece_chars: When cutting, pieces with fewer characters go too.
         max_pieces: When cutting, documents that would fall into more pieces are dropped.
+        eps: With "semantic", how far apart an item and a document may be, as 1 - cosine; by default 0.15.
+        model_identifier: With "semantic", the sentence model; by default all-MiniLM-L6-v2.
 
     Example:
         >>> pipeline.add_stage(Decontamination("benchmarks/", match="8gram"))
@@ -56,6 +59,8 @@ class Decontamination(Deduplication):
         window_chars: int = 200,
         min_piece_chars: int = 200,
         max_pieces: int = 10,
+        eps: float | None = None,
+        model_identifier: str | None = None,
     ) -> None:
         self.benchmarks = benchmarks
         self.text_field = text_field
@@ -69,10 +74,16 @@ class Decontamination(Deduplication):
         self.window_chars = window_chars
         self.min_piece_chars = min_piece_chars
         self.max_pieces = max_pieces
+        self.eps = eps
+        self.model_identifier = model_identifier
         self.workflow(output_path="clean/")  # refuses what cannot work
 
     def outputs(self) -> Spec:
         return ["data"], [MARK_FIELD] if self.action == "mark" else []
+
+    def check_environment(self) -> None:
+        for stage in expand(self.workflow(output_path="clean/")._first_stages()):
+            stage.check_environment()
 
     def workflow(self, *, output_path: str, **places: Any) -> DecontaminationWorkflow:
         return DecontaminationWorkflow(
@@ -89,6 +100,8 @@ class Decontamination(Deduplication):
             window_chars=self.window_chars,
             min_piece_chars=self.min_piece_chars,
             max_pieces=self.max_pieces,
+            eps=self.eps,
+            model_identifier=self.model_identifier,
             text_field=self.text_field,
             **places,
         )

