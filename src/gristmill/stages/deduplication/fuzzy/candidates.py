@@ -53,19 +53,32 @@ class NewBandGroups(RangeReader):
         new = self.runs.read(low, high)
         if not new.num_rows:
             return
-        wanted = np.unique(column(new, "hash"))
+        wanted = _distinct_hashes(column(new, "hash"))
         tables = []
         for file in self._known.files:
             table = open_run(file.path, storage_options=self._known.storage_options)
             keys = column(table, "hash")
-            firsts, lasts = np.searchsorted(keys, wanted, "left"), np.searchsorted(keys, wanted, "right")
-            counts = lasts - firsts
+            if not len(keys):
+                continue
+            firsts = np.searchsorted(keys, wanted, "left")
+            # Few of the hashes are known, so only these are searched for a second time.
+            found = np.flatnonzero(keys[np.minimum(firsts, len(keys) - 1)] == wanted)
+            firsts = firsts[found]
+            counts = np.searchsorted(keys, wanted[found], "right") - firsts
             places = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
             tables.append(table.take(pa.array(places)))
         firsts_, seconds, equal = _pairs_in(pa.concat_tables([*tables, new]))
         # Pairs of documents that were compared before are known.
         fresh = (firsts_ >= np.uint64(self.first_new)) | (seconds >= np.uint64(self.first_new))
         yield _both_ways(*_distinct(firsts_[fresh], seconds[fresh], equal[fresh]))
+
+
+def _distinct_hashes(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The hashes in ascending order, each once."""
+    hashes = hashes[stable_order(hashes)]
+    first = np.ones(len(hashes), bool)
+    first[1:] = hashes[1:] != hashes[:-1]
+    return hashes[first]
 
 
 def _pairs_in(table: pa.Table) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
