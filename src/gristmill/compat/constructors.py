@@ -42,7 +42,13 @@ def _named(_: Any, keywords: Keywords) -> Keywords:
 
 
 def _reader(stage: Any, keywords: Keywords) -> Keywords:
-    """Readers: options of pandas are mapped or named."""
+    """Readers: options of pandas are mapped or named; readers that assign ids read whole files."""
+    whole: Keywords = {}
+    if keywords.get("_generate_ids") or keywords.get("_assign_ids"):
+        for option in ("blocksize", "files_per_partition"):
+            if keywords.pop(option, None) not in (None, 1):
+                warn_without_effect(type(stage).__name__, option, stacklevel=4)
+        whole = {"blocksize": None, "files_per_partition": 1}
     if keywords.get("read_kwargs") is not None:
         known = set(_READER_KEYS)
         given = dict(keywords["read_kwargs"])
@@ -52,7 +58,7 @@ def _reader(stage: Any, keywords: Keywords) -> Keywords:
         if given.get("compression") == "infer":
             del given["compression"]
         keywords["read_kwargs"] = _mapped(type(stage).__name__, "read_kwargs", given, known)
-    return _take(keywords, "name")
+    return {**_take(keywords, "name"), **whole}
 
 
 def _reader_stage(stage: Any, keywords: Keywords) -> Keywords:
@@ -122,6 +128,15 @@ def restore() -> None:
     for cls, original in _originals.items():
         cls.__init__ = original  # type: ignore[misc]
     _originals.clear()
+
+
+def warn_without_effect(owner: str, option: str, *, stacklevel: int) -> None:
+    """Say that an option that would split or group files is ignored."""
+    warnings.warn(
+        f"{owner}({option}=…) has no effect: each file is one partition, because the ids of documents follow from "
+        "whole files.",
+        stacklevel=stacklevel,
+    )
 
 
 def _take(keywords: Keywords, name: str) -> Keywords:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gristmill.backends import registry
 from gristmill.compat import constructors
+from gristmill.compat.document_ids import checked_ids
 from gristmill.compat.slurm_array import shard_of_run
 from gristmill.execution import stage_pickling
 from gristmill.pipeline.pipeline import Pipeline
@@ -21,9 +22,11 @@ _run = Pipeline.run
 def _run_shard(
     self: Pipeline, executor: Any = None, initial_tasks: Any = None, checkpoint_path: Any = None, **options: Any
 ) -> Any:
-    """Run a pipeline, or in a task of a Slurm array its shard."""
-    with shard_of_run(checkpoint_path):
-        return _run(self, executor, initial_tasks, checkpoint_path, **options)
+    """Run a pipeline, or in a task of a Slurm array its shard; fails if ids to remove are not found."""
+    with checked_ids() as ids, shard_of_run(checkpoint_path):
+        result = _run(self, executor, initial_tasks, checkpoint_path, **options)
+        ids.check(result.report)
+        return result
 
 
 def install_in_worker() -> None:

@@ -17,10 +17,12 @@ import pyarrow as pa
 from gristmill.compat.id_generator import CURATOR_DEDUP_ID_STR
 from gristmill.compat.step_stages import AllFilesStage, FolderStage, Options, options_of, read_columns
 from gristmill.errors import UsageError
+from gristmill.figures import plural
 from gristmill.stages.base import Spec
 from gristmill.stages.text.io.reader.jsonl import JsonlReaderStage
 from gristmill.stages.text.io.reader.parquet import ParquetReaderStage
 from gristmill.storage.formats import format_of
+from gristmill.storage.partitions import is_whole_file
 from gristmill.tasks.base import Task
 from gristmill.tasks.document import DocumentBatch
 from gristmill.tasks.file_group import FileGroupTask
@@ -96,6 +98,8 @@ class MinHashStage(FolderStage):
         pool: Accepted; for GPUs.
     """
 
+    assigns_ids = True
+
     def __init__(
         self,
         output_path: str,
@@ -136,6 +140,12 @@ class MinHashStage(FolderStage):
         if isinstance(task, DocumentBatch):
             yield task.column(CURATOR_DEDUP_ID_STR), task.text(self.text_field)
             return
+        if not is_whole_file(task.partition_id):
+            raise UsageError(
+                f"{self.name} got {plural(len(task.data), 'file')} as the partition {task.partition_id!r}, but ids of "
+                "documents follow from whole files: use FilePartitioningStage without blocksize and with "
+                "files_per_partition=1."
+            )
         kind = self.read_format or (format_of(task.data[0]) if task.data else "jsonl")
         stage = ParquetReaderStage if kind == "parquet" else JsonlReaderStage
         for batch in stage([self.text_field], storage_options=options_of(self.read_kwargs)).process(task):

@@ -58,11 +58,16 @@ class BaseReader(ProcessingStage[FileGroupTask, DocumentBatch]):
             raise UsageError(f"{type(self).__name__}: _generate_ids and _assign_ids exclude each other.")
         self.name = self.name or type(self).__name__
 
+    @property
+    def assigns_ids(self) -> bool:
+        """Whether documents get ids, so that each file has to be a partition."""
+        return self._generate_ids or self._assign_ids
+
     def inputs(self) -> Spec:
         return [], []
 
     def outputs(self) -> Spec:
-        ids = [DEDUP_ID_FIELD] if self._generate_ids or self._assign_ids else []
+        ids = [DEDUP_ID_FIELD] if self.assigns_ids else []
         return ["data"], [*(self.fields or []), *ids]
 
     def process(self, task: FileGroupTask) -> DocumentBatch:
@@ -75,7 +80,7 @@ class BaseReader(ProcessingStage[FileGroupTask, DocumentBatch]):
                 paths=list(task.data),
             )
         batch = DocumentBatch(task.dataset_name, found.data, _metadata=dict(metadata))
-        if (self._generate_ids or self._assign_ids) and DEDUP_ID_FIELD not in batch.get_columns():
+        if self.assigns_ids and DEDUP_ID_FIELD not in batch.get_columns():
             ids = [f"{task.partition_id}:{row}" for row in range(batch.num_items)]
             batch = batch.with_column(DEDUP_ID_FIELD, pa.array(ids, pa.large_string()))
         return batch

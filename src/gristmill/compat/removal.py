@@ -21,6 +21,8 @@ from gristmill.tasks.document import DocumentBatch
 class TextDuplicatesRemovalStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Drops the documents whose ids are listed in Parquet files; each is a duplicate in the ledger.
 
+    Where ids were assigned (`_curator_dedup_id`), the run fails if a listed id names a file or a row that is not read.
+
     Args:
         ids_to_remove_path: The file or folder with the list.
         id_field: The column of documents' ids.
@@ -47,6 +49,15 @@ class TextDuplicatesRemovalStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], []
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        self._listed = self._ids()
+
+    def listed_by_file(self) -> dict[str, int]:
+        """How many ids are listed for each file; ids have the form `FILE:ROW`."""
+        names = self._ids().cast(pa.large_string())
+        counted = pc.replace_substring_regex(names, r":\d+$", "").value_counts()
+        return {one["values"]: one["counts"] for one in counted.to_pylist()}
+
+    def _ids(self) -> pa.Array:
         options = (self.read_kwargs or {}).get("storage_options")
         files = get_all_file_paths_under(self.ids_to_remove_path, True, [".parquet"], options)
         if not files:
@@ -54,7 +65,7 @@ class TextDuplicatesRemovalStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                 f"{self.ids_to_remove_path} holds no Parquet files with ids to remove.", path=self.ids_to_remove_path
             )
         table = read_columns(files, [self.duplicate_id_field], options)
-        self._listed = table.column(self.duplicate_id_field).combine_chunks().unique()
+        return table.column(self.duplicate_id_field).combine_chunks().unique().drop_null()
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         if self._listed is None:

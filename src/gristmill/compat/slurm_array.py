@@ -246,6 +246,11 @@ def _shard(name: str, slurm_array: SlurmArrayConfig) -> int:
     return int(digest[:16], 16) % slurm_array.total_shards + slurm_array.minimum_shard_index
 
 
+def shard_of_partition(partition_id: str, slurm_array: SlurmArrayConfig) -> bool:
+    """Whether a partition belongs to this shard."""
+    return _shard(partition_id, slurm_array) == slurm_array.shard_index
+
+
 def slurm_array_shard_for_task(task: Task[Any], slurm_array: SlurmArrayConfig) -> int:
     """The shard of a task, by a hash of its id."""
     return _shard(task.task_id, slurm_array)
@@ -378,7 +383,7 @@ def _take_shard(sketch: planner.Draft, array: SlurmArrayConfig) -> None:
 
     def partitions() -> list[Partition]:
         found = find()
-        mine = [part for part in found if _shard(part.id, array) == array.shard_index]
+        mine = [part for part in found if shard_of_partition(part.id, array)]
         files = source.surveyed
         if files is not None:
             read = {piece.path for part in mine for piece in part.ranges}

@@ -15,7 +15,7 @@ import pytest
 from gristmill.compat.fuzzy_stages import MinHash
 from gristmill.compat.id_generator import IdGeneratorBase
 from gristmill.compat.semantic_stages import RankingStrategy, pairwise_cosine_similarity_batched
-from gristmill.errors import UsageError
+from gristmill.errors import InputChangedError, UsageError
 from gristmill.pipeline import Pipeline
 from gristmill.stages.deduplication import FuzzyDeduplicationWorkflow, TextSemanticDeduplicationWorkflow
 from gristmill.tasks import FileGroupTask
@@ -86,6 +86,93 @@ def test_fuzzy_deduplication_step_by_step(curator: None, tmp_path: Path) -> None
     assert [row["id"] for row in kept] == ["a0", "a1", "b1", "b2", "c1"]
     assert report.dropped == 2
     assert "_curator_dedup_id" not in kept[0]
+
+
+def _large_and_small(folder: Path) -> None:
+    """A file that 'blocksize' would split, and two that it would put together."""
+    folder.mkdir()
+    rows = {"large": [f"{number} {BASE}" for number in range(40)], "a": ["a", "b"], "b": ["c"]}
+    for name, texts in rows.items():
+        lines = [json.dumps({"id": f"{name}{n}", "text": text}) for n, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _removal(folder: Path, listed: list[Any], **options: Any) -> Any:
+    """Remove listed ids as a script does; the documents that stay."""
+    io = importlib.import_module("nemo_curator.stages.text.io.reader")
+    removal = importlib.import_module("nemo_curator.stages.text.deduplication.removal").TextDuplicatesRemovalStage
+    pq.write_table(pa.table({"id": listed}), folder.parent / "listed.parquet")
+    stages = options.pop("between", [])
+    read = io.JsonlReader(str(folder), _assign_ids=True, **options)
+    done = _run(read, *stages, removal(str(folder.parent / "listed.parquet")))
+    return sorted(row for batch in done for row in batch.to_pandas()["id"])
+
+
+@pytest.mark.filterwarnings("ignore:.*has no effect")
+@pytest.mark.parametrize("options", [{}, {"blocksize": "1KB"}, {"files_per_partition": 2}], ids=str)
+def test_ids_do_not_depend_on_how_files_are_split(curator: None, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Signatures are made with one way to split files, documents removed with another."""
+    _large_and_small(tmp_path / "in")
+    partitioning = importlib.import_module("nemo_curator.stages.file_partitioning").FilePartitioningStage
+    minhash = importlib.import_module("nemo_curator.stages.deduplication.fuzzy.minhash").MinHashStage
+    _run(partitioning(str(tmp_path / "in"), **options), minhash(str(tmp_path), num_hashes=8, char_ngrams=4))
+    ids = _rows(tmp_path / "MinHashStage").column("_curator_dedup_id").to_pylist()
+    assert sorted(ids) == sorted([f"large:{n}" for n in range(40)] + ["a:0", "a:1", "b:0"])
+    listed = ["large:0", "large:39", "a:1", "b:0"]
+    kept = [f"large{n}" for n in range(1, 39)] + ["a0"]
+    assert _removal(tmp_path / "in", listed, **options) == sorted(kept)
+
+
+def test_large_files_are_not_split_where_ids_are_assigned(
+    curator: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gristmill.storage.partitions.DEFAULT_BLOCKSIZE", 1000)
+    _large_and_small(tmp_path / "in")
+    assert "large39" not in _removal(tmp_path / "in", ["large:39"])
+
+
+def test_an_option_that_would_split_files_is_named(curator: None, tmp_path: Path) -> None:
+    io = importlib.import_module("nemo_curator.stages.text.io.reader")
+    with pytest.warns(UserWarning, match=r"JsonlReader\(blocksize=…\) has no effect"):
+        io.JsonlReader(str(tmp_path), blocksize="1MB", _assign_ids=True)
+
+
+@pytest.mark.parametrize("lost", ["large.b0001:3", "other:0", "17"])
+def test_ids_of_files_that_are_not_read_are_refused(curator: None, tmp_path: Path, lost: str) -> None:
+    _large_and_small(tmp_path / "in")
+    with pytest.raises(InputChangedError, match=r"lists 1 id of documents that are not in the input"):
+        _removal(tmp_path / "in", ["a:0", lost])
+
+
+def test_ids_of_rows_that_do_not_occur_are_an_error(curator: None, tmp_path: Path) -> None:
+    _large_and_small(tmp_path / "in")
+    with pytest.raises(InputChangedError, match=r"1 listed id never occurred"):
+        _removal(tmp_path / "in", ["a:0", "b:1"])
+
+
+def test_documents_that_were_dropped_before_are_not_missed(curator: None, tmp_path: Path) -> None:
+    _large_and_small(tmp_path / "in")
+    filters = importlib.import_module("nemo_curator.stages.text.filters")
+    longer = filters.ScoreFilter(filters.WordCountFilter(min_words=2), text_field="text")
+    assert "large0" not in _removal(tmp_path / "in", ["a:0", "large:0"], between=[longer])
+
+
+def test_workflow_removes_by_the_record_of_the_stages(curator: None, tmp_path: Path) -> None:
+    """The id generator that a script writes after `MinHashStage` is enough for the workflow."""
+    ids = importlib.import_module("nemo_curator.stages.deduplication.id_generator")
+    workflow = importlib.import_module("nemo_curator.stages.text.deduplication").TextDuplicatesRemovalWorkflow
+    _large_and_small(tmp_path / "in")
+    ids.create_id_generator_actor()
+    ids.write_id_generator_to_disk(str(tmp_path / "ids.json"))
+    ids.kill_id_generator_actor()
+    for number, listed in enumerate((["a:0"], ["a:0", "b:1"])):
+        pq.write_table(pa.table({"id": listed}), tmp_path / f"listed{number}.parquet")
+    job = {"input_path": str(tmp_path / "in"), "id_generator_path": str(tmp_path / "ids.json")}
+    done = workflow(ids_to_remove_path=str(tmp_path / "listed0.parquet"), output_path=str(tmp_path / "o0"), **job)
+    assert done.run(here()).metadata["num_removed"] == 1
+    done = workflow(ids_to_remove_path=str(tmp_path / "listed1.parquet"), output_path=str(tmp_path / "o1"), **job)
+    with pytest.raises(InputChangedError, match=r"1 of the 2 listed ids"):
+        done.run(here())
 
 
 def test_a_folder_of_an_earlier_run_is_emptied(curator: None, tmp_path: Path) -> None:

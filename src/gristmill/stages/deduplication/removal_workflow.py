@@ -234,7 +234,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         nothing = self._lists_nothing(storage)
         if not nothing:
             list_files(self.ids_to_remove_path, extensions=EXTENSIONS["parquet"], storage_options=storage)
-        source, placed = self._source()
+        source, placed, proven = self._source()
         folder = RunFolder(self.output_path, storage, record_path=self.record_path)
         check_apart(folder, source.partitions(), source.searched_folders())
         kind = ParquetWriter if (self.output_filetype or source.filetype) == "parquet" else JsonlWriter
@@ -268,6 +268,13 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         )
         result.add_pipeline_tasks("removal", done)
         count = sum(map(len, listed.parts("hash")))
+        if placed and not proven and done.report.dropped < count:
+            raise InputChangedError(
+                f"{count - done.report.dropped} of the {count} listed ids are not those of a document in "
+                f"{self.input_path}, or are listed twice. The record of how ids were assigned has no fingerprints of "
+                "files, so other documents may have been removed. Find duplicates again, and discard this output.",
+                path=self.input_path,
+            )
         result.extend_metadata(
             {
                 "documents": done.report.rows_read,
@@ -286,8 +293,8 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         """Whether documents are called by their place alone."""
         return self.id_field == DEDUP_ID_FIELD
 
-    def _source(self) -> tuple[DocumentSource, bool]:
-        """The documents, and whether they lie where they lay when the list was made, so that a place says which."""
+    def _source(self) -> tuple[DocumentSource, bool, bool]:
+        """The documents, whether their places are ids, and whether fingerprints prove that nothing has moved since."""
         paths = self.input_path if isinstance(self.input_path, str) else tuple(map(str, self.input_path))
         storage = self._reading.get("storage_options")
         filetype = self.input_filetype or find_filetype(
@@ -298,9 +305,11 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
         if generator is not None:
             cut = (generator["blocksize"], generator["files_per_partition"])
             source = DocumentSource(paths, filetype, *cut, extensions, self._reading or None)
+            if "partitions" not in generator:  # written by a script that deduplicates stage by stage
+                return source, self._assigned, False
             now = {partition.id: partition.fingerprint() for partition in source.partitions()}
             if now == generator["partitions"]:
-                return source, True
+                return source, True, True
             if self._assigned:
                 raise InputChangedError(
                     f"The documents in {self.input_path} are not those to which ids were assigned "
@@ -309,7 +318,7 @@ class TextDuplicatesRemovalWorkflow(WorkflowBase):
                     path=self.input_path,
                 )
         cut = (self.input_blocksize, self.files_per_partition)
-        return DocumentSource(paths, filetype, *cut, extensions, self._reading or None), False
+        return DocumentSource(paths, filetype, *cut, extensions, self._reading or None), False, False
 
     def _generator(self) -> dict[str, Any] | None:
         """How documents were called by their places; None where no record tells, and own ids are used."""
