@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,10 +17,12 @@ from gristmill.pipeline import Pipeline, WorkflowBase, WorkflowRunResult
 from gristmill.stages.base import CompositeStage, ProcessingStage, get_stage_class
 from gristmill.stages.function_decorators import processing_stage
 from gristmill.stages.resources import Resources
+from gristmill.stages.text.filters import NonAlphaNumericFilter, ScoreFilter, WordCountFilter
 from gristmill.stages.text.io.reader import FilePartitioningStage, JsonlReader, ParquetReader
 from gristmill.stages.text.io.writer import JsonlWriter, ParquetWriter
 from gristmill.stages.text.io.writer.megatron_tokenizer import MegatronTokenizerWriter
 from gristmill.tasks import DocumentBatch, EmptyTask, FailedTask, FileGroupTask, NoneTask, Task
+from tests.unit.pipeline.jobs import here
 
 REQUIRED = inspect.Parameter.empty
 
@@ -290,6 +295,30 @@ def test_the_decorator_hands_metadata_on_and_takes_none() -> None:
     assert nothing.process(batch) is None
 
 
+def test_the_decorator_registers_a_class_by_the_name_of_the_stage() -> None:
+    def make(suffix: str) -> ProcessingStage[Any, Any]:
+        @processing_stage(name="RegisteredByDecorator", resources={"cpus": 2.0}, batch_size=3)
+        def add(task: DocumentBatch) -> DocumentBatch:
+            return DocumentBatch(data=pa.table({"text": [f"{text}{suffix}" for text in task.to_pandas()["text"]]}))
+
+        return add
+
+    first = make("1")
+    kind = get_stage_class("RegisteredByDecorator")
+    assert type(first) is kind
+    assert kind.__name__ == "RegisteredByDecorator"
+    made = kind()  # type: ignore[call-arg]
+    assert (made.name, made.resources, made.batch_size) == (first.name, first.resources, first.batch_size)
+    batch = DocumentBatch(data=pa.table({"text": ["a"]}))
+    assert made.process(batch).to_pandas()["text"].tolist() == ["a1"]
+    second = make("2")
+    assert get_stage_class("RegisteredByDecorator") is type(second)
+    sent = cloudpickle.loads(cloudpickle.dumps(first))
+    assert sent.process(batch).to_pandas()["text"].tolist() == ["a1"]
+    assert (sent.resources, sent.batch_size) == (Resources(cpus=2.0), 3)
+    assert first.process(batch).to_pandas()["text"].tolist() == ["a1"]
+
+
 # --- tasks ---
 
 
@@ -358,7 +387,50 @@ def test_performance_records() -> None:
     totals = TaskPerfUtils.aggregate_task_metrics([task], prefix="run")
     assert any(key.endswith("s_process_time_sum") and value == 3.0 for key, value in totals.items())
     assert TaskPerfUtils.get_aggregated_stage_stat([task], "s", "process_time") == 3.0
-    assert StageTimer(Plain()) is not None
+    assert set(one.to_dict()) == {
+        *("stage_name", "process_time", "actor_idle_time", "input_data_size_mb", "num_items_processed"),
+        "custom_metrics",
+    }
+    assert [name for name, _ in one.items()] == [*list(one.to_dict())[1:-1], "custom.k"]
+    assert totals["run_s_custom.k_mean"] == 1.5
+    shared = EmptyTask()
+    shared._stage_perf = [one]
+    result = WorkflowRunResult("w", pipeline_tasks={"p": [task, shared]})
+    assert TaskPerfUtils.get_unique_stage_stat(result, "s", "num_items_processed", "p") == 5
+    assert TaskPerfUtils.get_unique_stage_stat(result, "s", "custom.k", "other") == 0
+    assert TaskPerfUtils.aggregate_task_metrics(result)["s_process_time_sum"] == 3.0
+    one.reset()
+    assert sum(value for _, value in one.items()) == 0
+    timer = StageTimer(Plain())
+    timer.reinit(2**20)
+    with timer.time_process(2):
+        pass
+    name, stats = timer.log_stats()
+    assert (name, stats.num_items_processed, stats.input_data_size_mb) == (Plain.name, 2, 1.0)
+
+
+def test_tasks_carry_a_record_for_each_stage(tmp_path: Path) -> None:
+    """Also for filters that run as one, and with the figures that a stage logged."""
+
+    class Logged(ProcessingStage[DocumentBatch, DocumentBatch]):
+        name = "logged"
+
+        def process(self, task: DocumentBatch) -> list[DocumentBatch]:
+            self._log_metric("seen", task.num_items)
+            return [task.take(np.arange(2)), task.take(np.arange(2, 4))]
+
+    documents = tmp_path / "a.jsonl"
+    documents.write_text('{"text": "some words"}\n' * 4)
+    filters = [ScoreFilter(WordCountFilter(min_words=1)), ScoreFilter(NonAlphaNumericFilter())]
+    result = Pipeline("p", stages=[JsonlReader(str(documents)), *filters, Logged()]).run(here(), progress=False)
+    names = ["jsonl_reader", "WordCountFilter", "NonAlphaNumericFilter", "logged"]
+    assert [[record.stage_name for record in task._stage_perf] for task in result] == [names, names]
+    found = TaskPerfUtils.collect_stage_metrics(result)
+    assert found["logged"]["custom.seen"].tolist() == [4.0]
+    assert [found[name]["num_items_processed"].sum() for name in names] == [4, 4, 4, 4]
+    stages = [JsonlReader(str(documents)), *filters, JsonlWriter(str(tmp_path / "out"))]
+    (written,) = Pipeline("p", stages=stages).run(here(), progress=False)
+    assert [record.stage_name for record in written._stage_perf] == [*names[:3], "jsonl_writer"]
 
 
 # --- readers and writers ---

@@ -90,17 +90,12 @@ def _writer(stage: Any, keywords: Keywords) -> Keywords:
     return found
 
 
-def _model(_: Any, keywords: Keywords) -> Keywords:
-    return _take(keywords, "max_seq_length")
-
-
 ADAPTERS: Mapping[str, Adapter] = {
     **dict.fromkeys(("AddId", "DocumentJoiner", "DocumentSplitter", "FilePartitioningStage"), _named),
     **dict.fromkeys(("Filter", "Modify", "Score", "ScoreFilter"), _named),
     **dict.fromkeys(("JsonlReader", "ParquetReader"), _reader),
     **dict.fromkeys(("JsonlReaderStage", "ParquetReaderStage"), _reader_stage),
     **dict.fromkeys(("JsonlWriter", "ParquetWriter"), _writer),
-    "ModelStage": _model,
 }
 """The classes whose constructors take more by the old name."""
 _originals: dict[type, Any] = {}

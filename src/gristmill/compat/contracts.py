@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from gristmill.backends import registry
-from gristmill.compat import constructors
+from gristmill.compat import constructors, fasttext_lists
 from gristmill.compat.document_ids import checked_ids
 from gristmill.compat.slurm_array import shard_of_run
 from gristmill.execution import stage_pickling
@@ -40,6 +40,7 @@ def apply() -> None:
     DocumentBatch.shows_pandas = True
     registry.default_name = default_executor
     Pipeline.run = _run_shard  # type: ignore[method-assign]
+    fasttext_lists.apply()
     if install_in_worker not in stage_pickling.before_loading:
         stage_pickling.before_loading.append(install_in_worker)
 
@@ -50,6 +51,7 @@ def undo() -> None:
     registry.default_name = None
     Pipeline.run = _run  # type: ignore[method-assign]
     constructors.restore()
+    fasttext_lists.undo()
     stage_pickling.before_loading.clear()
 
 

@@ -19,7 +19,7 @@ from gristmill.errors import StageFailedError, StageResultError, UsageError
 from gristmill.execution.failures import failed_stage, raised_in
 from gristmill.execution.partition_output import PartitionOutput, TaskEnd, write_piece
 from gristmill.execution.recovery import Hints
-from gristmill.execution.stage_call import Calls, DirectCalls, NoStepLog, OneByOne, StageCaller, StepLog
+from gristmill.execution.stage_call import Calls, DirectCalls, NoStepLog, OneByOne, StageCaller, StepLog, perf_of
 from gristmill.ledger.record.trail import Trail
 from gristmill.stages.base import ProcessingStage, member_names
 from gristmill.stages.source_sink import ReaderStage
@@ -303,9 +303,10 @@ class SegmentRunner:
                 self._note_identity(one.task, counts)
             seconds = clock() - start
             own = lineage.trail if index == 0 else Trail()
-            self._caller.record(stage, counts, own, seconds, one.task.num_items)
+            custom = self._caller.record(stage, counts, own, seconds, one.task.num_items)
             child = lineage if single else lineage.child(index, last=not ready, trail=own)
-            self._caller.record_perf(stage, one.task, seconds)
+            spent = perf_of(stage, seconds, one.task.num_items, custom)
+            one.task._stage_perf = [*one.task._stage_perf, *spent]
             one.task._metadata = {**task._metadata, **one.task._metadata}
             one.task._metadata.pop("partition", None)
             yield with_lineage(one.task, child)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
@@ -245,13 +245,14 @@ class StageCaller:
     def _account(self, stage: Stage, entry: Entry, exits: list[Exit], seconds: float) -> list[Task[Any]]:
         """The tasks that came out, with their rows accounted for."""
         lineage = lineage_of(entry.task)
-        self.record(stage, account(stage, entry, exits), lineage.trail, seconds, entry.items)
+        custom = self.record(stage, account(stage, entry, exits), lineage.trail, seconds, entry.items)
         if self.all_scores:
             lineage.unscored = lineage.unscored or DroppedDocuments()
             lineage.unscored.add(entry, exits)
+        spent = perf_of(stage, seconds, entry.items, custom, entry.task)
         tasks = []
         for one in exits:
-            self.record_perf(stage, one.task, seconds, entry.items, entry.task)
+            one.task._stage_perf = [*one.task._stage_perf, *spent]
             tasks.append(one.task)
         return tasks
 
@@ -350,28 +351,31 @@ class StageCaller:
 
     # --- records ---
 
-    def record(self, stage: Stage, counts: Trail, trail: Trail, seconds: float, items: int) -> None:
+    def record(self, stage: Stage, counts: Trail, trail: Trail, seconds: float, items: int) -> Mapping[str, float]:
+        """Count a call; returns the figures that the stage logged during it."""
         figures = StageTime(1, seconds, items, stage._consume_custom_metrics())
-        first = member_names(stage)[0]
-        counts.times[first].add(figures)
+        first, *others = member_names(stage)
+        for name, spent in (first, figures), *((other, StageTime(1, 0.0, items)) for other in others):
+            counts.times[name].add(spent)
+            self.counts.times[name].add(spent)
         for name, count in counts.counts.items():
             self.counts.counts[name].add(count)
-        self.counts.times[first].add(figures)
         trail.merge(counts)
+        return figures.custom
 
-    def record_perf(
-        self, stage: Stage, task: Task[Any], seconds: float, items: int | None = None, before: Task[Any] | None = None
-    ) -> None:
-        size = 0.0
-        if isinstance(before, DocumentBatch):
-            size = before.columns.nbytes / 1e6
-        stats = StagePerfStats(
-            stage.name,
-            process_time=seconds,
-            input_data_size_mb=size,
-            num_items_processed=task.num_items if items is None else items,
-        )
-        task._stage_perf = [*task._stage_perf, stats]
+
+def perf_of(
+    stage: Stage, seconds: float, items: int, custom: Mapping[str, float], before: Task[Any] | None = None
+) -> list[StagePerfStats]:
+    """The records of one call, shared by all tasks that it returned.
+
+    Stages that run as one have a record each; the time and the logged figures are in the first.
+    """
+    size = before.columns.nbytes / 2**20 if isinstance(before, DocumentBatch) else 0.0
+    spent = [StagePerfStats(name, input_data_size_mb=size, num_items_processed=items) for name in member_names(stage)]
+    spent[0].process_time = seconds
+    spent[0].custom_metrics = dict(custom)
+    return spent
 
 
 class OneByOne(FusedStage):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+logger = logging.getLogger(__name__)
 _FIGURES = ("process_time", "actor_idle_time", "input_data_size_mb", "num_items_processed")
 
 
@@ -45,6 +51,16 @@ class StagePerfStats:
     def __radd__(self, other: int | StagePerfStats) -> StagePerfStats:
         return self if isinstance(other, int) else other + self
 
+    def reset(self) -> None:
+        """Set all figures back to zero."""
+        self.process_time = self.actor_idle_time = self.input_data_size_mb = 0.0
+        self.num_items_processed = 0
+        self.custom_metrics = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name."""
+        return asdict(self)
+
     def items(self) -> list[tuple[str, float]]:
         """All figures by name; custom ones as `custom.<name>`."""
         figures = [(name, float(getattr(self, name))) for name in _FIGURES]
@@ -58,8 +74,9 @@ class StageTimer:
         >>> timer = StageTimer("filter")
         >>> with timer.time_process(num_items=3):
         ...     pass
-        >>> timer.log_stats().num_items_processed
-        3
+        >>> name, stats = timer.log_stats()
+        >>> name, stats.num_items_processed
+        ('filter', 3)
     """
 
     def __init__(self, stage: Any) -> None:
@@ -67,10 +84,11 @@ class StageTimer:
         self._stats = StagePerfStats(self.stage_name)
         self._last_end: float | None = None
 
-    def reinit(self, input_data_size_mb: float = 0.0) -> None:
-        """Begin a new record; the idle time since the last call counts into it."""
+    def reinit(self, stage_input_size: int = 1) -> None:
+        """Begin a new record for an input of so many bytes; the idle time since the last call counts into it."""
         idle = 0.0 if self._last_end is None else time.perf_counter() - self._last_end
-        self._stats = StagePerfStats(self.stage_name, actor_idle_time=idle, input_data_size_mb=input_data_size_mb)
+        size = stage_input_size / 2**20
+        self._stats = StagePerfStats(self.stage_name, actor_idle_time=idle, input_data_size_mb=size)
 
     @contextmanager
     def time_process(self, num_items: int = 1) -> Iterator[None]:
@@ -83,44 +101,85 @@ class StageTimer:
             self._stats.process_time += self._last_end - start
             self._stats.num_items_processed += num_items
 
-    def log_stats(self, **custom_metrics: float) -> StagePerfStats:
-        """The record so far, with the given custom figures added."""
-        self._stats.custom_metrics.update(custom_metrics)
-        return self._stats
+    def log_stats(self, *, verbose: bool = False) -> tuple[str, StagePerfStats]:
+        """The stage's name and the record so far; `verbose` logs it too."""
+        if verbose:
+            logger.info("%s: %s", self.stage_name, self._stats)
+        return self.stage_name, self._stats
 
 
 class TaskPerfUtils:
-    """Adds up the performance records that tasks carry."""
+    """Adds up the performance records that tasks carry.
+
+    Each method takes a list of tasks, the result of a workflow, or a mapping of pipelines' names to tasks. A record
+    that several tasks share, because one call returned them all, counts once.
+    """
 
     @staticmethod
-    def collect_stage_metrics(tasks: Iterable[Any]) -> dict[str, dict[str, list[float]]]:
-        """All figures by stage and metric, one value per task."""
+    def collect_stage_metrics(tasks: Any) -> dict[str, dict[str, npt.NDArray[np.float64]]]:
+        """All figures by stage and metric, one value per record."""
+        import numpy as np
+
         found: dict[str, dict[str, list[float]]] = {}
-        for task in tasks:
-            for perf in task._stage_perf:
-                metrics = found.setdefault(perf.stage_name, {})
-                for name, value in perf.items():
-                    metrics.setdefault(name, []).append(value)
-        return found
+        for perf in _records(chain.from_iterable(_by_pipeline(tasks).values())):
+            metrics = found.setdefault(perf.stage_name, {})
+            for name, value in perf.items():
+                metrics.setdefault(name, []).append(value)
+        return {
+            stage: {name: np.asarray(values, float) for name, values in metrics.items()}
+            for stage, metrics in found.items()
+        }
 
     @staticmethod
-    def aggregate_task_metrics(tasks: Iterable[Any], prefix: str = "") -> dict[str, float]:
-        """Sum, mean and standard deviation of every figure, keyed `<prefix><stage>_<metric>_<sum|mean|std>`."""
+    def aggregate_task_metrics(tasks: Any, prefix: str | None = None) -> dict[str, float]:
+        """Sum, mean and standard deviation of every figure, keyed `<stage>_<metric>_<sum|mean|std>`.
+
+        `prefix` and, where there are several pipelines, the pipeline's name go before the stage's, with underscores.
+        """
         result: dict[str, float] = {}
-        for stage, metrics in TaskPerfUtils.collect_stage_metrics(tasks).items():
-            for metric, values in metrics.items():
-                mean = sum(values) / len(values)
-                key = f"{prefix}{stage}_{metric}"
-                result[f"{key}_sum"] = sum(values)
-                result[f"{key}_mean"] = mean
-                result[f"{key}_std"] = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+        pipelines = _by_pipeline(tasks)
+        for pipeline, own in pipelines.items():
+            parts = [prefix or "", pipeline if prefix or len(pipelines) > 1 else ""]
+            for stage, metrics in TaskPerfUtils.collect_stage_metrics(list(own)).items():
+                for metric, values in metrics.items():
+                    key = "_".join(filter(None, [*parts, stage, metric]))
+                    result[f"{key}_sum"] = float(values.sum())
+                    result[f"{key}_mean"] = float(values.mean())
+                    result[f"{key}_std"] = float(values.std())
         return result
 
     @staticmethod
-    def get_aggregated_stage_stat(tasks: Iterable[Any], stage_prefix: str, stat: str) -> float:
+    def get_unique_stage_stat(tasks: Any, stage_name: str, stat: str, pipeline_name: str | None = None) -> float:
+        """The sum of one figure of the stage of this very name, in all pipelines or one."""
+        pipelines = _by_pipeline(tasks)
+        chosen = pipelines.values() if pipeline_name is None else [pipelines.get(pipeline_name, [])]
+        metrics = TaskPerfUtils.collect_stage_metrics(list(chain.from_iterable(chosen))).get(stage_name, {})
+        return float(metrics[stat].sum()) if stat in metrics else 0.0
+
+    @staticmethod
+    def get_aggregated_stage_stat(tasks: Any, stage_prefix: str, stat: str) -> float:
         """The sum of one figure over all stages whose name begins with `stage_prefix`."""
         total = 0.0
         for stage, metrics in TaskPerfUtils.collect_stage_metrics(tasks).items():
-            if stage.startswith(stage_prefix):
-                total += sum(metrics.get(stat, []))
+            if stage.startswith(stage_prefix) and stat in metrics:
+                total += float(metrics[stat].sum())
         return total
+
+
+def _by_pipeline(tasks: Any) -> dict[str, Iterable[Any]]:
+    """The tasks of each pipeline; under an empty name where there is only a list of them."""
+    found = getattr(tasks, "pipeline_tasks", tasks)
+    if isinstance(found, Mapping):
+        found = found.get("pipeline_tasks", found)
+        return {str(name): own or [] for name, own in found.items()}
+    return {"": found or []}
+
+
+def _records(tasks: Iterable[Any]) -> Iterator[StagePerfStats]:
+    """The records of tasks, each once."""
+    seen: set[int] = set()
+    for task in tasks:
+        for perf in task._stage_perf:
+            if id(perf) not in seen:
+                seen.add(id(perf))
+                yield perf

@@ -49,7 +49,9 @@ def processing_stage(
     resources: Resources | Mapping[str, float] | None = None,
     batch_size: int | None = None,
 ) -> Callable[[Callable[[Any], Any]], FunctionStage]:
-    """Make a stage of a function that takes one task and gives a task, a list of tasks or None.
+    """Make a stage of a function that takes one task and returns a task, a list of tasks or None.
+
+    `get_stage_class` finds its class by `name`; a later stage of the same name takes its place, as with classes.
 
     Args:
         given: Nothing; the function, where the decorator is written without its parameters, which is an error.
@@ -80,11 +82,26 @@ def processing_stage(
             raise UsageError(
                 f"@processing_stage: {function.__name__} must take exactly one parameter, the task; it takes: {found}."
             )
-        stage = FunctionStage(function, name)
+        kind = _class_of(function, name)
+        stage = kind()  # type: ignore[call-arg]
         if resources is not None:
             stage.resources = resources if isinstance(resources, Resources) else Resources(**resources)
         if batch_size is not None:
             stage = stage.with_(batch_size=batch_size)  # type: ignore[assignment]
+        kind.resources, kind.batch_size = stage.resources, stage.batch_size
         return stage
 
     return decorate
+
+
+def _class_of(function: Callable[[Any], Any], name: str) -> type[FunctionStage]:
+    """A class for one function, which `get_stage_class` finds by the stage's name and which takes no arguments.
+
+    Plans call all of them `FunctionStage`; functions are told apart by their code.
+    """
+
+    def construct(self: FunctionStage) -> None:
+        FunctionStage.__init__(self, function, name)
+
+    known = {"__module__": FunctionStage.__module__, "__qualname__": FunctionStage.__qualname__}
+    return type(name, (FunctionStage,), {**known, "__init__": construct, "__doc__": function.__doc__})

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+import gristmill
 from gristmill.backends.registry import as_executor
 from gristmill.errors import NotSupportedError, PlanningError, StageDefinitionError
 from gristmill.ledger.prove.verify import verify
 from gristmill.pipeline import Pipeline
 from gristmill.stages.base import ProcessingStage
+from gristmill.stages.text.filters.fasttext_model import default_model_path
 from gristmill.stages.text.io.reader import FilePartitioningStage, JsonlReaderStage, ParquetReaderStage
 from gristmill.stages.text.io.writer import JsonlWriter
 from gristmill.tasks import DocumentBatch, EmptyTask, FileGroupTask, SentinelTask, Task
@@ -213,3 +218,26 @@ def test_a_cluster_that_is_there_is_the_default(curator: None, monkeypatch: pyte
     assert type(as_executor(None)).__name__ == "LocalExecutor"
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert type(as_executor(None)).__name__ == "RayDataExecutor"
+
+
+def test_fasttext_predicts_lists_with_probabilities(curator: None) -> None:
+    """The package that the extra `langid` brings returns labels alone."""
+    fasttext = pytest.importorskip("fasttext")
+    importlib.import_module("nemo_curator")
+    model = fasttext.load_model(str(default_model_path()))
+    texts = ["hello world, how are you", "guten Tag, wie geht es dir"]
+    labels, probabilities = model.predict(texts, k=2)
+    assert [len(row) for row in labels] == [2, 2]
+    assert [row[0] for row in labels] == ["__label__en", "__label__de"]
+    for text, names, values in zip(texts, labels, probabilities, strict=True):
+        alone, numbers = model.predict(text, k=2)
+        assert (list(alone), numbers.tolist()) == (names, pytest.approx(values.tolist()))
+    assert probabilities[0].dtype == np.float32
+    assert model.predict([]) == ([], [])
+
+
+def test_nothing_of_gristmill_imports_fasttext() -> None:
+    source = Path(gristmill.__file__).parent
+    imports = re.compile(r"^\s*(import|from) fasttext\b", re.MULTILINE)
+    users = [path for path in source.rglob("*.py") if imports.search(path.read_text(encoding="utf-8"))]
+    assert users == []

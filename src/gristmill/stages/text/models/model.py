@@ -82,6 +82,8 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         model_inference_batch_size: Documents per forward pass.
         has_seq_order: Whether the tokenizer sorted the documents by length; the original order is then restored.
         padding_side: Where shorter documents are padded.
+        max_seq_length: The most tokens of a document that the model sees; more are cut off at the side where padding
+            would go. None leaves token lists as they are.
         unpack_inference_batch: Whether the model is called as `model(**batch)`; else as `model(batch)`.
         autocast: Use the 16-bit type that is faster on the device, where there is one.
     """
@@ -94,6 +96,8 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     resources = Resources(cpus=1.0, gpus=1.0)
     needs_own_worker = True
     runs_without_gpu = True
+
+    max_seq_length: int | None = None
 
     # Set by an out-of-memory error: the rows of a batch that are known to fit.
     _working_rows: int | None = None
@@ -108,11 +112,13 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         model_inference_batch_size: int = 256,
         has_seq_order: bool = True,
         padding_side: PaddingSide = "right",
+        max_seq_length: int | None = None,
         unpack_inference_batch: bool = False,
         autocast: bool = True,
     ) -> None:
         model_identifier = check_identifier(model_identifier)
         check_padding_side(padding_side)
+        check_positive("max_seq_length", max_seq_length)
         check_positive("model_inference_batch_size", model_inference_batch_size)
         if type(self).name == ModelStage.name:  # a subclass may have one of its own
             self.name = format_name_with_suffix(model_identifier, "_model")
@@ -124,6 +130,8 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.padding_side = padding_side
         self.unpack_inference_batch = unpack_inference_batch
         self.autocast = autocast
+        if max_seq_length is not None:  # else not kept: an output of earlier versions can be resumed
+            self.max_seq_length = max_seq_length
         self.model: Any = None
         self._worker_metadata: WorkerMetadata | None = None
 
@@ -226,7 +234,8 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The inputs of the model, batch by batch, in the order of the frame.
 
         Each batch holds `model_inference_batch_size` rows (the last one fewer; fewer after memory ran out), is padded
-        to its longest row only, and is moved to the model's device when it is asked for.
+        to its longest row only, has at most `max_seq_length` columns, and is moved to the model's device when it is
+        asked for.
         """
         import torch
 
@@ -247,6 +256,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
                     ATTENTION_MASK_FIELD: torch.from_numpy(self._padded(masks, 0)).to(device),
                 },
                 padding_side=self.padding_side,
+                max_length=self.max_seq_length,
             )
             start = end
 

@@ -104,14 +104,18 @@ def padded_mask(lengths: Integers, *, side: PaddingSide) -> npt.NDArray[np.int64
     return (places[None, :] >= width - lengths[:, None]).astype(np.int64)
 
 
-def clip_tokens(token_o: dict[str, Any], padding_side: PaddingSide = "right") -> dict[str, torch.Tensor]:
+def clip_tokens(
+    token_o: dict[str, Any], padding_side: PaddingSide = "right", *, max_length: int | None = None
+) -> dict[str, torch.Tensor]:
     """The batch without the columns in which every row is padding.
 
     Args:
         token_o: A batch with `input_ids` and `attention_mask`; other tensors of the same shape are cut with them.
         padding_side: Where the padding is.
+        max_length: The most columns to keep, counted from the other side.
     """
     width = int(token_o[ATTENTION_MASK_FIELD].sum(1).max())
+    width = width if max_length is None else min(width, max_length)
     clipped: dict[str, torch.Tensor] = {}
     for name, tensor in token_o.items():
         if name == "metadata":

@@ -107,6 +107,26 @@ def test_batches_are_only_as_wide_as_their_longest_row(model: Path) -> None:
     assert stage.sizes == [(2, 4), (2, 32)]
 
 
+@pytest.mark.parametrize(("side", "kept"), [("right", slice(None, 5)), ("left", slice(-5, None))])
+def test_documents_are_cut_to_the_given_number_of_tokens(model: Path, side: Any, kept: slice) -> None:
+    values = ["a", "the " * 20]
+    stage = Labels(str(model), max_seq_length=5, padding_side=side)
+    out = run([TokenizerStage(str(model)), stage], batch_of(values))
+    assert stage.sizes == [(2, 5)]
+    ids = [AutoTokenizer.from_pretrained(str(model))(value)["input_ids"][kept] for value in values]
+    if side == "right":  # on the left, padding shifts the positions that this model learns
+        network = AutoModelForSequenceClassification.from_pretrained(str(model)).eval()
+        with torch.no_grad():
+            cut = [int(network(input_ids=torch.tensor([row])).logits.argmax()) for row in ids]
+        assert out.to_pandas()["label"].tolist() == cut
+    frame = TokenizerStage(str(model))
+    frame.setup()
+    (given,) = stage.yield_next_batch(frame.process(batch_of(values)).to_pandas())
+    assert sorted(row[row != 0].tolist() for row in given["input_ids"]) == sorted(ids)
+    with pytest.raises(ValueError, match="max_seq_length=0"):
+        Labels(str(model), max_seq_length=0)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_goes_to_the_side_that_was_asked_for(model: Path, side: Any) -> None:
     stage = Labels(str(model), padding_side=side)
