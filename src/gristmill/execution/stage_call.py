@@ -353,11 +353,11 @@ class StageCaller:
 
     def record(self, stage: Stage, counts: Trail, trail: Trail, seconds: float, items: int) -> Mapping[str, float]:
         """Count a call; returns the figures that the stage logged during it."""
-        figures = StageTime(1, seconds, items, stage._consume_custom_metrics())
-        first, *others = member_names(stage)
-        for name, spent in (first, figures), *((other, StageTime(1, 0.0, items)) for other in others):
+        figures = spent = StageTime(1, seconds, items, stage._consume_custom_metrics())
+        for name in member_names(stage):
             counts.times[name].add(spent)
             self.counts.times[name].add(spent)
+            spent = StageTime(1, 0.0, items)  # stages that run as one: the first has the time of all
         for name, count in counts.counts.items():
             self.counts.counts[name].add(count)
         trail.merge(counts)
@@ -372,9 +372,10 @@ def perf_of(
     Stages that run as one have a record each; the time and the logged figures are in the first.
     """
     size = before.columns.nbytes / 2**20 if isinstance(before, DocumentBatch) else 0.0
-    spent = [StagePerfStats(name, input_data_size_mb=size, num_items_processed=items) for name in member_names(stage)]
-    spent[0].process_time = seconds
-    spent[0].custom_metrics = dict(custom)
+    spent: list[StagePerfStats] = []
+    for name in member_names(stage):
+        spent.append(StagePerfStats(name, seconds, 0.0, size, items, dict(custom)))
+        seconds, custom = 0.0, {}
     return spent
 
 
