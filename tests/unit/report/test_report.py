@@ -346,8 +346,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["a", "b"], "add --compare"),
-        (["--compare", "a"], "two runs; 1 given"),
-        (["a", "--record-b", "x"], "--record-b is for --compare"),
+        (["--compare", "a"], "two runs (got 1)"),
+        (["a", "--record-b", "x"], "--record-b needs --compare"),
     ],
 )
 def test_wrong_use(arguments: list[str], message: str) -> None:

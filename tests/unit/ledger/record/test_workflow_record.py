@@ -107,7 +107,7 @@ def test_a_list_without_its_files_is_no_proof(outputs: dict[str, Path], tmp_path
     (output / "notes.txt").write_text("mine")
     shutil.rmtree(output / "ExactDuplicateIds")
     told = str(verify(output))
-    assert "ExactDuplicateIds is missing" in told
+    assert "ExactDuplicateIds: range-00000.parquet of partition range-00000 is missing" in told
     assert "exact_id_generator.json is not the one" in told
     assert "notes.txt does not belong" in told
 
