@@ -131,9 +131,9 @@ def test_history_survives_damage_and_forgets_nothing_that_was_compared(here: Pat
     ("arguments", "words"),
     [
         (("--sample", "two"), "--sample two"),
-        (("--sample", "1%", "--limit", "5"), "exclude each other"),
-        (("--seed", "1"), "--seed is for --sample"),
-        (("--json",), "--json is for --sample"),
+        (("--sample", "1%", "--limit", "5"), "cannot be combined with --sample"),
+        (("--seed", "1"), "--seed needs --sample"),
+        (("--json",), "--json needs --sample"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(here: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -157,6 +157,8 @@ _NEEDED |= {
     "CommonCrawlDownloadExtractStage": {"start_snapshot": "2024-10", "end_snapshot": "2024-10", "download_dir": "a"}
 }
 _NEEDED |= {"HuggingFaceReader": {"path": "a", "sample": 0.5}}
+_NEEDED |= {"MegatronTokenizerWriter": {"path": "a", "model_identifier": "m"}}
+_NEEDED |= {"ReservoirSampler": {"count": 5}, "StratifiedSampler": {"field": "kind", "count": 5}}
 _NEEDED |= {"DocumentReader": {"file_paths": "a", "sample": 0.5, "filetype": "jsonl"}}
 
 

@@ -189,7 +189,7 @@ def test_installed_packages_declare_names(folder: Path) -> None:
     assert "AcmeStamp" in listed.stdout
     assert "acme 1.2" in listed.stdout
     assert "JsonlReader" in listed.stdout.split("Declared by installed packages")[1]
-    assert "cannot be used" in listed.stdout
+    assert "unusable: the name is built in" in listed.stdout
     done = gristmill("run", "acme.yaml", "--workers", "2", path=folder)
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / "out" / "b.jsonl").read_text())["mark"] == 1

@@ -197,6 +197,7 @@ class FilePartitioningStage(SourceStage):
             limit=self.limit,
             storage_options=self.storage_options,
             whole={file.path for file in found.files},
+            reading="" if self.format in RECORD_FORMATS else reading_of(self.format, self.options),
         )
         read = {piece.path for partition in partitions for piece in partition.ranges}
         over = [LeftOut(file.path, file.relative, "limit") for file in found.files if file.path not in read]
