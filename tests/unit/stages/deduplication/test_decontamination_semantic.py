@@ -11,7 +11,7 @@ import pytest
 from gristmill import Pipeline
 from gristmill.ledger.ask.ledger import Ledger
 from gristmill.ledger.prove.verify import verify
-from gristmill.stages.deduplication import Decontamination
+from gristmill.stages.deduplication import Decontamination, DecontaminationWorkflow
 from gristmill.stages.deduplication.decontamination.similarity import MOST_NEAR, nearest_items
 from gristmill.stages.deduplication.semantic.vectors import whole_vectors
 from gristmill.stages.text.io.reader import JsonlReader
@@ -58,9 +58,11 @@ def test_a_paraphrased_item_is_found_and_other_documents_stay(tmp_path: Path) ->
 
 
 @needs_model
-def test_a_stage_of_a_pipeline_marks_the_items_within_eps(tmp_path: Path) -> None:
+def test_a_stage_of_a_pipeline_is_planned_and_marks_the_items_within_eps(tmp_path: Path) -> None:
     folder = benchmark(tmp_path, trivia=[{"question": QUESTION}])
     write_files(tmp_path, {"a.jsonl": documents([PARAPHRASE, QUESTION])})
+    plan = DecontaminationWorkflow(str(tmp_path / "in"), str(tmp_path / "out"), folder, match="semantic").plan(here())
+    assert plan.documents >= 1
     stage = Decontamination(folder, match="semantic", action="mark", eps=0.01)
     pipeline = Pipeline("clean", stages=[JsonlReader(str(tmp_path / "in")), stage, JsonlWriter(str(tmp_path / "out"))])
     pipeline.run(executor=here(), progress=False)

@@ -49,6 +49,8 @@ _RULES: dict[str, tuple[GramRule, float]] = {
 _OF_NGRAMS = ("ngram", "min_share", "max_documents")
 _OF_EMBEDDINGS = ("eps", "model_identifier")
 _RANGE_BYTES = 24 << 20
+SAMPLE_BYTES = 1 << 18
+"""How much of the input a forecast embeds."""
 
 
 @dataclass(eq=False, repr=False)
@@ -166,6 +168,7 @@ class DecontaminationWorkflow(DeduplicationWorkflow):
             raise UsageError(f"eps={self.eps!r}: a distance (1 - cosine) lies from 0 to below 1.")
         if self.match == "semantic":
             self.share = 1.0 - self.distance
+            self.sample_bytes = SAMPLE_BYTES  # texts are embedded at some hundred a second
         for option, least in (("max_documents", 1), ("window_chars", 0), ("min_piece_chars", 0), ("max_pieces", 1)):
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or value < least):
