@@ -18,6 +18,7 @@ from gristmill.figures import plural
 from gristmill.pipeline import planner
 from gristmill.pipeline.run import RunReport
 from gristmill.stages.text.io.reader.partitioning import FilePartitioningStage
+from gristmill.storage.formats import format_of
 from gristmill.storage.partitions import Partition
 
 
@@ -76,6 +77,19 @@ def _separate_files(source: FilePartitioningStage) -> None:
         if getattr(source, option) not in (None, 1):
             warn_without_effect(type(source).__name__, option, stacklevel=2)
     source.blocksize, source.files_per_partition = None, 1
+    find = source.partitions
+
+    def partitions() -> list[Partition]:
+        """Files are called as a reader of their format calls them."""
+        found = find()
+        formats = {format_of(piece.relative) for partition in found for piece in partition.ranges}
+        kind = formats.pop() if len(formats) == 1 else None
+        if kind is not None and kind != source.format:
+            source.format = kind
+            found = find()
+        return found
+
+    source.partitions = partitions  # type: ignore[method-assign]
 
 
 def _check_files(source: FilePartitioningStage, stage: TextDuplicatesRemovalStage, found: RemovalCheck) -> None:

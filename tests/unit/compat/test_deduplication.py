@@ -123,6 +123,23 @@ def test_ids_do_not_depend_on_how_files_are_split(curator: None, tmp_path: Path,
     assert _removal(tmp_path / "in", listed, **options) == sorted(kept)
 
 
+@pytest.mark.filterwarnings("ignore:.*has no effect")
+def test_ids_of_parquet_files_are_those_of_their_reader(curator: None, tmp_path: Path) -> None:
+    (tmp_path / "in" / "below").mkdir(parents=True)
+    for name in ("a", "below/b"):
+        rows = pa.table({"text": [f"{name} {number} {BASE}" for number in range(6)]})
+        pq.write_table(rows, tmp_path / "in" / f"{name}.parquet", row_group_size=2)
+    partitioning = importlib.import_module("nemo_curator.stages.file_partitioning").FilePartitioningStage
+    minhash = importlib.import_module("nemo_curator.stages.deduplication.fuzzy.minhash").MinHashStage
+    reader = importlib.import_module("nemo_curator.stages.text.io.reader").ParquetReader
+    _run(partitioning(str(tmp_path / "in")), minhash(str(tmp_path), num_hashes=8, char_ngrams=4))
+    assigned = _run(reader(str(tmp_path / "in"), blocksize="1KB", _assign_ids=True))
+    expected = [one for batch in assigned for one in batch.to_pandas()["_curator_dedup_id"]]
+    assert len(expected) == 12
+    found = _rows(tmp_path / "MinHashStage").column("_curator_dedup_id").to_pylist()
+    assert sorted(found) == sorted(expected)
+
+
 def test_large_files_are_not_split_where_ids_are_assigned(
     curator: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
