@@ -262,7 +262,7 @@ def test_the_names_that_scripts_know(state: Path, tmp_path: Path) -> None:
     finally:
         Monitor(folder).down()
     assert not utils.is_prometheus_running(folder)
-    with pytest.raises(UsageError, match="does not run"):
+    with pytest.raises(UsageError, match="is not running"):
         utils.get_prometheus_port(folder)
 
 

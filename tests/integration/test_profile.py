@@ -134,7 +134,8 @@ def test_shares_are_right_and_add_up(source: Path, tmp_path: Path, cpus: int) ->
         wanted = 0.0 if stage == "sleeps" else max(0.0, busy[stage] - row(profile, stage).processor_s)
         assert row(profile, stage).seconds == pytest.approx(busy[stage], rel=0.15, abs=0.2 + wanted), stage
     assert row(profile, "sleeps").seconds >= 0.9 * BATCHES * PER_BATCH_S
-    assert part(profile, "sleeps", "waiting") > 0.9
+    # Of the time slept, not of the stage's: on a busy machine a worker also waits for a processor after it woke up.
+    assert row(profile, "sleeps").kinds["waiting"] >= 0.9 * BATCHES * PER_BATCH_S
     assert row(profile, "sleeps").processor_s < 0.3 * row(profile, "sleeps").seconds
     assert part(profile, "burns", "user") > 0.9
     assert row(profile, "burns").processor_s == pytest.approx(BATCHES * PER_BATCH_S, rel=0.15, abs=0.05)

@@ -114,7 +114,7 @@ def test_the_commands_find_the_record(store: s3fs.S3FileSystem, tmp_path: Path) 
     gristmill("run", str(tmp_path / "r.yaml"), "s3://data/in", "s3://data/out", "--workers", "0", "-q")
     assert f"{FILES} partitions" in gristmill("verify", "s3://data/out")
     assert "too_few_words" in gristmill("why", "s3://data/out/", "0-0")
-    assert "Nothing is quarantined" in gristmill("quarantine", "s3://data/out")
+    assert "No quarantined records" in gristmill("quarantine", "s3://data/out")
     assert store.size("data/out.gristmill/report.html") > 10_000
     store.rm_file("data/out.gristmill/report.html")
     gristmill("report", "s3://data/out")
