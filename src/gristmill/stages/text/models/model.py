@@ -112,9 +112,10 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         model_inference_batch_size: int = 256,
         has_seq_order: bool = True,
         padding_side: PaddingSide = "right",
-        max_seq_length: int | None = None,
         unpack_inference_batch: bool = False,
         autocast: bool = True,
+        *,
+        max_seq_length: int | None = None,
     ) -> None:
         model_identifier = check_identifier(model_identifier)
         check_padding_side(padding_side)
