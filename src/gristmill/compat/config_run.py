@@ -9,8 +9,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from gristmill.pipeline.pipeline import Pipeline
 
 SAME_AS = {
     "code_filter_pipeline": "gristmill run code",
@@ -53,6 +59,31 @@ def command_line(arguments: Sequence[str]) -> list[str]:
         if not key.lstrip("+~").startswith(("hydra.", "hydra/")):
             found += ["--set", f"{key}={value or ('null' if key.startswith('~') else repr(''))}"]
     return found
+
+
+def create_pipeline_from_yaml(cfg: Mapping[str, Any], *, log_config: bool = True) -> Pipeline:
+    """The pipeline that a configuration describes, given as a mapping (one of OmegaConf's, too).
+
+    Args:
+        cfg: The configuration, with `_target_` for each stage.
+        log_config: Has no effect.
+
+    Raises:
+        RecipeError: Something is wrong; lists everything that is.
+    """
+    from gristmill.recipes.loader import parse_recipe
+
+    text = yaml.safe_dump(_plain(cfg), allow_unicode=True, sort_keys=False)
+    return parse_recipe(text, origin="cfg").pipeline()
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and lists of any kind as those of Python; OmegaConf's resolve their references when they are read."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(value[key]) for key in value}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value]
+    return value
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ _FUZZY = ("compat.fuzzy_stages",)
 _SEMANTIC = ("compat.semantic_stages",)
 _FILES = ("compat.files",)
 _CLUSTER = ("compat.cluster",)
+_DESIGNER = ("compat.data_designer",)
+_VLLM = ("compat.vllm_names",)
 
 MODULES: dict[str, tuple[str, ...]] = {
     "backends.ray_actor_pool.executor": ("backends.ray_actor_pool",),
@@ -24,6 +26,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "config.run": ("compat.config_run",),
     "core.constants": _CLUSTER,
     "core.utils": _CLUSTER,
+    "models.base": _VLLM,
+    "models.vllm_model": _VLLM,
     "stages.deduplication.fuzzy.buckets_to_edges": _FUZZY,
     "stages.deduplication.fuzzy.connected_components": _FUZZY,
     "stages.deduplication.fuzzy.identify_duplicates": _FUZZY,
@@ -39,6 +43,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "stages.deduplication.semantic.ranking": _SEMANTIC,
     "stages.text.deduplication": ("compat.removal",),
     "stages.text.deduplication.removal": ("compat.removal",),
+    "stages.synthetic.nemotron_cc.nemo_data_designer.base": _DESIGNER,
+    "stages.synthetic.nemotron_cc.nemo_data_designer.nemotron_cc": _DESIGNER,
     "stages.file_partitioning": ("compat.readers", "stages.text.io.reader"),
     "stages.text.filters.fasttext": _FILTERS,
     "stages.text.filters.fasttext.fasttext_filters": _FILTERS,
@@ -67,6 +73,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "stages.text.modifiers.string.url_remover": _MODIFIERS,
     "stages.text.modifiers.unicode": _MODIFIERS,
     "stages.text.modifiers.unicode.unicode_reformatter": _MODIFIERS,
+    "stages.text.modules": (*_FILTERS, *_MODIFIERS),  # where they were in its first releases
     "stages.text.utils": ("compat.text_functions",),
     "stages.text.utils.text_utils": ("compat.text_functions",),
     "tasks.sentinels": ("tasks.base",),
@@ -79,12 +86,14 @@ MODULES: dict[str, tuple[str, ...]] = {
     "utils.gpu_utils": _CLUSTER,
     "utils.grouping": ("compat.grouping",),
     "utils.hash_utils": _FILES,
+    "utils.merge_file_prefixes": ("compat.merge_tokens",),
     "utils.operation_utils": ("compat.grouping",),
     "utils.performance_utils": ("ledger.performance",),
     "utils.ray_utils": _CLUSTER,
     "utils.retry_manifest": ("compat.slurm_array",),
     "utils.split_large_files": ("compat.split_large_files",),
     "utils.storage_utils": _FILES,
+    "utils.vllm_utils": _VLLM,
 }
 """Modules of the old name, each with those of Gristmill that have its names, the nearest first."""
 
@@ -94,9 +103,16 @@ NAMES: dict[str, str] = {
 """Names that are not found by their module, as `module:name` of Gristmill."""
 
 _TEXT_ONLY = "Gristmill curates text; there is nothing near for this kind of data."
-_NO_LLM = (
-    "Gristmill calls no language models. Write a stage whose setup() makes your client and whose process() calls it "
-    "(gristmill.stages.base.ProcessingStage)."
+_LLM = (
+    "The nearest is LLMStage (gristmill.stages.text.annotate), which asks a model about every document: any prompt, "
+    "answers as text or by a JSON schema."
+)
+_NO_TRANSLATION = (
+    "The nearest is LLMStage (gristmill.stages.text.annotate) with a prompt that asks for a translation and "
+    "max_chunk_chars for long documents."
+)
+_NO_DESIGNER = (
+    "The nearest are LLMStage (gristmill.stages.text.annotate) and the stages in stages.synthetic.nemotron_cc."
 )
 _NO_SERVE = "Gristmill serves no models; start vLLM or another server beside it and call that from a stage."
 _NO_LANCE = "The nearest are ParquetReader and ParquetWriter; Lance exports Parquet."
@@ -126,12 +142,12 @@ ABSENT: dict[str, str] = {
     "core.serve": _NO_SERVE,
     "core.utils.init_cluster": "The nearest is RayClient(…).start() (gristmill.core.client).",
     "core.utils.split_table_by_group": "The nearest is polars: pl.from_arrow(table).partition_by(column).",
-    "eval": _NO_LLM,
+    "eval": _LLM,
     "metrics.utils.download_and_extract_prometheus": "Nothing is downloaded: install Prometheus with your system's "
     "packages, then gristmill monitor up.",
     "metrics.utils.download_grafana": "Nothing is downloaded: install Grafana with your system's packages, then "
     "gristmill monitor up.",
-    "models": _NO_LLM,
+    "models": _LLM,
     "pipeline.pipeline.assign_root_task_ids": "Tasks get their ids from Pipeline.run().",
     "stages.audio": _TEXT_ONLY,
     "stages.base.StageMeta": "Stages register by ProcessingStage.__init_subclass__; a metaclass is not needed.",
@@ -147,7 +163,9 @@ ABSENT: dict[str, str] = {
     "stages.image": _TEXT_ONLY,
     "stages.interleaved": _TEXT_ONLY,
     "stages.math": "The nearest are CommonCrawlDownloadExtractStage and HtmlExtractor, which keep formulas.",
-    "stages.synthetic": _NO_LLM,
+    "stages.synthetic": _LLM,
+    "stages.synthetic.nemo_data_designer": _NO_DESIGNER,
+    "stages.synthetic.omni": _TEXT_ONLY,
     "stages.text.classifiers.aegis.AegisModel": "The nearest is AegisClassifier, which loads the model itself.",
     "stages.text.classifiers.aegis.InstructionDataGuardNet": "The nearest is InstructionDataGuardClassifier.",
     "stages.text.classifiers.aegis_utils": "The nearest is FormatAegisPromptStage.",
@@ -156,8 +174,7 @@ ABSENT: dict[str, str] = {
     "stages.text.classifiers.prompt_task_complexity.MulticlassHead": "The nearest is PromptTaskComplexityClassifier.",
     "stages.text.classifiers.utils": "The nearest is TokenizerStage(sort_by_length=True).",
     "stages.text.embedders.utils": "The nearest is EmbeddingCreatorStage, which makes the column itself.",
-    "stages.text.embedders.vllm": "The nearest is EmbeddingCreatorStage, which runs on CPUs and GPUs without vLLM.",
-    "stages.text.experimental": _NO_LLM,
+    "stages.text.experimental": _NO_TRANSLATION,
     "stages.text.io.reader.LanceReader": _NO_LANCE,
     "stages.text.io.reader.lance": _NO_LANCE,
     "stages.text.io.writer.LanceWriter": _NO_LANCE,
@@ -181,12 +198,11 @@ ABSENT: dict[str, str] = {
     "the model's own limit.",
     "utils.hf_download_utils": "The nearest is huggingface_hub.snapshot_download; stages take cache_dir.",
     "utils.lance": _NO_LANCE,
-    "utils.merge_file_prefixes": "MegatronTokenizerWriter writes a pair of files per partition; trainers take many.",
+    "utils.merge_file_prefixes": "The nearest is merge_file_prefixes, which merges a folder of token files.",
     "utils.nvcodec_utils": _TEXT_ONLY,
-    "utils.prompts": _NO_LLM,
+    "utils.prompts": _LLM,
     "utils.resumability_actor": _RESUME,
     "utils.resumability_client": _RESUME,
-    "utils.vllm_utils": _NO_LLM,
     "utils.windowing_utils": _TEXT_ONLY,
     "utils.writer_utils": _TEXT_ONLY,
 }

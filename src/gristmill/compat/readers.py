@@ -75,7 +75,7 @@ class BaseReader(ProcessingStage[FileGroupTask, DocumentBatch]):
         metadata = task._metadata if found.metadata is None else found.metadata
         if not self.allow_empty and (found.data is None or not len(found.data)):
             raise UsageError(
-                f"{self.name} read no documents from {', '.join(map(str, task.data[:3]))}. If that is meant, give "
+                f"{self.name} read no documents from {', '.join(map(str, task.data[:3]))}. If that is intended, pass "
                 "allow_empty=True.",
                 paths=list(task.data),
             )

@@ -254,7 +254,7 @@ class KMeansStage(CompositeStage[EmptyTask, FileGroupTask]):
 
 
 class ClusterWiseFilePartitioningStage(ProcessingStage[EmptyTask, FileGroupTask]):
-    """Gives one task per cluster, with the files of `centroid=N`."""
+    """Yields one task per cluster, with the files of `centroid=N`."""
 
     is_source_stage = True
     name = "pairwise_file_partitioning"

@@ -94,7 +94,7 @@ class SlurmRayClient(RayClient):
         self._file = file
 
     def _wait_for(self, nodes: int) -> None:
-        """Wait until so many nodes have joined."""
+        """Wait until this many nodes have joined."""
         import ray
 
         mine = not ray.is_initialized()

@@ -83,7 +83,7 @@ def _pieces(table: pa.Table, target: int) -> Iterator[pa.Table]:
 
 
 def _groups(items: Iterable[Any], size_of: Any, target: int) -> Iterator[list[Any]]:
-    """Neighbours together, as many as fit into `target` bytes."""
+    """Neighbours together, the maximum that fits into `target` bytes."""
     group: list[Any] = []
     filled = 0
     for item in items:

@@ -52,6 +52,20 @@ def test_names_that_live_elsewhere_are_found(curator: None) -> None:
     assert StagePerfStats.__name__ == "StagePerfStats"
 
 
+def test_names_of_its_first_releases_are_found(curator: None) -> None:
+    from nemo_curator.stages.text.modules import (  # type: ignore[import-not-found]
+        AddId,
+        DocumentSplitter,
+        Modify,
+        ScoreFilter,
+    )
+
+    from gristmill.stages.text import filters, modifiers, modules
+
+    assert (ScoreFilter, Modify) == (filters.ScoreFilter, modifiers.Modify)
+    assert (AddId, DocumentSplitter) == (modules.AddId, modules.DocumentSplitter)
+
+
 def test_a_star_import_brings_the_public_names(curator: None) -> None:
     found: dict[str, object] = {}
     exec("from nemo_curator.tasks import *", found)
@@ -59,10 +73,12 @@ def test_a_star_import_brings_the_public_names(curator: None) -> None:
 
 
 def test_a_missing_name_raises_when_it_is_used(curator: None) -> None:
-    from nemo_curator.models.client import AsyncOpenAIClient  # type: ignore[import-not-found]
+    from nemo_curator.stages.text.experimental.translation.pipeline import (  # type: ignore[import-not-found]
+        TranslationStage,
+    )
     from nemo_curator.stages.text.io.writer.lance import LanceWriter  # type: ignore[import-not-found]
 
-    def annotated(client: AsyncOpenAIClient | None) -> None: ...
+    def annotated(stage: TranslationStage | None) -> None: ...
 
     again = pickle.loads(pickle.dumps(LanceWriter))
     for use in (
@@ -73,8 +89,8 @@ def test_a_missing_name_raises_when_it_is_used(curator: None) -> None:
     ):
         with pytest.raises(NotSupportedError, match=r"no nemo_curator.*lance\.LanceWriter.*ParquetWriter"):
             use()
-    with pytest.raises(NotImplementedError, match="Write a stage"):
-        AsyncOpenAIClient(api_key="x")
+    with pytest.raises(NotImplementedError, match="The nearest is LLMStage"):
+        TranslationStage(source_lang="en")
 
 
 def test_a_name_that_nobody_has_is_an_import_error(curator: None) -> None:

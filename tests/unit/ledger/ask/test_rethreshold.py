@@ -50,7 +50,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
     """Real documents in two files."""
     folder = tmp_path_factory.mktemp("recut") / "in"
     rows = []
-    for name in ("c4", "fortunes", "dict_jargon"):
+    for name in ("c4", "dict_devil", "dict_jargon"):
         with gzip.open(shared_data / "texts" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
             for number, line in zip(range(250), file, strict=False):
                 rows.append({"id": f"{name}-{number}", "text": json.loads(line)["text"]})

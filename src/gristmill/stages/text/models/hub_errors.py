@@ -1,4 +1,4 @@
-"""What to say about models that the hub does not give, and about weights in formats that are not loaded."""
+"""Error messages for models that the hub does not provide, and for weights in unsupported formats."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _CONVERT = (
     "tensors = {name: one.contiguous().clone() for part in loaded for name, one in part.items()}; "
     "save_file(tensors, sys.argv[1] + '/model.safetensors', metadata={'format': 'pt'})"
 )
-"""Makes safetensors of PyTorch's format; `weights_only` keeps code in the file from being run."""
+"""Converts PyTorch weights to safetensors; `weights_only` prevents code in the file from running."""
 
 
 def no_identifier(identifier: str) -> ModelNotFoundError:
-    """The error for what can neither be a folder nor the id of a model."""
+    """The error for an identifier that is neither a folder nor a valid model id."""
     return ModelNotFoundError(
-        f"{identifier!r} is neither a folder on this machine (looked for {Path(identifier).absolute()}) nor can it be "
-        "the id of a model on the hub, which is 'organisation/name' or 'name', of letters, digits, '-', '_' and '.' "
-        "without spaces. Give one of these, a local folder, or 'package:NAME'.",
+        f"{identifier!r} is neither a folder on this machine (looked for {Path(identifier).absolute()}) nor a valid "
+        "model id on the hub, which is 'organisation/name' or 'name', of letters, digits, '-', '_' and '.' without "
+        "spaces. Pass a model id, a local folder, or 'package:NAME'.",
         identifier=identifier,
         searched=[str(Path(identifier).absolute())],
     )
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the hub was reached and does not know the model, or does not show it to us.
+    """Whether the hub was reached and does not know the model, or denies access to it.
 
     Without a token, it answers both with 401.
     """
@@ -42,20 +42,20 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def not_on_hub(identifier: str, error: Exception, *, with_token: bool) -> ModelNotFoundError:
-    """The error for a model that the hub does not show us."""
+    """The error for a model that the hub does not show."""
     from huggingface_hub import constants
     from huggingface_hub.errors import GatedRepoError
 
     if isinstance(error, GatedRepoError):
         message = (
-            f"The model {identifier!r} is gated. Ask for access at {constants.ENDPOINT}/{identifier}, and then give "
-            "hf_token=, or run `hf auth login`."
+            f"The model {identifier!r} is gated. Request access at {constants.ENDPOINT}/{identifier}, then pass "
+            "hf_token= or run `hf auth login`."
         )
     else:
         token = "this token" if with_token else "no token"
         message = (
-            f"The hub at {constants.ENDPOINT} has no model {identifier!r} that it shows with {token}, and there is no "
-            f"folder {Path(identifier).absolute()}. Check the spelling of 'organisation/name'; a private model needs "
+            f"The hub at {constants.ENDPOINT} shows no model {identifier!r} with {token}, and there is no folder "
+            f"{Path(identifier).absolute()}. Check the spelling of 'organisation/name'; a private model needs "
             "hf_token= or `hf auth login`."
         )
     return ModelNotFoundError(message, identifier=identifier, searched=[f"{constants.ENDPOINT}/{identifier}"])
@@ -65,19 +65,17 @@ def check_format(identifier: str, published: Sequence[str]) -> None:
     """Refuse a model that is not published as safetensors.
 
     Raises:
-        ModelLoadError: It has weights in other formats.
+        ModelLoadError: Its weights are only in other formats.
     """
     others = [name for name in published if name.endswith(_OTHER_WEIGHTS)]
     if not others:
         return
     folder = identifier.rsplit("/", 1)[-1]
-    way = "Take a model that has safetensors, or convert it with the library that wrote it."
+    way = "Use a model that has safetensors, or convert it with the library that wrote it."
     if any(name.startswith("pytorch_model") for name in others):
         way = (
-            "Convert it once with\n"
-            f"    hf download {identifier} --local-dir {folder}\n"
-            f"    {conversion(Path(folder))}\n"
-            f"and give the folder {folder!r} as the model."
+            f"Convert it once with\n    hf download {identifier} --local-dir {folder}\n    "
+            f"{conversion(Path(folder))}\nand pass the folder {folder!r} as the model."
         )
     raise ModelLoadError(
         f"The model {identifier!r} is published without *.safetensors: its weights are in {', '.join(others[:3])}"
@@ -89,27 +87,27 @@ def check_format(identifier: str, published: Sequence[str]) -> None:
 
 
 def conversion(folder: Path) -> str:
-    """The command that makes safetensors of the PyTorch weights in `folder`."""
+    """The command that converts the PyTorch weights in `folder` to safetensors."""
     return f'python -c "{_CONVERT}" {shlex.quote(str(folder))}'
 
 
 def missing_files(
     identifier: str, cache_dir: str | None, files: Sequence[str], cause: BaseException | None = None
 ) -> ModelNotFoundError:
-    """The error for files that are not here and that the hub did not give; `cause` says why."""
+    """The error for files that are missing locally and that the hub did not provide; `cause` says why."""
     from huggingface_hub import constants
 
     place = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
     option = f" --cache-dir {cache_dir}" if cache_dir else ""
     wanted = "".join(f" --include '{pattern}'" for pattern in files)
     reason = None if cause is None else cause.__cause__ or cause
-    why = "" if reason is None else f" The hub at {constants.ENDPOINT} did not give them: {type(reason).__name__}."
+    why = "" if reason is None else f" The hub at {constants.ENDPOINT} did not provide them: {type(reason).__name__}."
     return ModelNotFoundError(
         f"The files of model {identifier!r} ({', '.join(files)}) are not on this machine; they were looked for in "
         f"{place / ('models--' + identifier.replace('/', '--'))}, and there is no folder "
-        f"{Path(identifier).absolute()}.{why} With a connection, fetch them once with\n"
-        f"    hf download {identifier}{wanted}{option}\n"
-        "or give the path of a local folder. A gated model also needs hf_token= or `hf auth login`.",
+        f"{Path(identifier).absolute()}.{why} With a connection, download them once with\n    hf download "
+        f"{identifier}{wanted}{option}\nor pass the path of a local folder. A gated model also needs hf_token= or `hf "
+        "auth login`.",
         identifier=identifier,
         files=list(files),
         searched=[str(place)],

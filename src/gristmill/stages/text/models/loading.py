@@ -1,4 +1,4 @@
-"""Loads tokenizers and networks from local folders: no code of the model's, no pickles, no weights left to chance."""
+"""Loads tokenizers and networks from local folders: no remote code, no pickles, no randomly initialised weights."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _UNUSED = ("pooler.", "position_ids")
 
 @contextlib.contextmanager
 def reading(folder: Path, what: str) -> Iterator[None]:
-    """Turn what the libraries raise about the files in `folder` into an error that names them.
+    """Turn errors of the libraries about the files in `folder` into an error that names them.
 
     Args:
         folder: The model folder.
-        what: What is read from it, for the message.
+        what: What is being read, for the message.
 
     Raises:
-        ModelLoadError: The files are damaged, incomplete, of an unknown kind, or want code of their own.
+        ModelLoadError: The files are damaged, incomplete, of an unknown type, or require their own code.
     """
     from safetensors import SafetensorError
 
@@ -48,7 +48,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
         raise _not_usable(folder, what, error) from error
     except RuntimeError as error:
-        # Memory that ran out is also told by this class, and is no fault of the files.
+        # Out-of-memory errors also have this class, and are not caused by the files.
         if "size mismatch" not in str(error):
             raise
         raise _not_usable(folder, what, error) from error
@@ -58,7 +58,7 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
     """The tokenizer in a model folder.
 
     Raises:
-        ModelLoadError: There is none that can be used.
+        ModelLoadError: There is no usable one.
     """
     require_module("transformers", "A tokenizer")
     from transformers import AutoTokenizer
@@ -76,9 +76,9 @@ def check_tokenizer(folder: Path) -> None:
     """
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelLoadError(
-            f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:3])} or the like). It holds: {listing(folder)}. "
-            "Copy the tokenizer's files of the model there, for instance with "
-            "transformers' tokenizer.save_pretrained(folder).",
+            f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:3])} or similar). It holds: {listing(folder)}. "
+            "Copy the model's tokenizer files there, for instance with transformers' "
+            "tokenizer.save_pretrained(folder).",
             identifier=str(folder),
         )
 
@@ -86,7 +86,7 @@ def check_tokenizer(folder: Path) -> None:
 def load_network(kind: str, folder: Path, **options: Any) -> Any:
     """The network in a model folder, ready for inference, with all of its weights.
 
-    Encoders and sequence classifiers give the same for padding on the left as on the right.
+    Encoders and sequence classifiers return the same results for padding on the left and on the right.
 
     Args:
         kind: The class of transformers, such as `AutoModel`.
@@ -95,7 +95,7 @@ def load_network(kind: str, folder: Path, **options: Any) -> Any:
 
     Raises:
         ModelNotFoundError: There are no safetensors.
-        ModelLoadError: The files cannot be used, or lack weights that would be left at random values.
+        ModelLoadError: The files are unusable, or lack weights, which would be random.
     """
     import transformers
 
@@ -110,19 +110,19 @@ def load_network(kind: str, folder: Path, **options: Any) -> Any:
     absent = sorted(name for name in found["missing_keys"] if not any(part in name for part in _UNUSED))
     if absent:
         raise ModelLoadError(
-            f"The weights in {folder} lack {len(absent)} of the network's, such as {', '.join(absent[:3])}, so that "
-            f"its results would be random. It was loaded as {kind}: give a model that was trained as one.",
+            f"The weights in {folder} lack {len(absent)} of the network's, such as {', '.join(absent[:3])}, so its "
+            f"results would be random. It was loaded as {kind}: use a model that was trained as one.",
             identifier=str(folder),
         )
     return from_first_token(network.eval()) if kind in _READERS else network.eval()
 
 
 def position_limit(network: Any) -> int | None:
-    """How many tokens the network has places for; None where places are relative, and any number will do."""
+    """Maximum number of tokens of the network; None if positions are relative, so that there is no limit."""
     limits = []
     for name, module in network.named_modules():
         if name.rsplit(".", 1)[-1] == "position_embeddings" and hasattr(module, "num_embeddings"):
-            # Where padding has a place of its own, the tokens are counted from the one behind it.
+            # If padding has its own position, tokens are counted from the one after it.
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
     return min(limits, default=None)
 
@@ -140,7 +140,7 @@ def load_settings(folder: Path) -> Any:
 
 
 def stored_settings(stored: Mapping[str, Any]) -> Any:
-    """The configuration of a network as an object of transformers, from the mapping that its `to_dict` gave."""
+    """The configuration of a network as a transformers object, from the mapping returned by its `to_dict`."""
     from transformers import AutoConfig
 
     options = {key: value for key, value in stored.items() if key not in ("model_type", "dtype", "torch_dtype")}
@@ -200,11 +200,11 @@ def load_tensors(folder: Path) -> dict[str, Any]:
 def _not_usable(folder: Path, what: str, error: BaseException) -> ModelLoadError:
     if names_code(folder):
         advice = (
-            "Its configuration asks for code of its own (auto_map), which is never run: use a model of a kind that "
-            "transformers knows."
+            "Its configuration requires its own code (auto_map), which is never run: use an architecture that "
+            "transformers supports."
         )
     else:
-        advice = "Fetch the model again, or give the folder of another one."
+        advice = "Download the model again, or pass another folder."
     said = " ".join(str(error).split())
     return ModelLoadError(
         f"The {what} of the model in {folder} cannot be used ({type(error).__name__}: {said[:300]}). It holds: "

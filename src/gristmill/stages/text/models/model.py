@@ -1,4 +1,4 @@
-"""The base class of stages that run a model over token columns, and the order in which its hooks are called."""
+"""The base class of stages that run a model over token columns, and the order of its hooks."""
 
 from __future__ import annotations
 
@@ -50,42 +50,41 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OUT_OF_MEMORY = "out_of_memory"
-"""The cause under which a document is quarantined that does not fit the memory even alone."""
+"""The quarantine cause of a document that does not fit into memory even alone."""
 
 # Options of `from_pretrained` that are refused, and what to do instead.
 _OWN_OPTIONS = {
-    "cache_dir": "give cache_dir= to the stage itself",
-    "cache_folder": "give cache_dir= to the stage itself",
-    "padding_side": "give padding_side= to the stage itself",
-    "token": "give hf_token= to the stage itself",
-    "use_auth_token": "give hf_token= to the stage itself",
+    "cache_dir": "pass cache_dir= to the stage itself",
+    "cache_folder": "pass cache_dir= to the stage itself",
+    "padding_side": "pass padding_side= to the stage itself",
+    "token": "pass hf_token= to the stage itself",
+    "use_auth_token": "pass hf_token= to the stage itself",
     "local_files_only": "workers never download, so it is always on",
     "trust_remote_code": "code of a model repository is never run",
 }
 
 
 class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Runs a model over the token columns that a `TokenizerStage` made. Subclass it; it is not used directly.
+    """Runs a model over the token columns made by a `TokenizerStage`. A base class; not used directly.
 
     A subclass implements `outputs`, `setup` (or `_setup`), `process_model_output` and `create_output_dataframe`. For
-    each task, in a worker, the hooks are called in this order: `yield_next_batch` once, then for every batch it gives
+    each task, in a worker, the hooks are called in this order: `yield_next_batch` once, then for every batch it yields
     `_model_forward` and `process_model_output`, then `collect_outputs` and `create_output_dataframe` once each.
 
-    It asks for one GPU, and runs on the CPU where there is none. When memory does not suffice for a batch, the batch is
-    halved until it does, later batches keep the size that worked, and a single document that does not fit is
-    quarantined.
+    It requests one GPU, and falls back to the CPU. If memory does not suffice for a batch, the batch is halved until it
+    does, later batches keep the size that worked, and a single document that does not fit is quarantined.
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for gated models; it is never shown.
-        model_inference_batch_size: Documents per forward pass.
-        has_seq_order: Whether the tokenizer sorted the documents by length; the original order is then restored.
-        padding_side: Where shorter documents are padded.
-        max_seq_length: The most tokens of a document that the model sees; more are cut off at the side where padding
-            would go. None leaves token lists as they are.
-        unpack_inference_batch: Whether the model is called as `model(**batch)`; else as `model(batch)`.
-        autocast: Use the 16-bit type that is faster on the device, where there is one.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for gated models; it is never shown.
+        model_inference_batch_size: Number of documents per forward pass.
+        has_seq_order: Whether the tokenizer sorted the documents by length; if so, the original order is restored.
+        padding_side: Side on which shorter documents are padded.
+        max_seq_length: Maximum number of tokens of a document that the model sees; the rest is cut off at the padding
+            side. None does not cut.
+        unpack_inference_batch: If True, the model is called as `model(**batch)`, otherwise as `model(batch)`.
+        autocast: Use a faster 16-bit type, if the device has one.
     """
 
     for_dropped = "pass"
@@ -121,7 +120,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         check_padding_side(padding_side)
         check_positive("max_seq_length", max_seq_length)
         check_positive("model_inference_batch_size", model_inference_batch_size)
-        if type(self).name == ModelStage.name:  # a subclass may have one of its own
+        if type(self).name == ModelStage.name:  # a subclass may have its own
             self.name = format_name_with_suffix(model_identifier, "_model")
         self.model_identifier = model_identifier
         self.cache_dir = cache_dir
@@ -147,7 +146,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     @property
     def device(self) -> torch.device | str:
-        """Where the model belongs: the GPU that the worker was given, else the CPU. A subclass may set another one."""
+        """The device for the model: the GPU assigned to the worker, otherwise the CPU. A subclass may change it."""
         from gristmill.stages.text.models.devices import choose_device
 
         return self._device or choose_device(self._worker_metadata)
@@ -168,7 +167,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [INPUT_ID_FIELD, ATTENTION_MASK_FIELD] + ([SEQ_ORDER_FIELD] if self.has_seq_order else [])
 
     def outputs(self) -> tuple[list[str], list[str]]:
-        """The columns that the subclass gives."""
+        """The columns that the subclass adds."""
         raise NotImplementedError(f"{type(self).__name__} must implement outputs().")
 
     def ray_stage_spec(self) -> dict[str, Any]:
@@ -176,7 +175,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return {**super().ray_stage_spec(), "is_actor_stage": True}
 
     def content_digest(self) -> str | None:
-        """That of the model's folder, if it is a local one."""
+        """The fingerprint of the model's folder, if it is local."""
         return folder_digest(self.model_identifier)
 
     # --- the life of a worker ---
@@ -222,7 +221,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             own()
 
     def teardown(self) -> None:
-        """Forget the model and give its memory back."""
+        """Release the model and its memory."""
         self.model = None
         gc.collect()
         import torch
@@ -234,9 +233,8 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def yield_next_batch(self, df: pd.DataFrame) -> Generator[dict[str, torch.Tensor], None, None]:
         """The inputs of the model, batch by batch, in the order of the frame.
 
-        Each batch holds `model_inference_batch_size` rows (the last one fewer; fewer after memory ran out), is padded
-        to its longest row only, has at most `max_seq_length` columns, and is moved to the model's device when it is
-        asked for.
+        Each batch holds `model_inference_batch_size` rows (fewer in the last one and after memory ran out), is padded
+        only to its longest row, has at most `max_seq_length` columns, and is moved to the model's device on demand.
         """
         import torch
 
@@ -270,22 +268,22 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process_model_output(
         self, outputs: Any, model_input_batch: dict[str, torch.Tensor] | None = None
     ) -> dict[str, Any] | Any:
-        """What is kept of the model's output for one batch, usually arrays with one row per document."""
+        """The part of the model's output to keep for one batch, usually arrays with one row per document."""
         raise NotImplementedError(f"{type(self).__name__} must implement process_model_output().")
 
     def collect_outputs(self, processed_outputs: list[Any]) -> Any:
-        """One result for all batches: by default the arrays of each key, one after the other."""
+        """One result for all batches: by default the concatenated arrays of each key."""
         first = processed_outputs[0]
         return {key: np.concatenate([output[key] for output in processed_outputs], axis=0) for key in first}
 
     def create_output_dataframe(self, df_cpu: pd.DataFrame, collected_output: Any) -> pd.DataFrame:
-        """The frame with the new columns; rows must stay in the order in which they came."""
+        """The frame with the new columns; the order of rows must not change."""
         raise NotImplementedError(f"{type(self).__name__} must implement create_output_dataframe().")
 
     # --- the loop ---
 
     def process(self, batch: DocumentBatch) -> DocumentBatch | None:
-        """The batch with the model's output; documents that cannot fit the memory are quarantined."""
+        """The batch with the model's output; documents that do not fit into memory are quarantined."""
         self._check_columns_of(batch)
         frame = batch.to_pandas()
         self._pad_token_id = self._padding_id(batch)
@@ -306,10 +304,11 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if self.has_seq_order:
             if SEQ_ORDER_FIELD not in frame.columns:
                 raise StageDefinitionError(
-                    f"create_output_dataframe() of {type(self).__name__} gives {', '.join(map(repr, frame.columns))}: "
-                    f"it must add to the columns of the frame that it gets, of which {SEQ_ORDER_FIELD!r} is needed."
+                    f"create_output_dataframe() of {type(self).__name__} returns "
+                    f"{', '.join(map(repr, frame.columns))}: it must add to the columns of the frame that it "
+                    f"receives, of which {SEQ_ORDER_FIELD!r} is needed."
                 )
-            # The runner follows rows by their labels; outside of a run nobody does, and a clean index reads better.
+            # The runner tracks rows by their labels; outside of a run they are unused, and a clean index reads better.
             frame = frame.sort_values(by=SEQ_ORDER_FIELD, kind="stable", ignore_index=not batch.is_tracked)
             frame = frame.drop(columns=[SEQ_ORDER_FIELD])
         return DocumentBatch(
@@ -321,14 +320,14 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         )
 
     def _check_columns_of(self, batch: DocumentBatch) -> None:
-        """Refuse a batch without tokens; planning has looked at columns only where the input is read from files."""
+        """Refuse a batch without tokens; planning checks columns only if the input is read from files."""
         present = batch.get_columns()
         for column in self.inputs()[1]:
             if column not in present:
-                sorting = ", with sort_by_length=True, or give has_seq_order=False" if column == SEQ_ORDER_FIELD else ""
+                sorting = ", with sort_by_length=True, or set has_seq_order=False" if column == SEQ_ORDER_FIELD else ""
                 raise MissingColumnError(
-                    f"Stage {self.name!r} needs the column {column!r}, but there are only "
-                    f"{', '.join(map(repr, present)) or 'none'}. Put a TokenizerStage before it{sorting}.",
+                    f"Stage {self.name!r} reads column {column!r}, which is missing (found: "
+                    f"{', '.join(map(repr, present)) or 'none'}). Put a TokenizerStage before it{sorting}.",
                     stage=self.name,
                     column=column,
                     available=present,
@@ -343,7 +342,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return result
 
     def _outputs_of(self, model_input_batch: dict[str, torch.Tensor], row: int, lost: list[int]) -> list[Any]:
-        """What the model gives for one batch, in pieces if memory runs out; rows that never fit are added to `lost`."""
+        """The model's output for one batch, in pieces if memory runs out; rows that never fit are added to `lost`."""
         from gristmill.stages.text.models.devices import free_memory, is_out_of_memory
 
         try:
@@ -351,7 +350,7 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-        # Outside of the handler the traceback, which holds on to the tensors of the failed pass, is gone.
+        # Outside of the handler the traceback, which keeps the tensors of the failed pass alive, is gone.
         gc.collect()
         free_memory()
         self._log_metric("out_of_memory", 1)
@@ -389,11 +388,11 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return min(self.model_inference_batch_size, self._working_rows or self.model_inference_batch_size)
 
     def _remember(self, model_input_batch: dict[str, torch.Tensor], rows: int) -> None:
-        """Keep the size that is tried next for the batches that follow, and tell the user what to set."""
+        """Use the next size also for the following batches, and tell the user what to set."""
         self._working_rows = min(rows, self._rows_per_batch())
         logger.warning(
-            "Stage %s ran out of memory with %d documents in a batch and goes on with %d. "
-            "Set model_inference_batch_size=%d to start there.",
+            "Stage %s ran out of memory with %d documents in a batch and continues with %d. Set "
+            "model_inference_batch_size=%d to start there.",
             self.name,
             len(model_input_batch[INPUT_ID_FIELD]),
             self._working_rows,
@@ -401,15 +400,15 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         )
 
     def _quarantine(self, batch: DocumentBatch, lost: list[int]) -> None:
-        """Set documents aside as they were before tokenization."""
+        """Quarantine documents in their form before tokenization."""
         inner = [name for name in (*TOKEN_FIELDS, SEQ_ORDER_FIELD) if name in batch.get_columns()]
         plain = batch.without(inner)
         for row in lost:
-            detail = f"The document does not fit the memory of the device even alone, in stage {self.name!r}."
+            detail = f"The document does not fit into the memory of the device even alone, in stage {self.name!r}."
             batch.note_quarantine(quarantined_row(plain, row, stage=self.name, cause=OUT_OF_MEMORY, detail=detail))
 
     def _padding_id(self, batch: DocumentBatch) -> int:
-        """The id that fills short rows: what the tokenizer said, else what the model's configuration says."""
+        """The padding id: that of the tokenizer, otherwise that of the model's configuration."""
         noted = token_facts(batch).get("pad_token_id")
         if noted is None:
             noted = getattr(getattr(self.model, "config", None), "pad_token_id", None)
@@ -429,18 +428,18 @@ class ModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 def check_padding_side(side: str) -> None:
     """Refuse a padding side that is neither left nor right."""
     if side not in ("left", "right"):
-        raise UsageError(f"padding_side={side!r}: give 'left' or 'right'.")
+        raise UsageError(f"padding_side={side!r}: must be 'left' or 'right'.")
 
 
 def check_positive(name: str, value: int | None) -> None:
     """Refuse a count that is not a whole number of at least 1; None is off."""
     whole: Any = value
     if whole is not None and (isinstance(whole, bool) or not isinstance(whole, Integral) or whole < 1):
-        raise UsageError(f"{name}={value!r}: give a whole number of at least 1.")
+        raise UsageError(f"{name}={value!r}: must be a whole number of at least 1.")
 
 
 def check_init_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options for `from_pretrained`, refused where they would undo what the stage guarantees."""
+    """The options for `from_pretrained`; those that would undo the stage's guarantees are refused."""
     found = dict(options or {})
     for name in found:
         if name in _OWN_OPTIONS:

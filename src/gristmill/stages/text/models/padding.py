@@ -1,4 +1,4 @@
-"""Padding and the vectors of tokens: moving padding behind the tokens, and making one vector of those of a row."""
+"""Padding and pooling: moves padding behind the tokens, and combines the token vectors of a row into one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gristmill.stages.text.models.tokens import ATTENTION_MASK_FIELD
 
 
 def padding_before(mask: torch.Tensor) -> torch.Tensor | None:
-    """How much padding each row has before its first token; None where no row has any."""
+    """The amount of padding before the first token of each row; None if no row has any."""
     real = (mask > 0).to(torch.int64)
     if bool(real[:, 0].all()):
         return None
@@ -19,16 +19,16 @@ def padding_before(mask: torch.Tensor) -> torch.Tensor | None:
 
 
 def moved(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """The tensor with each row moved to the left by so many places; what leaves there comes in again on the right."""
+    """The tensor with each row rotated to the left by the given number of positions."""
     width = values.shape[1]
     sources = (torch.arange(width, device=values.device) + places.unsqueeze(1)) % width
     return values.gather(1, sources if values.dim() == 2 else sources.unsqueeze(-1).expand_as(values))
 
 
 def from_first_token(network: Any) -> Any:
-    """The network, with its forward pass made the same for padding on the left as on the right.
+    """The network, with a forward pass that returns the same for padding on the left and on the right.
 
-    Networks that learned a place for each token, or that look at the first one of a row, would take padding for it.
+    Networks with learned positions, or that use the first token of a row, would use padding instead.
 
     Args:
         network: A model of transformers, called with names; the vectors of tokens come back where the tokens were.
@@ -55,7 +55,7 @@ def _by_token(value: Any, mask: torch.Tensor) -> bool:
 
 
 def _first_moved(given: Any, mask: torch.Tensor, places: torch.Tensor) -> Any:
-    """What a network gave, with the vectors of its tokens moved, where they are what it gives first."""
+    """The output of a network with the vectors of its tokens moved, if they come first."""
     first = given[0]
     if first.dim() != 3 or first.shape[:2] != mask.shape:
         return given

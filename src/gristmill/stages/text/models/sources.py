@@ -1,7 +1,7 @@
-"""Where a model comes from: a hub id, a local folder, or an installed package. Downloads once, loads local files only.
+"""Locates models: a hub id, a local folder, or an installed package. Downloads once, loads local files only.
 
-Only safetensors weights and plain tokenizer and configuration files are fetched; code of a model repository never is.
-Access tokens travel in a wrapper that never shows them.
+Only safetensors weights and plain tokenizer and configuration files are downloaded; code of a model repository never
+is. Access tokens are kept in a wrapper that never shows them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TOKENIZER_FILES = (
 
 _ANSWER_S = 10.0
 
-# Of a large file these many pieces decide whether it is still the same.
+# The number of pieces of a large file that are hashed to detect changes.
 _PIECES = 64
 _PIECE_BYTES = 1 << 16
 
@@ -78,19 +78,19 @@ class Secret:
 
 
 def hide(token: Any) -> Secret | bool | None:
-    """The token in a wrapper; True and False (use the stored login, or none) and None stay as they are."""
+    """The token in a wrapper; True and False (use the stored login, or none) and None are returned unchanged."""
     if token is None or isinstance(token, bool | Secret):
         return token
     return Secret(str(token))
 
 
 def show(token: Any) -> str | bool | None:
-    """The token as libraries take it."""
+    """The token in the form that libraries expect."""
     return token.reveal() if isinstance(token, Secret) else token
 
 
 def check_identifier(identifier: Any) -> str:
-    """The name of a model as text; a path object is taken too.
+    """The name of a model as text; path objects are accepted too.
 
     Raises:
         UsageError: It is empty, or neither text nor a path.
@@ -98,7 +98,7 @@ def check_identifier(identifier: Any) -> str:
     if isinstance(identifier, os.PathLike):
         identifier = os.fspath(identifier)
     if not isinstance(identifier, str) or not identifier.strip():
-        raise UsageError(f"model_identifier={identifier!r}: give the id of a model, a local folder, or 'package:NAME'.")
+        raise UsageError(f"model_identifier={identifier!r}: must be a model id, a local folder, or 'package:NAME'.")
     return identifier
 
 
@@ -107,7 +107,7 @@ def model_folder(identifier: str, *, cache_dir: str | None = None, files: Sequen
 
     Args:
         identifier: A hub id, a folder, or `package:NAME` (optionally with `/subfolder`).
-        cache_dir: Where downloads of the hub are kept; None for its own default.
+        cache_dir: Cache folder for hub downloads; None for the hub's default.
         files: The patterns of the files that an error names.
 
     Raises:
@@ -118,7 +118,7 @@ def model_folder(identifier: str, *, cache_dir: str | None = None, files: Sequen
         return local
     cached, packaged = _cached(identifier, cache_dir), _packaged(identifier)
     if packaged is not None and (cached is None or not _holds_all_of(packaged, cached)):
-        logger.info("%s is taken from the installed package %s.", identifier, _PACKAGED[identifier])
+        logger.info("%s is loaded from the installed package %s.", identifier, _PACKAGED[identifier])
         return packaged
     if cached is not None:
         return cached
@@ -133,18 +133,18 @@ def fetch_model(
     files: Sequence[str] = MODEL_FILES,
     advised: Sequence[str] | None = None,
 ) -> Path:
-    """The local folder of a model, downloaded first if it comes from the hub and is not there yet.
+    """The local folder of a model, downloaded first if it comes from the hub and is not cached.
 
     Args:
         identifier: A hub id, a folder, or `package:NAME`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
+        cache_dir: Cache folder for downloads; None for the hub's default.
         token: An access token for gated models.
-        files: The patterns of the files that are needed now.
-        advised: Those that an error tells the user to fetch, if a later step needs more; None for the same.
+        files: Patterns of the files that are needed now.
+        advised: Patterns that an error tells the user to download, if a later step needs more; None for the same.
 
     Raises:
-        ModelNotFoundError: The files are neither here nor can they be fetched.
-        ModelLoadError: The model is published in other formats than safetensors only.
+        ModelNotFoundError: The files are neither local nor can they be downloaded.
+        ModelLoadError: The model is published only in formats other than safetensors.
     """
     local = _local_folder(identifier)
     if local is not None:
@@ -181,17 +181,17 @@ def fetch_model(
 def check_model(
     identifier: str, *, cache_dir: str | None = None, token: Secret | bool | None = None, files: Sequence[str]
 ) -> Path | None:
-    """The local folder of a model, or None for one that the hub would give; nothing is downloaded.
+    """The local folder of a model, or None for one that the hub would provide; nothing is downloaded.
 
     Args:
         identifier: A hub id, a folder, or `package:NAME`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
+        cache_dir: Cache folder for downloads; None for the hub's default.
         token: An access token for gated models.
-        files: Patterns; a download that has none of the files of one of them is completed by `fetch_model`.
+        files: Patterns; `fetch_model` completes a download that lacks files of one of them.
 
     Raises:
-        ModelNotFoundError: The model is neither here nor on the hub, as far as that can be reached.
-        ModelLoadError: The model is published in other formats than safetensors only.
+        ModelNotFoundError: The model is neither local nor on the hub, as far as the hub can be reached.
+        ModelLoadError: The model is published only in formats other than safetensors.
     """
     local = _local_folder(identifier) or _packaged(identifier) or _cached(identifier, cache_dir)
     if local is not None and (_identifier_of(local) is None or all(any(local.glob(pattern)) for pattern in files)):
@@ -223,10 +223,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ModelLoadError(f"{path} is not JSON: {error}. Fetch the model again.", identifier=str(folder)) from error
+        raise ModelLoadError(
+            f"{path} is not JSON: {error}. Download the model again.", identifier=str(folder)
+        ) from error
     if not isinstance(config, dict):
         raise ModelLoadError(
-            f"{path} holds a {type(config).__name__} instead of settings, so it is not of a model.",
+            f"{path} holds a {type(config).__name__} instead of settings, so it does not belong to a model.",
             identifier=str(folder),
         )
     return config
@@ -237,15 +239,15 @@ def weight_files(folder: Path) -> list[Path]:
 
     Raises:
         ModelNotFoundError: There are none; weights in other formats can run code when loaded and are not read.
-        ModelLoadError: The header of one contradicts the file.
+        ModelLoadError: The header of a file is inconsistent with the file.
     """
     found = sorted(folder.glob("*.safetensors"))
     if not found and (identifier := _identifier_of(folder)) is not None:
         raise ModelNotFoundError(
-            f"The download of {identifier!r} in {folder} has no *.safetensors file. It holds: {listing(folder)}. "
-            "Either only a part of it was fetched; then, with a connection, fetch the rest with\n"
-            f"    hf download {identifier} --include '*.safetensors'\n"
-            "or the model is published in other formats only, which are not loaded, because reading them can run code.",
+            f"The download of {identifier!r} in {folder} has no *.safetensors file. It holds: {listing(folder)}. If "
+            f"only part of it was downloaded, complete it, with a connection, by\n    hf download {identifier} "
+            "--include '*.safetensors'\nOtherwise the model is published only in other formats, which are not "
+            "loaded, because reading them can run code.",
             identifier=identifier,
             files=["*.safetensors"],
             searched=[str(folder)],
@@ -264,7 +266,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _identifier_of(folder: Path) -> str | None:
-    """The id of the model whose download this is (the hub keeps it in models--OWNER--NAME/snapshots/…), else None."""
+    """The id of the model that was downloaded here (the hub keeps it in models--OWNER--NAME/snapshots/…), or None."""
     for parent in folder.parents:
         if parent.name.startswith("models--"):
             return parent.name.removeprefix("models--").replace("--", "/")
@@ -272,7 +274,7 @@ def _identifier_of(folder: Path) -> str | None:
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """A digest of the files that decide how a text becomes tokens, equal for models that share a tokenizer."""
+    """A digest of the files that determine the tokens of a text, equal for models that share a tokenizer."""
     digest = hashlib.sha256()
     fast = folder / "tokenizer.json"
     if fast.is_file():
@@ -286,14 +288,14 @@ def tokenizer_digest(folder: Path) -> str:
 
 
 def _local_folder(identifier: str) -> Path | None:
-    """The folder that the identifier names by itself: a path or a package."""
+    """The folder that the identifier names directly: a path or a package."""
     if identifier.startswith(PACKAGE_PREFIX):
         return _package_folder(identifier.removeprefix(PACKAGE_PREFIX))
     path = Path(identifier).expanduser()
     if path.is_dir():
         if (path / "linear.json").is_file() and not (path / "config.json").is_file():
             raise ModelLoadError(
-                f"{identifier} holds a linear classifier (linear.json) and no network: use "
+                f"{identifier} holds a linear classifier (linear.json), not a network: use "
                 f"LinearClassifier(model_path={identifier!r}).",
                 identifier=identifier,
             )
@@ -301,7 +303,7 @@ def _local_folder(identifier: str) -> Path | None:
     if _looks_like_path(identifier):
         what = "a file, not a folder" if path.is_file() else "not there"
         raise ModelNotFoundError(
-            f"The model folder {identifier!r} is {what} (looked for {path.absolute()}). Give the folder that holds "
+            f"The model folder {identifier!r} is {what} (looked for {path.absolute()}). Pass the folder that holds "
             "config.json and the *.safetensors files, or an id such as 'organisation/name'.",
             identifier=identifier,
             searched=[str(path.absolute())],
@@ -333,13 +335,13 @@ def _package_folder(name: str) -> Path:
         if (root / "config.json").is_file():
             return root
         nested = sorted(root.glob("*/config.json"))
-        # Folders such as 1_Pooling hold a configuration too; a model is told by its weights.
+        # Folders such as 1_Pooling have a configuration too; a model is identified by its weights.
         nested = [path for path in nested if list(path.parent.glob("*.safetensors"))]
         if len(nested) == 1:
             return nested[0].parent
         if nested:
             choices = ", ".join(f"{PACKAGE_PREFIX}{package}/{path.parent.name}" for path in nested)
-            raise UsageError(f"The package {package!r} holds several models: give one of {choices}.")
+            raise UsageError(f"The package {package!r} holds several models: choose one of {choices}.")
     raise ModelNotFoundError(
         f"The package {package!r} holds no model folder (config.json with *.safetensors) in "
         f"{', '.join(map(str, roots))}.",
@@ -356,7 +358,7 @@ def _package_spec(module: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _modules_of(package: str) -> Iterator[str]:
-    """The modules that the name of a package may mean: itself, and what a distribution of that name installs."""
+    """The modules that a package name may refer to: itself, and those that a distribution of that name installs."""
     yield package
     wanted = _normal_name(package)
     for module, distributions in importlib.metadata.packages_distributions().items():
@@ -376,7 +378,7 @@ def _packaged(identifier: str) -> Path | None:
 
 
 def _holds_all_of(package: Path, cached: Path) -> bool:
-    """Whether a download has every file that the package has; other programs fetch only what they need themselves."""
+    """Whether a download has every file that the package has; other programs download only what they need."""
     wanted = (path.relative_to(package) for pattern in MODEL_FILES for path in package.rglob(pattern))
     return all((cached / name).is_file() for name in wanted)
 
@@ -401,7 +403,7 @@ def _cached(identifier: str, cache_dir: str | None) -> Path | None:
 
 
 def names_code(folder: Path) -> bool:
-    """Whether a configuration in the folder asks for code of the model repository."""
+    """Whether a configuration in the folder requires code of the model repository."""
     for name in ("config.json", "tokenizer_config.json"):
         with contextlib.suppress(OSError, ValueError):
             if "auto_map" in json.loads((folder / name).read_text(encoding="utf-8")):
@@ -418,10 +420,10 @@ def listing(folder: Path) -> str:
 
 
 def folder_digest(folder: str | Path) -> str | None:
-    """A digest of the files in a local folder that make a model; None where there is no such folder.
+    """A digest of the model files in a local folder; None if there is no such folder.
 
-    Small files are read as a whole, of large ones pieces from all over: weights that were trained again differ
-    everywhere. Of folders inside, which may hold older states of a training, only the settings count.
+    Small files are read as a whole, of large ones pieces from all over: retrained weights differ everywhere. Of
+    subfolders, which may hold older training states, only the settings count.
 
     Example:
         >>> folder_digest("no/such/folder") is None

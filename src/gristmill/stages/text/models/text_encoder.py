@@ -1,7 +1,7 @@
-"""A tokenizer as training data needs it: texts in, flat token ids out, with its end token and vocabulary size.
+"""A tokenizer for training data: texts in, flat token ids out, with its end-of-text token and vocabulary size.
 
-A `tokenizer.json` is used by the package tokenizers alone and a SentencePiece model by sentencepiece, so that workers
-stay small. Only folders that have neither are loaded by transformers.
+A `tokenizer.json` is loaded by the tokenizers package alone and a SentencePiece model by sentencepiece, so that workers
+stay small. Only folders with neither are loaded by transformers.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ Integers = npt.NDArray[np.int64]
 
 _GROUP_TEXTS = 512
 _GROUP_CHARS = 1 << 18
-"""Texts are encoded in groups: enough for all threads, few enough that their encodings, which take a hundred times the
-memory of the text, stay small."""
+"""Texts are encoded in groups: large enough for all threads, small enough that their encodings, which take a hundred
+times the memory of the text, stay small.
+"""
 _REACH = 1 << 12
-"""How far before that size a place to cut a long text is looked for."""
+"""How far before that size to look for a place to cut a long text."""
 
 _PIECE_MODELS = ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model")
 _END_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<EOS>", "[EOS]", "<|eos|>")
-"""End tokens by their usual names, for a tokenizer that does not say which one is its own."""
+"""End-of-text tokens by their usual names, for a tokenizer that does not declare its own."""
 _MOST_NAMED = 12
 
 
@@ -71,7 +72,7 @@ def flat_ids(rows: Iterable[list[int]], *, end: int | None = None) -> tuple[Ids,
 
 
 class _Backend(Protocol):
-    """What a tokenizer of some library can do."""
+    """The operations of a tokenizer of any library."""
 
     size: int
     """One more than the largest id."""
@@ -91,7 +92,7 @@ class _Compiled:
     """A tokenizer of the package tokenizers."""
 
     def __init__(self, tokenizer: Any) -> None:
-        # A file may ask for truncation or padding, which would cut documents.
+        # A file may enable truncation or padding, which would cut documents.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
@@ -132,9 +133,9 @@ _GAP = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
 
 
 def can_cut(tokenizer: Any) -> bool:
-    """Whether a text can be cut before a single space between two letters without a trace in its tokens.
+    """Whether a text can be cut before a single space between two letters without affecting its tokens.
 
-    So it is where every step before the model looks at one word at a time; what is not known to do so is not cut.
+    This holds if every step before the model looks at one word at a time; unknown steps are not trusted.
     """
     for token in tokenizer.get_added_tokens_decoder().values():
         if " " in token.content or token.lstrip or token.rstrip:
@@ -254,7 +255,7 @@ class TextEncoder:
     """A tokenizer that turns texts into flat arrays of ids.
 
     Attributes:
-        identifier: How it was named.
+        identifier: The name it was loaded by.
         vocabulary_size: One more than its largest id.
     """
 
@@ -265,11 +266,11 @@ class TextEncoder:
         self._stated = {**backend.ids_it_states(), **stated}
 
     def encode(self, text: pa.Array, *, special: bool = False, end: int | None = None) -> tuple[Ids, Integers]:
-        """The tokens of texts, one after the other, and how many each has; a null text is an empty one.
+        """The tokens of texts, concatenated, and the number of each; a null text is empty.
 
         Args:
             text: A column of texts.
-            special: Add the tokens that the tokenizer puts around a text.
+            special: Add the tokenizer's special tokens around each text.
             end: A token to append to each text.
         """
         ids, lengths = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)]
@@ -280,7 +281,7 @@ class TextEncoder:
         return np.concatenate(ids), np.concatenate(lengths)
 
     def count(self, text: pa.Array, *, special: bool = False) -> Integers:
-        """How many tokens each text has; 0 for null."""
+        """The number of tokens of each text; 0 for null."""
         counts = [0]
         for group in _groups(text):
             counts += [len(row) for row in self._backend.encode(group, special=special)]
@@ -295,7 +296,7 @@ class TextEncoder:
 
         Args:
             name: `eos_token` or `pad_token`.
-            given: The token or its id, where the user says so; else the one that the tokenizer states.
+            given: The token or its id, if set by the user; otherwise the tokenizer's own.
 
         Raises:
             UsageError: The tokenizer does not have the token.
@@ -319,7 +320,7 @@ class TextEncoder:
         return found
 
     def told_special_tokens(self) -> str:
-        """A sentence that names its special tokens."""
+        """A sentence that lists its special tokens."""
         found = self._backend.special_tokens()
         if not found:
             return "It has no special tokens."
@@ -328,7 +329,7 @@ class TextEncoder:
 
 
 def _groups(text: pa.Array) -> Iterable[list[str]]:
-    """The texts in groups of limited size; a longer text is a group of its own."""
+    """The texts in groups of limited size; a longer text is its own group."""
     sizes = pc.fill_null(pc.binary_length(text), 0).to_numpy()
     start = 0
     while start < len(text):
@@ -349,12 +350,12 @@ def encoder_place(identifier: str, *, cache_dir: str | None = None) -> Path:
 
 
 class EncoderSource:
-    """Where a stage gets its tokenizer from: looked for in the driver, fetched once per node, loaded in every worker.
+    """Where a stage gets its tokenizer from: checked in the driver, downloaded once per node, loaded in every worker.
 
     Args:
-        identifier: As `load_encoder` takes it.
-        cache_dir: Where downloads of the hub are kept.
-        hf_token: An access token for gated models; it is never shown.
+        identifier: See `load_encoder`.
+        cache_dir: Cache folder for hub downloads.
+        hf_token: Access token for gated models; it is never shown.
         init_options: Options for transformers' `from_pretrained`, which then loads the tokenizer.
     """
 
@@ -377,22 +378,22 @@ class EncoderSource:
         return Path(self.identifier).expanduser().is_file()
 
     def is_here(self) -> bool:
-        """Whether its files are on this machine; False for a tokenizer that the hub would give.
+        """Whether its files are on this machine; False for a tokenizer that the hub would provide.
 
         Raises:
-            ModelNotFoundError: It is neither here nor on the hub, as far as that can be reached.
+            ModelNotFoundError: It is neither local nor on the hub, as far as the hub can be reached.
         """
         if self._is_file:
             return True
         return check_model(self.identifier, cache_dir=self.cache_dir, token=self._token, files=["*tok*"]) is not None
 
     def fetch(self) -> None:
-        """Download its files, if they are not here."""
+        """Download its files unless they are cached."""
         if not self._is_file:
             fetch_model(self.identifier, cache_dir=self.cache_dir, token=self._token, files=CONFIG_FILES)
 
     def digest(self) -> str | None:
-        """A digest of the files that decide the tokens, or None where they are not here yet."""
+        """A digest of the files that determine the tokens, or None if they are not downloaded yet."""
         try:
             place = encoder_place(self.identifier, cache_dir=self.cache_dir)
         except ModelNotFoundError:
@@ -403,8 +404,8 @@ class EncoderSource:
         """The tokenizer, loaded on the first call.
 
         Args:
-            threads: Whether it may use several threads; None leaves it to the library. The user's own setting
-                (TOKENIZERS_PARALLELISM) goes first.
+            threads: Whether it may use several threads; None leaves it to the library. The environment variable
+                TOKENIZERS_PARALLELISM takes precedence.
         """
         if threads is not None:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
@@ -413,7 +414,7 @@ class EncoderSource:
         return self._loaded
 
     def forget(self) -> None:
-        """Let go of the tokenizer."""
+        """Release the tokenizer."""
         self._loaded = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -428,7 +429,7 @@ def load_encoder(
     Args:
         identifier: A `tokenizer.json`, a SentencePiece `.model`, a folder with either (or with anything that
             transformers loads), `package:NAME`, or the id of a model in the hub's cache.
-        cache_dir: Where downloads of the hub are kept.
+        cache_dir: Cache folder for hub downloads.
         init_options: Options for transformers' `from_pretrained`, which then loads the tokenizer.
 
     Raises:
@@ -484,7 +485,7 @@ def _with_transformers(folder: Path, options: Mapping[str, Any]) -> _Backend:
 
 
 def _stated_tokens(folder: Path) -> dict[str, str | int]:
-    """The end and padding tokens that the settings of a folder name, by text or by id."""
+    """The end-of-text and padding tokens in the settings of a folder, by text or by id."""
     stated: dict[str, str | int] = {}
     for name in ("generation_config.json", "config.json", "special_tokens_map.json", "tokenizer_config.json"):
         try:

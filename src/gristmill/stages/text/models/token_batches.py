@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
     from gristmill.backends.base import NodeInfo, WorkerMetadata
 
-# Padded tokens of one forward pass. On a CPU the activations of about this many stay in its caches; where threads
-# divide a batch, several parts for each keep all of them busy. On a GPU it is enough to keep the device busy.
+# Padded tokens per forward pass. On a CPU, activations of about this many stay in its caches; with several threads, a
+# few parts for each keep all of them busy. On a GPU it is enough to keep the device busy.
 CPU_TOKENS_PER_BATCH = 2048
 CPU_TOKENS_PER_THREAD = 4096
 CUDA_TOKENS_PER_BATCH = 65536
 
 MAX_PADDING = 1.045
-"""Padded tokens per real token that a sequence of batches may reach; below the promised 1.05."""
+"""Maximum padded tokens per real token over a sequence of batches; below the promised 1.05."""
 
 
 class BatchCutter:
-    """Hands out rows in batches, longest documents first, so that memory runs out at the start or never.
+    """Yields rows in batches, longest documents first, so that memory runs out at the start or never.
 
     A batch grows while its padded size stays within the budget, its rows within `max_rows`, and all batches so far
     within `MAX_PADDING`: long documents, which waste little, save up the padding that short ones may spend.
 
     Args:
         lengths: The tokens of each row.
-        budget: The most padded tokens of a batch; a single longer document is a batch of its own.
-        max_rows: The most rows of a batch.
+        budget: Maximum number of padded tokens per batch; a longer document is its own batch.
+        max_rows: Maximum number of rows per batch.
     """
 
     def __init__(self, lengths: Integers, *, budget: int, max_rows: int) -> None:
@@ -87,8 +87,8 @@ class BatchCutter:
 class TokenBatchModelStage(ModelStage):
     """A `ModelStage` that sorts documents by length itself and fills batches up to a token budget.
 
-    `model_inference_batch_size` is the upper bound of rows here. A subclass says with `output_columns` what it adds.
-    One that overrides `yield_next_batch` or `create_output_dataframe` gets the frame and the batches of `ModelStage`.
+    `model_inference_batch_size` is the upper bound of rows here. A subclass defines with `output_columns` what it adds.
+    One that overrides `yield_next_batch` or `create_output_dataframe` receives the frame and batches of `ModelStage`.
     """
 
     notes_changes = True
@@ -123,7 +123,7 @@ class TokenBatchModelStage(ModelStage):
         return df_cpu.assign(**{name: list(values.to_numpy(zero_copy_only=False)) for name, values in columns.items()})
 
     def process(self, batch: DocumentBatch) -> DocumentBatch | None:
-        """The batch with the new columns, in the original order; documents that cannot fit are quarantined."""
+        """The batch with the new columns, in the original order; documents that do not fit are quarantined."""
         if self.is_columnar():
             return self.run(batch, keep_tokens=self.keep_tokens)
         if self.max_seq_length is not None:
@@ -183,7 +183,7 @@ class TokenBatchModelStage(ModelStage):
         return self._bare(result, keep_tokens=keep_tokens)
 
     def check_length(self, network: Any) -> None:
-        """Refuse a limit of tokens that the network has no places for, before a long document finds out.
+        """Refuse a token limit that the network does not support, before a long document fails.
 
         Raises:
             UsageError: `max_seq_length` is too large for the model.
@@ -199,12 +199,12 @@ class TokenBatchModelStage(ModelStage):
         places = position_limit(network)
         if places is not None and read > places:
             raise UsageError(
-                f"max_seq_length={limit}: {self.model_identifier} has places for {places} tokens. Give at most that "
-                "many, or None for the limit of its tokenizer."
+                f"max_seq_length={limit}: {self.model_identifier} supports at most {places} tokens. Set at most that, "
+                "or None for its tokenizer's limit."
             )
 
     def fuse(self, following: Sequence[ProcessingStage[Any, Any]]) -> FusedStage | None:
-        """Hand the tokens on to a following classifier that would make the same ones."""
+        """Pass the tokens on to a following classifier that would make the same ones."""
         return share_tokens(self, following)
 
     def _outputs_of_rows(self, lists: TokenLists, rows: Integers) -> tuple[list[Any], list[int]]:
@@ -259,7 +259,7 @@ class TokenBatchModelStage(ModelStage):
 
 
 def real_tokens(batch: DocumentBatch) -> TokenLists:
-    """The tokens of a batch without padding, also where a column that somebody else made contains some."""
+    """The tokens of a batch without padding, even if a column from another source contains some."""
     lists = TokenLists(batch.column(INPUT_ID_FIELD))
     masks = TokenLists(batch.column(ATTENTION_MASK_FIELD))
     unlike = np.flatnonzero(lists.lengths != masks.lengths)
@@ -267,7 +267,7 @@ def real_tokens(batch: DocumentBatch) -> TokenLists:
         row = int(unlike[0])
         raise UsageError(
             f"Row {row} has {lists.lengths[row]} values in {INPUT_ID_FIELD!r} and {masks.lengths[row]} in "
-            f"{ATTENTION_MASK_FIELD!r}: give one mask value for each token, or let a TokenizerStage make both."
+            f"{ATTENTION_MASK_FIELD!r}: there must be one mask value per token; let a TokenizerStage make both."
         )
     first, last = int(masks.offsets[0]), int(masks.offsets[-1])
     real = masks.values[first:last] != 0
@@ -283,7 +283,7 @@ def share_tokens(model: TokenBatchModelStage, following: Sequence[ProcessingStag
     """One stage for `model`, the filter on its labels and the next classifier's tokenizer, if the tokens agree."""
     if model.token_settings is None or model.keep_tokens or not model.has_plain_process():
         return None
-    # What only drops documents leaves texts and columns of the others as they are; a subclass of `Filter` may not.
+    # A stage that only drops documents does not change texts and columns of the others; a subclass of `Filter` may.
     between = [stage for stage in following[:1] if type(stage) is Filter or getattr(stage, "only_drops", False)]
     rest = following[len(between) :]
     tokenizer = rest[0] if rest else None
@@ -295,7 +295,7 @@ def share_tokens(model: TokenBatchModelStage, following: Sequence[ProcessingStag
 
 
 class SharedTokens(FusedStage):
-    """A classifier's model with the tokenizer of the next one, which finds the tokens already there."""
+    """A classifier's model with the tokenizer of the next one, which finds the tokens already made."""
 
     for_dropped = "pass"
 
@@ -320,7 +320,7 @@ class SharedTokens(FusedStage):
         return self.model.inputs()
 
     def outputs(self) -> tuple[list[str], list[str]]:
-        """What the model and the tokenizer give."""
+        """The outputs of the model and the tokenizer."""
         attributes, columns = self.model.outputs()
         return attributes, [*columns, *(name for name in self.tokenizer.outputs()[1] if name not in columns)]
 
@@ -340,7 +340,7 @@ class SharedTokens(FusedStage):
             member.teardown()
 
     def process(self, task: DocumentBatch) -> DocumentBatch | None:
-        """Classify, drop, and make the tokens of the next classifier from those that are there."""
+        """Classify, drop, and derive the tokens of the next classifier from the existing ones."""
         batch = self.model.run(task, keep_tokens=True)
         for stage in self.between:
             if batch is None:

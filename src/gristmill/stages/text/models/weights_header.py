@@ -1,4 +1,4 @@
-"""The header of a safetensors file against the file: what it says of its tensors must be there, and nothing else."""
+"""Checks the header of a safetensors file against the file: exactly the declared tensors must be present."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _METADATA = "__metadata__"
 
 
 def check_weights(path: Path) -> None:
-    """Refuse a safetensors file whose header contradicts the file or itself; only the header is read.
+    """Refuse a safetensors file whose header is inconsistent; only the header is read.
 
     Raises:
-        ModelLoadError: It does; the error names the file, the tensor and the field.
+        ModelLoadError: It is; the error names the file, the tensor and the field.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -48,21 +48,21 @@ def check_weights(path: Path) -> None:
     at = 0
     for begin, end, name in sorted(spans):
         if begin != at:
-            raise _lie(path, f"data_offsets of {name!r} begin at {begin:,}, where {at:,} is expected")
+            raise _lie(path, f"data_offsets of {name!r} begin at {begin:,}, expected {at:,}")
         at = end
     if at != size - _LENGTH_BYTES - length:
         raise _lie(path, f"data_offsets end at {at:,}, but there are {size - _LENGTH_BYTES - length:,} bytes of data")
 
 
 def _span(path: Path, name: str, tensor: Any) -> tuple[int, int]:
-    """Where the data of a tensor lie, once its dtype and shape agree with it."""
+    """Where the data of a tensor are, after checking its dtype and shape."""
     if not isinstance(tensor, dict):
         raise _lie(path, f"{name!r} is a {type(tensor).__name__} instead of a tensor")
     bits = _DTYPE_BITS.get(str(tensor.get("dtype")))
     shape: Any = tensor.get("shape")
     offsets: Any = tensor.get("data_offsets")
     if bits is None:
-        raise _lie(path, f"dtype of {name!r} is {tensor.get('dtype')!s:.40}, which is not known")
+        raise _lie(path, f"dtype of {name!r} is {tensor.get('dtype')!s:.40}, which is unknown")
     if not _are_counts(shape):
         raise _lie(path, f"shape of {name!r} is {shape!s:.80}")
     if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
@@ -72,7 +72,7 @@ def _span(path: Path, name: str, tensor: Any) -> tuple[int, int]:
         raise _lie(
             path,
             f"shape and dtype of {name!r} need {needed:,} bytes ({shape!s:.80} of {tensor['dtype']}), but its "
-            f"data_offsets give {offsets[1] - offsets[0]:,}",
+            f"data_offsets span {offsets[1] - offsets[0]:,}",
         )
     return offsets[0], offsets[1]
 
@@ -83,7 +83,7 @@ def _are_counts(values: Any) -> bool:
 
 def _lie(path: Path, problem: str) -> ModelLoadError:
     return ModelLoadError(
-        f"{path} cannot be used: {problem}. Fetch the model again, or give the folder of another one.",
+        f"{path} cannot be used: {problem}. Download the model again, or pass another folder.",
         identifier=str(path.parent),
         path=str(path),
     )

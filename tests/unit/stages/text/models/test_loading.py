@@ -90,7 +90,7 @@ def test_code_of_a_model_never_runs_and_nobody_is_asked(
     else:
         own = {"AutoTokenizer": ["evil.E", "evil.E"]}
         rewrite(folder, "tokenizer_config.json", lambda c: c.update(auto_map=own, tokenizer_class="Evil"))
-    with pytest.raises(ModelLoadError, match=r"code of its own \(auto_map\), which is never run"):
+    with pytest.raises(ModelLoadError, match=r"its own code \(auto_map\), which is never run"):
         run(DistributedDataClassifier(model_identifier=str(folder)).decompose(), batch_of(texts(2)))
     assert not mark.exists()
     assert not asked
@@ -140,7 +140,7 @@ SMALL: dict[str, Any] = {
 def test_more_tokens_than_the_network_has_places_for_are_refused_before_the_work(tmp_path: Path) -> None:
     bert = encoder(tmp_path / "bert", BertConfig(**SMALL, max_position_embeddings=12, pad_token_id=0))
     stages = EmbeddingCreatorStage(model_identifier=str(bert), max_seq_length=13).decompose()
-    with pytest.raises(UsageError, match=r"max_seq_length=13: .* has places for 12 tokens"):
+    with pytest.raises(UsageError, match=r"max_seq_length=13: .* supports at most 12 tokens"):
         stages[1].setup()
     long = batch_of(["the of and to in it is was that for on are with as"])
     for limit in (12, None):
@@ -152,7 +152,7 @@ def test_places_behind_the_padding_are_counted_from_there(tmp_path: Path) -> Non
     folder = encoder(tmp_path / "roberta", RobertaConfig(**SMALL, max_position_embeddings=14, pad_token_id=1))
     long = batch_of(["the of and to in it is was that for on are with as"])
     assert len(run(EmbeddingCreatorStage(model_identifier=str(folder)).decompose(), long).column("embeddings")) == 1
-    with pytest.raises(UsageError, match="has places for 12 tokens"):
+    with pytest.raises(UsageError, match="supports at most 12 tokens"):
         EmbeddingCreatorStage(model_identifier=str(folder), max_seq_length=13).decompose()[1].setup()
 
 

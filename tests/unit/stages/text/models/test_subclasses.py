@@ -242,7 +242,7 @@ def test_a_batch_without_tokens_is_refused_with_the_way_out(model: Path, plain: 
         with pytest.raises(MissingColumnError, match="Put a TokenizerStage before it\\."):
             stage.process(batch_of(["the"]))
         unsorted = run([TokenizerStage(str(plain), sort_by_length=False)], batch_of(["the"]))
-        with pytest.raises(MissingColumnError, match="sort_by_length=True, or give has_seq_order=False"):
+        with pytest.raises(MissingColumnError, match="sort_by_length=True, or set has_seq_order=False"):
             stage.process(unsorted)
 
 
@@ -269,7 +269,7 @@ def test_a_frame_that_lost_its_order_is_refused(plain: Path) -> None:
         def create_output_dataframe(self, df_cpu: Any, collected_output: Any) -> Any:
             return pd.DataFrame({"label": collected_output["predictions"]})
 
-    with pytest.raises(StageDefinitionError, match="gives 'label': it must add to the columns of the frame"):
+    with pytest.raises(StageDefinitionError, match="returns 'label': it must add to the columns of the frame"):
         run([TokenizerStage(str(plain)), OnlyNew(str(plain))], batch_of(["the"]))
 
 

@@ -1,4 +1,4 @@
-"""Makes a network faster on a CPU: a DeBERTa encoder without padding, 8-bit layers, and a thread for each part."""
+"""Makes networks faster on a CPU: a DeBERTa encoder without padding, 8-bit layers, and one thread per part."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def accelerated(network: Any, *, threads: int, int8: bool, kind: torch.dtype = t
 
     Args:
         network: A torch module in evaluation mode.
-        threads: How many parts of a batch run at once.
+        threads: Number of parts of a batch that run at once.
         int8: Whether linear layers multiply in 8 bits, which changes a few labels.
-        kind: The type in which the layers of own encoders multiply otherwise.
+        kind: The type in which the layers of our own encoders multiply otherwise.
     """
     network = with_own_encoders(network, None if int8 else kind).eval()
     return with_threads(with_int8_layers(network) if int8 else network, threads)

@@ -119,7 +119,7 @@ class TokenWise(nn.Module):  # type: ignore[misc]
         self.outer, self.norm = layer.output.dense, layer.output.LayerNorm
 
     def forward(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """The new vectors, from what the attention gave and the vectors before it."""
+        """The new vectors, from the output of the attention and the vectors before it."""
         hidden = self.attention_norm(self.attention_dense(context) + hidden)
         return self.norm(self.outer(self.activation(self.inner(hidden))) + hidden)
 
@@ -223,7 +223,7 @@ def _position_vectors(own: Any, relative: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _joined(parts: list[tuple[nn.Linear, float]]) -> nn.Linear:
-    """One layer that gives the outputs of several, each times a factor, one after the other."""
+    """One layer that computes the outputs of several, each times a factor, concatenated."""
     weight = torch.cat([part.weight * factor for part, factor in parts])
     made = nn.Linear(weight.shape[1], weight.shape[0])
     made.weight = nn.Parameter(weight)
@@ -246,11 +246,11 @@ def with_own_encoders(network: nn.Module, kind: torch.dtype | None = None) -> nn
 
 
 class DebertaEncoder(nn.Module):  # type: ignore[misc]
-    """Gives the last hidden state of a DeBERTa-v2 or -v3 model, as transformers' own would.
+    """Computes the last hidden state of a DeBERTa-v2 or -v3 model, like transformers' own.
 
     Args:
-        model: A `DebertaV2Model`; its weights are shared where they are used unchanged.
-        first_only: Give the vector of the first token of each document alone.
+        model: A `DebertaV2Model`; its weights are shared if they are used unchanged.
+        first_only: Return only the vector of the first token of each document.
     """
 
     def __init__(self, model: nn.Module, *, first_only: bool = False) -> None:
@@ -270,9 +270,9 @@ class DebertaEncoder(nn.Module):  # type: ignore[misc]
                 self.layers.append(_FirstTokenLayer(encoder.layer[-1], relative))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> BaseModelOutput:
-        """The vectors of all tokens, or of the first ones; those of padding mean nothing.
+        """The vectors of all tokens, or of the first ones; those of padding are undefined.
 
-        Other arguments of transformers are not used.
+        Other arguments of transformers are ignored.
         """
         hidden = self.embeddings(input_ids=input_ids, mask=attention_mask)
         length = input_ids.shape[1]

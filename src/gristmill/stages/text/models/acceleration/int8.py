@@ -26,20 +26,20 @@ from gristmill.stages.text.models.acceleration.deberta_encoder import TokenWise
 from gristmill.stages.text.models.torch_internals import int8_product, packed_int8_weights
 from gristmill.stages.text.models.transformers_internals import is_exact_gelu
 
-# A layer that narrows its inputs by more than this is a head: it costs nothing, and the labels hang on it.
+# A layer that narrows its inputs by more than this is a head: it is cheap, and the labels depend on it.
 _NARROWEST = 4
 # The most that two neighbouring weights of one sign may sum to: 255 * 128 fits 16 bits with a sign.
 _PAIR_LIMIT = 128.0
 
 
 def with_int8_layers(network: nn.Module) -> nn.Module:
-    """The network with its linear layers in 8 bits; heads, and all that is not a linear layer, stay as they are.
+    """The network with its linear layers in 8 bits; heads and other layers are not changed.
 
     Raises:
-        UsageError: This build of torch cannot multiply in 8 bits.
+        UsageError: This torch build cannot multiply in 8 bits.
     """
     if not torch.backends.mkldnn.is_available():
-        raise UsageError("cpu_backend='torch-int8' needs a torch that was built with oneDNN: use 'torch' here.")
+        raise UsageError("cpu_backend='torch-int8' needs a torch built with oneDNN: use 'torch' here.")
     for name, child in list(network.named_children()):
         if isinstance(child, nn.Linear):
             if child.out_features * _NARROWEST >= child.in_features:
@@ -72,7 +72,7 @@ class Int8Linear(nn.Module):  # type: ignore[misc]
     """A linear layer in 8 bits.
 
     Args:
-        layer: The layer to replace; its weights are not kept.
+        layer: The layer to replace; its weights are discarded.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -125,7 +125,7 @@ class Int8TokenWise(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """The new vectors, from what the attention gave and the vectors before it."""
+        """The new vectors, from the output of the attention and the vectors before it."""
         shape = hidden.shape
         context, hidden = (rows.detach().reshape(-1, shape[-1]).float().contiguous() for rows in (context, hidden))
         hidden = _normalised(self.attention_dense, ByteRows.of(context), hidden, self.attention_norm)
@@ -142,7 +142,7 @@ class Int8TokenWise(nn.Module):  # type: ignore[misc]
 
 
 def _normalised(layer: Int8Linear, rows: ByteRows, residual: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
-    """What a layer gives, plus the residual, normalised."""
+    """The output of a layer, plus the residual, normalised."""
     product = layer.product(rows)
     product_to_norm(
         product.numpy(), rows.steps.numpy(), rows.lows.numpy(), layer.shift.numpy(), residual.numpy(),

@@ -1,6 +1,6 @@
-"""Linear layers whose weights are kept in the order in which a CPU multiplies by them fastest.
+"""Linear layers whose weights are stored in the order that a CPU multiplies fastest.
 
-Torch's own layers arrange their weights anew for every product, and under `torch.autocast` also round them anew.
+Torch's own layers rearrange their weights for every product, and under `torch.autocast` also round them each time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gristmill.stages.text.models.torch_internals import packed_product, packed_
 
 
 def with_packed_layers(network: nn.Module, kind: torch.dtype) -> nn.Module:
-    """The network with weights of its linear layers packed, in a numeric type; as it is where torch cannot do that."""
+    """The network with packed weights of its linear layers, in a numeric type; unchanged if torch lacks support."""
     if not torch.backends.mkldnn.is_available():
         return network
     for name, child in list(network.named_children()):
@@ -27,8 +27,8 @@ class PackedLinear(nn.Module):  # type: ignore[misc]
     """A linear layer with packed weights.
 
     Args:
-        layer: The layer to replace; its weights are not kept.
-        kind: The numeric type that it multiplies in, and gives.
+        layer: The layer to replace; its weights are discarded.
+        kind: The numeric type of products and results.
     """
 
     def __init__(self, layer: nn.Linear, kind: torch.dtype) -> None:

@@ -24,8 +24,8 @@ def with_threads(network: nn.Module, threads: int) -> nn.Module:
     """The network, with its forward pass divided among threads.
 
     Args:
-        network: Takes tensors with a row for each document, by name or in a mapping, and gives the like.
-        threads: How many parts to run at once; 1 leaves the network as it is.
+        network: Takes tensors with one row per document, by name or in a mapping, and returns the same.
+        threads: Number of parts to run at once; 1 leaves the network unchanged.
     """
     if threads > 1:
         network.forward = _ThreadedForward(network.forward, threads)
@@ -33,7 +33,7 @@ def with_threads(network: nn.Module, threads: int) -> nn.Module:
 
 
 def forward_threads(network: Any) -> int:
-    """How many parts of a batch a network runs at once."""
+    """The number of parts of a batch that a network runs at once."""
     forward = getattr(network, "forward", None)
     return forward.threads if isinstance(forward, _ThreadedForward) else 1
 
@@ -61,7 +61,7 @@ class _ThreadedForward:
             )
             for start, end in itertools.pairwise(ends)
         ]
-        # Whoever handles an error, and tries again with less, needs the memory of all parts back.
+        # A caller that handles an error and retries with less needs the memory of all parts back.
         wait(running)
         return _joined([future.result() for future in running])
 
@@ -69,10 +69,10 @@ class _ThreadedForward:
         if self._pool is None:
             before = torch.get_num_threads()
             self._pool = ThreadPoolExecutor(self.threads, "part", initializer=_compute_alone)
-            # A pool starts a thread only when all others are at work: these wait until the last one is there.
+            # A pool starts a thread only when all others are busy: these wait until the last one has started.
             all_there = threading.Barrier(self.threads)
             wait([self._pool.submit(all_there.wait) for _ in range(self.threads)])
-            torch.set_num_threads(before)  # for threads of others that come later
+            torch.set_num_threads(before)  # for threads started later by others
         return self._pool
 
     def _part(self, modes: tuple[bool, bool, torch.dtype], mappings: list[Any], tensors: dict[str, Any]) -> Any:
@@ -83,7 +83,7 @@ class _ThreadedForward:
 
 
 def _compute_alone() -> None:
-    """Have torch use no other thread for what this one computes."""
+    """Make torch use no other thread for what this one computes."""
     torch.set_num_threads(1)
     # Torch sets the number for all threads, and each takes over for good what it finds when it first asks.
     torch.get_num_threads()
@@ -94,9 +94,9 @@ def _rows(tensors: Mapping[str, torch.Tensor], start: int, end: int) -> dict[str
 
 
 def _joined(parts: list[Any]) -> Any:
-    """What the parts gave, one after the other: tensors, or mappings, lists and tuples of them.
+    """The concatenated results of the parts: tensors, or mappings, lists and tuples of them.
 
-    Anything else in a mapping is left out, such as the cache by which a decoder would go on writing.
+    Anything else in a mapping is omitted, such as a decoder's cache.
     """
     first = parts[0]
     if isinstance(first, torch.Tensor):

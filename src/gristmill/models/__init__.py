@@ -1,0 +1,1 @@
+"""Language models behind one interface, whether they run on a server or in this process."""

@@ -1,0 +1,294 @@
+"""The contract of a client: what it is asked, what it answers, and how often it tries."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.errors import LLMRequestError, UsageError, did_you_mean
+from gristmill.models.client.adaptive_limit import AdaptiveLimit
+
+Message = Mapping[str, Any]
+Messages = Sequence[Message]
+LONGEST_DELAY_S = 60.0
+"""The longest pause between two attempts, unless the server asks for a longer one."""
+
+
+@dataclass
+class GenerationConfig:
+    """How a model generates: the sampling parameters of a request.
+
+    Args:
+        max_tokens: The largest number of tokens to generate.
+        n: How many answers to generate.
+        seed: Makes sampling repeatable on servers that support it; None leaves it to the server.
+        stop: Text, or a list of texts, at which generation stops.
+        stream: Receive the answer piece by piece instead of at its end.
+        temperature: 0 always takes the most probable token.
+        top_k: Sample only from the most probable tokens; not every server supports it.
+        top_p: Sample only from the most probable tokens that together have this probability.
+        extra_kwargs: Further fields of the request, passed on as they are.
+
+    Example:
+        >>> GenerationConfig(max_tokens=16, temperature=0.7).top_p
+        0.95
+    """
+
+    max_tokens: int | None = 2048
+    n: int | None = 1
+    seed: int | None = 0
+    stop: str | list[str] | None = None
+    stream: bool = False
+    temperature: float | None = 0.0
+    top_k: int | None = None
+    top_p: float | None = 0.95
+    extra_kwargs: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, given: GenerationConfig | Mapping[str, Any] | None) -> GenerationConfig:
+        """A configuration from what a caller passed: one, its fields as a mapping, or None for the defaults.
+
+        Raises:
+            UsageError: A key is unknown.
+        """
+        if given is None:
+            return cls()
+        if isinstance(given, GenerationConfig):
+            return given
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in given:
+            if key not in known:
+                raise UsageError(
+                    f"generation_config has the unknown key {key!r}.{did_you_mean(str(key), known)} Known keys: "
+                    f"{', '.join(known)}. Pass other fields of the request in extra_kwargs.",
+                    key=key,
+                )
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model answered to one request.
+
+    Attributes:
+        texts: One text per answer that was asked for; None where the model returned no text.
+        model: The model that answered, as the server names it.
+        prompt_tokens: Tokens of the request; None if the client does not know.
+        completion_tokens: Tokens that were generated; None if the client does not know.
+        finish_reasons: Why each text ended: `stop`, `length`, or whatever the server says.
+    """
+
+    texts: tuple[str | None, ...]
+    model: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reasons: tuple[str, ...] = ()
+
+
+class ConversationFormatter(ABC):
+    """Turns a conversation into one text, for models that are prompted with plain text."""
+
+    @abstractmethod
+    def format_conversation(self, conv: list[dict[str, Any]]) -> str:
+        """The text to send for these messages."""
+
+
+class LLMClient(ABC):
+    """A client that blocks until the answer is there."""
+
+    @abstractmethod
+    def setup(self) -> None:
+        """Prepare the client in the process that uses it; called before the first question."""
+
+    @abstractmethod
+    def query_model(
+        self,
+        *,
+        messages: Iterable[Message],
+        model: str,
+        conversation_formatter: ConversationFormatter | None = None,
+        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """The answers to one conversation: as many texts as `generation_config.n` asks for."""
+
+
+class AsyncLLMClient:
+    """A client that works on many questions at once.
+
+    A subclass implements `_answer_impl`, one attempt at one question. (Clients written for NeMo Curator implement
+    `_query_model_impl`, which returns only the texts.) Everything else is done here: at most
+    `max_concurrent_requests` at once, fewer while the server is overloaded, and further attempts after failures that
+    may pass.
+
+    Args:
+        max_concurrent_requests: How many questions may be under way at once.
+        max_retries: How often a failed request is tried again. While a server only says that it is busy (429 or 503),
+            attempts are not counted and `patience_s` applies.
+        base_delay: Seconds before the first retry; doubled for each further one, and varied at random.
+
+    Attributes:
+        patience_s: How long a single question may wait for a server that says it is busy.
+
+    Example:
+        >>> class Echo(AsyncLLMClient):
+        ...     async def _answer_impl(self, *, messages, **_):
+        ...         return Answer(texts=(messages[-1]["content"],))
+        >>> asyncio.run(Echo().query_model(messages=[{"role": "user", "content": "hi"}], model="echo"))
+        ['hi']
+    """
+
+    patience_s: float = 600.0
+
+    def __init__(self, max_concurrent_requests: int = 5, max_retries: int = 3, base_delay: float = 1.0) -> None:
+        if max_concurrent_requests < 1:
+            raise UsageError(f"max_concurrent_requests={max_concurrent_requests!r}: pass at least 1.")
+        if max_retries < 0:
+            raise UsageError(f"max_retries={max_retries!r}: pass 0 for no retries, or a positive number.")
+        self.max_concurrent_requests = max_concurrent_requests
+        self.max_retries = max_retries
+        self.base_delay = base_delay
+        self._limits: AdaptiveLimit | None = None
+
+    # --- for subclasses ---
+
+    def setup(self) -> None:
+        """Prepare the client in the process that uses it, before the first question: load a model, read a key."""
+
+    async def close(self) -> None:
+        """Release connections; called in the event loop in which questions were asked, after the last one."""
+
+    def content_digest(self) -> str | None:
+        """A digest of local files that decide the answers; None for a model on a server."""
+        return None
+
+    def check_environment(self) -> None:
+        """Refuse, before a run starts, what would fail in every worker: a missing package or key. Loads nothing."""
+
+    async def _answer_impl(
+        self,
+        *,
+        messages: Messages,
+        model: str,
+        conversation_formatter: ConversationFormatter | None,
+        generation_config: GenerationConfig,
+    ) -> Answer:
+        """One attempt at one question.
+
+        Raises:
+            LLMRequestError: There is no answer; `can_be_retried` says whether another attempt may succeed.
+        """
+        texts = await self._query_model_impl(
+            messages=messages,
+            model=model,
+            conversation_formatter=conversation_formatter,
+            generation_config=generation_config,
+        )
+        return Answer(texts=tuple(texts), model=model)
+
+    async def _query_model_impl(
+        self,
+        *,
+        messages: Iterable[Message],
+        model: str,
+        conversation_formatter: ConversationFormatter | None = None,
+        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """As `_answer_impl`, with nothing but the texts."""
+        raise NotImplementedError(f"{type(self).__name__} implements neither _answer_impl nor _query_model_impl.")
+
+    # --- for callers ---
+
+    @property
+    def limit(self) -> AdaptiveLimit:
+        """How many questions may be under way at this moment."""
+        if self._limits is None:
+            self._limits = AdaptiveLimit(self.max_concurrent_requests)
+        return self._limits
+
+    async def query_model(
+        self,
+        *,
+        messages: Iterable[Message],
+        model: str,
+        conversation_formatter: ConversationFormatter | None = None,
+        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """The answers to one conversation: as many texts as `generation_config.n` asks for.
+
+        Raises:
+            LLMRequestError: The server refused the request, or every attempt failed.
+        """
+        answer = await self.answer(
+            messages=list(messages),
+            model=model,
+            conversation_formatter=conversation_formatter,
+            generation_config=generation_config,
+        )
+        return [text or "" for text in answer.texts]
+
+    async def answer(
+        self,
+        *,
+        messages: Messages,
+        model: str,
+        conversation_formatter: ConversationFormatter | None = None,
+        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """As `query_model`, with tokens and the reasons why texts ended.
+
+        Raises:
+            LLMRequestError: The server refused the request, or every attempt failed.
+        """
+        config = GenerationConfig.of(generation_config)
+        limit, attempt, busy_s = self.limit, 0, 0.0
+        while True:
+            await limit.enter()
+            begun = time.monotonic()
+            try:
+                answer = await self._answer_impl(
+                    messages=messages,
+                    model=model,
+                    conversation_formatter=conversation_formatter,
+                    generation_config=config,
+                )
+            except (LLMRequestError, OSError) as error:
+                problem = error if isinstance(error, LLMRequestError) else _passing(error)
+                if problem.is_overload:
+                    limit.note_overload(begun, problem.retry_after_s)
+            else:
+                limit.note_answer(time.monotonic() - begun)
+                return answer
+            finally:
+                limit.leave()
+            if not problem.can_be_retried:
+                raise problem
+            delay = self._delay(attempt, problem.retry_after_s)
+            if problem.is_busy:
+                if busy_s + delay > self.patience_s:
+                    raise problem
+                busy_s += delay
+            elif attempt >= self.max_retries:
+                raise problem
+            else:
+                attempt += 1
+            await asyncio.sleep(delay)
+
+    def _delay(self, attempt: int, asked_s: float | None) -> float:
+        """Seconds before the next attempt; at random, so that requests which failed together do not return together."""
+        delay = min(self.base_delay * 2.0**attempt, LONGEST_DELAY_S) * random.uniform(0.5, 1.0)  # noqa: S311
+        return delay if asked_s is None else asked_s + delay * 0.1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_limits": None}
+
+
+def _passing(error: BaseException) -> LLMRequestError:
+    return LLMRequestError(
+        f"No answer from the model: {type(error).__name__}: {error}", can_be_retried=True, is_overload=False
+    )

@@ -1,0 +1,404 @@
+"""Clients of servers that speak OpenAI's protocol: vLLM, TGI, SGLang, llama.cpp, `transformers serve`, paid ones."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import os
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gristmill.errors import LLMRequestError, LLMServerError, UsageError, did_you_mean, require_module
+from gristmill.models.client.event_loop import BackgroundLoop
+from gristmill.models.client.llm_client import (
+    Answer,
+    AsyncLLMClient,
+    ConversationFormatter,
+    GenerationConfig,
+    LLMClient,
+    Message,
+    Messages,
+)
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_DEFAULT_URL = "https://api.openai.com/v1"
+_KEY_VARIABLE, _URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+_OPTIONS = ("api_key", "api_key_env", "base_url", "timeout", "default_headers", "organization", "project")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 507, 508, 520, 521, 522, 523, 524, 529})
+_BUSY = frozenset({429, 503, 529})
+_HOPELESS = {
+    401: "The server does not accept the API key.",
+    403: "The API key does not permit this request.",
+    404: "Check the URL (it usually ends in /v1) and the name of the model.",
+}
+_SHOWN = 500
+MAX_ANSWER_BYTES = 32 * 2**20
+"""Larger responses are refused, so that a faulty server cannot fill the memory."""
+
+
+class _Connection:
+    """Where a server is and how to log in; shows neither the key nor headers."""
+
+    def __init__(self, who: str, options: Mapping[str, Any]) -> None:
+        for key in options:
+            if key not in _OPTIONS:
+                raise UsageError(
+                    f"{who}({key}=…): unknown option.{did_you_mean(key, _OPTIONS)} Known options: "
+                    f"{', '.join(_OPTIONS)}.",
+                    key=key,
+                )
+        timeout = options.get("timeout", 600.0)
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+            raise UsageError(f"{who}(timeout={timeout!r}): pass a positive number of seconds.")
+        self.timeout = float(timeout)
+        self.base_url = str(options.get("base_url") or os.environ.get(_URL_VARIABLE) or _DEFAULT_URL).rstrip("/")
+        if not self.base_url.startswith(("http://", "https://")):
+            raise UsageError(f"{who}(base_url={self.base_url!r}): pass a URL that begins with http:// or https://.")
+        self.api_key_env: str | None = options.get("api_key_env")
+        self._given_key: str | None = options.get("api_key")
+        self._headers = {str(key): str(value) for key, value in (options.get("default_headers") or {}).items()}
+        for option, header in (("organization", "OpenAI-Organization"), ("project", "OpenAI-Project")):
+            if options.get(option):
+                self._headers[header] = str(options[option])
+
+    def key(self) -> str | None:
+        """The key: the one given, the value of the variable named, or that of OPENAI_API_KEY if it is set.
+
+        Raises:
+            UsageError: The named variable is not set.
+        """
+        if self._given_key is not None:
+            return self._given_key
+        if self.api_key_env is None:
+            return os.environ.get(_KEY_VARIABLE)
+        found = os.environ.get(self.api_key_env)
+        if not found:
+            raise UsageError(
+                f"The environment variable {self.api_key_env!r}, which holds the API key for {self.base_url}, is not "
+                "set. Set it where the pipeline runs (on a cluster: on every node, or in runtime_env).",
+                variable=self.api_key_env,
+            )
+        return found
+
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        key = self.key()
+        made = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "gristmill"}
+        if key:
+            made["Authorization"] = f"Bearer {key}"
+        return made | self._headers
+
+    def without_secrets(self, text: str) -> str:
+        """`text` with the key and the values of extra headers masked."""
+        for secret in (self.key(), *self._headers.values()):
+            if secret and len(secret) > 3:
+                text = text.replace(secret, "***")
+        return text
+
+    def __repr__(self) -> str:
+        return f"<{self.base_url}>"
+
+
+class AsyncOpenAIClient(AsyncLLMClient):
+    """Asks a server that speaks OpenAI's chat protocol, many questions at once over a pool of connections.
+
+    Args:
+        max_concurrent_requests: How many requests may be under way at once.
+        max_retries: How often a request that failed is tried again.
+        base_delay: Seconds before the first retry; doubled for each further one.
+        **kwargs: `base_url` (default: the variable OPENAI_BASE_URL, else OpenAI's own server), `api_key_env` (the name
+            of the environment variable with the key), `api_key` (the key itself, for scripts that have it; prefer
+            `api_key_env`), `timeout` in seconds for one attempt, `default_headers`, `organization`, `project`.
+
+    Example:
+        >>> client = AsyncOpenAIClient(64, base_url="http://localhost:8000/v1", api_key_env="MY_KEY")
+        >>> client
+        AsyncOpenAIClient('http://localhost:8000/v1', max_concurrent_requests=64)
+    """
+
+    def __init__(
+        self, max_concurrent_requests: int = 5, max_retries: int = 3, base_delay: float = 1.0, **kwargs: Any
+    ) -> None:
+        super().__init__(max_concurrent_requests, max_retries, base_delay)
+        self._connection = _Connection(type(self).__name__, kwargs)
+        self._session: aiohttp.ClientSession | None = None
+        self._session_loop: asyncio.AbstractEventLoop | None = None
+
+    def check_environment(self) -> None:
+        """Refuse to start without aiohttp or without the key."""
+        require_module("aiohttp", "A client of a model server")
+        self._connection.key()
+
+    def setup(self) -> None:
+        """Check the key and the package; connections are opened when they are needed."""
+        self.check_environment()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        session, self._session, self._session_loop = self._session, None, None
+        if session is not None:
+            await session.close()
+
+    async def _opened(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session_loop is not loop:
+            self.check_environment()
+            import aiohttp
+
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=60),
+                headers=self._connection.headers(),
+                timeout=aiohttp.ClientTimeout(total=self._connection.timeout, sock_connect=30),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=any(map(os.environ.get, _PROXIES)),
+            )
+            self._session_loop = loop
+        return self._session
+
+    async def _answer_impl(
+        self,
+        *,
+        messages: Messages,
+        model: str,
+        conversation_formatter: ConversationFormatter | None,
+        generation_config: GenerationConfig,
+    ) -> Answer:
+        if conversation_formatter is not None:
+            warnings.warn("The server formats conversations itself: conversation_formatter is ignored.", stacklevel=4)
+        session = await self._opened()
+        import aiohttp
+
+        url = f"{self._connection.base_url}/chat/completions"
+        body = orjson.dumps(request_body(messages, model, generation_config))
+        try:
+            # A redirect would take the key to another server.
+            async with session.post(url, data=body, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise self._refused(response.status, await _read(response, 2**16, cut=True), response.headers)
+                if generation_config.stream:
+                    return await _streamed(response)
+                return _parsed(await _read(response, MAX_ANSWER_BYTES))
+        except LLMRequestError:
+            raise
+        except (aiohttp.ClientConnectorError, aiohttp.ClientProxyConnectionError) as error:
+            raise LLMServerError(
+                f"Cannot reach the model server at {self._connection.base_url}: {error}. Start it, or correct the URL; "
+                "then run again to resume.",
+                can_be_retried=True,
+                url=self._connection.base_url,
+            ) from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            told = self._connection.without_secrets(f"{type(error).__name__}: {error}")
+            raise LLMRequestError(f"The connection broke before the answer was complete ({told}).") from error
+        except TimeoutError as error:
+            raise LLMRequestError(
+                f"No complete answer within {self._connection.timeout:g} s.", is_overload=True
+            ) from error
+
+    def _refused(self, status: int, body: bytes, headers: Mapping[str, str]) -> LLMRequestError:
+        said = self._connection.without_secrets(body.decode("utf-8", "replace")).strip()
+        said = said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
+        message = f"The model server answered with status {status}: {said or '(no text)'}"
+        if status in _HOPELESS:
+            return LLMServerError(
+                f"{message}\n{_HOPELESS[status]} Server: {self._connection.base_url}.",
+                can_be_retried=False,
+                status=status,
+                url=self._connection.base_url,
+            )
+        asked = retry_after_s(headers.get("Retry-After"))
+        return LLMRequestError(
+            message,
+            status=status,
+            can_be_retried=status in _RETRIED,
+            is_busy=status in _BUSY,
+            is_overload=status in _BUSY or status == 504,
+            retry_after_s=asked if status in _RETRIED else None,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_session": None, "_session_loop": None}
+
+    def __repr__(self) -> str:
+        url = self._connection.base_url
+        return f"{type(self).__name__}({url!r}, max_concurrent_requests={self.max_concurrent_requests})"
+
+
+class OpenAIClient(LLMClient):
+    """Asks a server that speaks OpenAI's chat protocol, one question at a time.
+
+    Args:
+        **kwargs: The options of `AsyncOpenAIClient`, and `max_retries`.
+
+    Example:
+        >>> client = OpenAIClient(base_url="http://localhost:8000/v1", api_key_env="MY_KEY")
+        >>> client
+        OpenAIClient('http://localhost:8000/v1')
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._client = AsyncOpenAIClient(1, kwargs.pop("max_retries", 3), **kwargs)
+        self._loop: BackgroundLoop | None = None
+
+    def setup(self) -> None:
+        """Check the key and the package."""
+        self._client.setup()
+
+    def query_model(
+        self,
+        *,
+        messages: Iterable[Message],
+        model: str,
+        conversation_formatter: ConversationFormatter | None = None,
+        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """The answers to one conversation.
+
+        Raises:
+            LLMRequestError: The server refused the request, or every attempt failed.
+        """
+        if self._loop is None:
+            self._loop = BackgroundLoop()
+        return self._loop.run(
+            self._client.query_model(
+                messages=messages,
+                model=model,
+                conversation_formatter=conversation_formatter,
+                generation_config=generation_config,
+            )
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.run(self._client.close())
+            loop.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_loop": None}
+
+    def __repr__(self) -> str:
+        return f"OpenAIClient({self._client._connection.base_url!r})"
+
+
+def request_body(messages: Messages, model: str, config: GenerationConfig) -> dict[str, Any]:
+    """The fields of a request; those that are None or the protocol's default are left to the server.
+
+    None in `extra_kwargs` removes a field, such as `stream_options` for a server that does not know it.
+    """
+    body: dict[str, Any] = {"model": model, "messages": list(messages)}
+    for name in ("max_tokens", "seed", "stop", "temperature", "top_k", "top_p"):
+        if getattr(config, name) is not None:
+            body[name] = getattr(config, name)
+    if config.n not in (None, 1):
+        body["n"] = config.n
+    if config.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    body |= config.extra_kwargs or {}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def retry_after_s(value: str | None, *, now: float | None = None) -> float | None:
+    """The seconds that a `Retry-After` header asks for, as a number or as a date; None if it cannot be read.
+
+    Example:
+        >>> retry_after_s("2.5")
+        2.5
+    """
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            at = email.utils.parsedate_to_datetime(value).timestamp()
+        except (ValueError, OverflowError):
+            return None
+        seconds = at - (time.time() if now is None else now)
+    return max(0.0, seconds) if seconds == seconds else None
+
+
+async def _read(response: Any, most: int, *, cut: bool = False) -> bytes:
+    """The body, up to `most` bytes; a longer one is cut or refused."""
+    length = response.content_length
+    if length is not None and length <= most and "Content-Encoding" not in response.headers:
+        body: bytes = await response.read()
+        return body
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            response.close()
+            if cut:
+                break
+            raise LLMRequestError(f"The answer is larger than {most:,} bytes.", can_be_retried=False)
+    return b"".join(pieces)[: most if cut else None]
+
+
+def _parsed(body: bytes) -> Answer:
+    try:
+        found = orjson.loads(body)
+        choices = found["choices"]
+        texts = tuple(choice["message"].get("content") for choice in choices)
+        reasons = tuple(str(choice.get("finish_reason") or "") for choice in choices)
+        if not all(text is None or isinstance(text, str) for text in texts) or not texts:
+            raise TypeError("no text in it")
+        prompt, completion = _usage(found)
+        return Answer(texts, str(found.get("model") or ""), prompt, completion, reasons)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        shown = body[:_SHOWN].decode("utf-8", "replace")
+        raise LLMRequestError(f"The response is not a chat completion ({error}): {shown!r}") from error
+
+
+def _usage(found: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    usage = found.get("usage") or {}
+    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    prompt, completion = (count if type(count) is int and count >= 0 else None for count in counts)
+    return prompt, completion
+
+
+async def _streamed(response: Any) -> Answer:
+    """The answers in a stream of server-sent events, once it is complete."""
+    texts: dict[int, list[str]] = {}
+    reasons: dict[int, str] = {}
+    model, size, ended, rest = "", 0, False, b""
+    usage: tuple[int | None, int | None] = (None, None)
+    async for piece in response.content.iter_any():
+        size += len(piece)
+        if size > MAX_ANSWER_BYTES:
+            response.close()
+            raise LLMRequestError(f"The answer is larger than {MAX_ANSWER_BYTES:,} bytes.", can_be_retried=False)
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            data = line.strip().removeprefix(b"data:").strip()
+            if not line.startswith(b"data:") or not data:
+                continue
+            if data == b"[DONE]":
+                ended = True
+                continue
+            try:
+                event = orjson.loads(data)
+                model = str(event.get("model") or model)
+                usage = _usage(event) if event.get("usage") else usage
+                for choice in event.get("choices") or ():
+                    index = int(choice.get("index", 0))
+                    texts.setdefault(index, []).append((choice.get("delta") or {}).get("content") or "")
+                    if choice.get("finish_reason"):
+                        reasons[index] = str(choice["finish_reason"])
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise LLMRequestError(f"An event of the stream cannot be read ({error}): {data[:_SHOWN]!r}") from error
+    if not texts or (not ended and len(reasons) < len(texts)):
+        raise LLMRequestError("The stream ended before the answer was complete.")
+    order = sorted(texts)
+    return Answer(
+        tuple("".join(texts[index]) for index in order), model, *usage, tuple(reasons.get(index, "") for index in order)
+    )

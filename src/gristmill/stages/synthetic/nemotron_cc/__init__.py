@@ -1,0 +1,1 @@
+"""Rewriting documents with a language model in the ways of Nemotron-CC."""
